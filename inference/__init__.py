@@ -1,0 +1,1 @@
+"""Tokens in, events out: text generation on PyTorch, with no knowledge of HTTP."""

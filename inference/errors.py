@@ -1,0 +1,53 @@
+"""What can go wrong, as the callers of the engine see it.
+
+InferenceError
+├── InvalidInput          the request can't be served as it is: the caller's to mend
+├── TemplateFailed        the chat template is missing or refused the messages
+├── Overloaded            no room now; `retry_after` says when to come back
+├── NotReady              loading or draining; `retry_after` says when to come back
+├── GenerationFailed      the engine failed while it worked on this request
+├── IncompleteGeneration  the engine ended the request without a last token
+└── ModelUnavailable      the model can't be loaded: start-up ends with this message
+"""
+
+from __future__ import annotations
+
+
+class InferenceError(Exception):
+    """Base of all; `str(error)` is written for the person who sent the request."""
+
+
+class InvalidInput(InferenceError):
+    """The request's input is out of its limits; the message names field, limit and value."""
+
+
+class TemplateFailed(InferenceError):
+    """The chat template is missing, or raised; the message says which and where."""
+
+
+class Overloaded(InferenceError):
+    """As many requests as allowed are in flight."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("Model is overloaded")
+        self.retry_after = retry_after  # seconds
+
+
+class NotReady(InferenceError):
+    """The engine is loading its model, or no longer takes requests."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after  # seconds
+
+
+class GenerationFailed(InferenceError):
+    """The engine failed on this request after it was accepted."""
+
+
+class IncompleteGeneration(InferenceError):
+    """The request ended without its last token."""
+
+
+class ModelUnavailable(InferenceError):
+    """The model can't be loaded; the message says what to do next."""

@@ -1,0 +1,213 @@
+"""The vocabulary that crosses the engine's boundaries; every type is frozen.
+
+`Request` goes in, a sequence of `Event` comes out, and the last event of a sequence carries its
+`Finish`. Below the client, on the way to the engine's own thread, the same things travel as token
+ids only: `CoreRequest` in, one `Frame` of `CoreOutput` per step back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Messages = Sequence[Mapping[str, object]]
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended, in TGI's words."""
+
+    LENGTH = "length"
+    EOS = "eos_token"
+    STOP = "stop_sequence"
+
+
+class LogprobsMode(StrEnum):
+    """Which distribution log-probabilities are reported of."""
+
+    RAW = "raw"  # the model's own, before penalties, temperature and filters (OpenAI)
+    PROCESSED = "processed"  # after all of them, as the sampler saw it (TGI)
+
+
+class EngineState(StrEnum):
+    """Where the engine stands; only a ready engine admits requests."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen; each field's default switches its stage off."""
+
+    sample: bool = False  # false: the most likely token
+    temperature: float = 1.0  # > 0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # (0, 1]
+    typical_p: float = 1.0  # (0, 1]
+    repetition_penalty: float = 1.0  # > 0; over prompt and generated tokens
+    frequency_penalty: float = 0.0  # per occurrence among the generated tokens
+    presence_penalty: float = 0.0  # once for each token that was generated before
+    seed: int = 0  # uint64, always the effective one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence to generate from one prompt."""
+
+    id: str
+    prompt: str
+    add_special_tokens: bool = True
+    truncate: int | None = None  # keep only the last n prompt tokens
+    max_new_tokens: int | None = None  # None: the rest of the context
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    logprobs: LogprobsMode = LogprobsMode.PROCESSED
+    top_n_tokens: int = 0
+    prompt_logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token with the text that it completes."""
+
+    id: int
+    text: str  # "" while a multi-byte character is incomplete
+    logprob: float  # natural logarithm; -inf where a filter removed the token
+    special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of the prompt; the first one has no log-probability."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """When a request passed each stage, in seconds of `time.monotonic`."""
+
+    submitted: float  # set by the client when `submit` was called
+    queued: float  # set by the client once the prompt was tokenised and accepted
+    started: float  # set by the engine with the first step that ran a token of it
+    finished: float  # set by the client with the last event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What is known of a sequence once it has ended."""
+
+    reason: FinishReason
+    text: str  # all visible text, a stop sequence included
+    text_before_stop: str  # the same with the stop sequence cut off
+    prompt_tokens: int
+    generated_tokens: int  # the EOS token counted
+    cached_tokens: int  # prompt tokens whose KV was found in the prefix cache
+    seed: int | None  # None for a greedy request
+    prompt: tuple[PromptToken, ...]  # empty unless prompt log-probabilities were asked for
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One generated token; exactly one event of a request, its last, has `finish`."""
+
+    index: int  # 1-based
+    token: Token
+    top_tokens: tuple[Token, ...]  # best first; ties can make it longer than asked for
+    delta: str  # visible text released by this token: no special token, no stop sequence
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextToken:
+    """A token of a tokenised text with its place there."""
+
+    id: int
+    text: str
+    start: int  # UTF-8 byte offset, inclusive
+    stop: int  # UTF-8 byte offset, exclusive
+    special: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What the loaded model is and what it can hold."""
+
+    id: str
+    sha: str | None
+    pipeline_tag: str | None
+    dtype: str  # e.g. "torch.float32"
+    device_type: str  # "cpu", "cuda"
+    max_input_tokens: int
+    max_total_tokens: int
+    max_batch_prefill_tokens: int  # tokens of one step
+    max_batch_total_tokens: int  # capacity of the KV cache, in tokens
+    level: str  # how much of the engine's fast path serves it
+    eos_token_ids: tuple[int, ...]
+
+
+# --- below the client: token ids only -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreRequest:
+    """A request as the engine's own thread sees it."""
+
+    id: str
+    prompt_ids: tuple[int, ...]  # never empty
+    max_new_tokens: int  # >= 1, fits the context
+    sampling: Sampling
+    logprobs: LogprobsMode
+    top_n_tokens: int
+    prompt_logprobs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOutput:
+    """One generated token of one request."""
+
+    id: str
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
+    finish: FinishReason | None = None  # LENGTH or EOS; stop sequences are the client's
+    started: float = 0.0  # time.monotonic() of the first step that ran it
+    cached_tokens: int = 0
+    prompt_logprobs: tuple[float | None, ...] | None = None  # with the first token only
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFailure:
+    """The terminal failure of one request; the others go on."""
+
+    id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """What one step did, for the metrics."""
+
+    prefill_tokens: int  # prompt tokens computed
+    decode_sequences: int
+    admitted: int  # sequences taken from the queue by this step
+    forward_seconds: float
+    sample_seconds: float
+    waiting: int  # requests in the queue after the step
+    running: int
+    kv_tokens: int  # tokens held in the KV cache by running sequences
+    preempted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that one step has to say."""
+
+    outputs: tuple[CoreOutput | CoreFailure, ...]
+    stats: StepStats | None = None
