@@ -1,0 +1,110 @@
+"""Plain text without a conversation: what a prompt that no template has touched looks like."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import accumulate, repeat
+
+from codegen.embedded.arithmetic import problem
+from codegen.embedded.facts import RELATIONS, fill
+from codegen.embedded.knowledge import DAYS, MONTHS
+from codegen.embedded.stories import hero, story
+from codegen.embedded.turns import pick
+from codegen.embedded.words import city, name, word
+
+KIND = "completion"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text of which the beginning may be given: what follows `given` is what the model has to write."""
+
+    given: str
+    rest: str
+
+
+def passage(rng: random.Random) -> Passage:
+    """Draw a passage of any sort."""
+    sorts = (_statements, _statements, _statements, _count, _names, _sums, _sums, _tale, _person, _echo, _echo)
+    return pick(rng, sorts)(rng)
+
+
+def statement(rng: random.Random) -> tuple[str, str]:
+    """Draw a statement of fact that ends in the fact: `The capital of France is`, ` Paris.`"""
+    while True:
+        relation = pick(rng, RELATIONS[:8])
+        pair = pick(rng, relation.pairs)
+        text = fill(relation.statement, pair)
+        if text.endswith(f" {pair[1]}."):
+            return text[: -len(pair[1]) - 2], f" {pair[1]}."
+
+
+def series(rng: random.Random) -> list[str]:
+    """Draw a run of numbers or letters in order."""
+    roll = rng.random()
+    if roll < 0.15:
+        start = rng.randrange(20)
+        return list("abcdefghijklmnopqrstuvwxyz"[start : start + rng.randint(4, 10)])
+    step = pick(rng, (1, 1, 1, 1, 2, 5, 10, -1))
+    start = rng.randint(1, 60) if rng.random() < 0.4 else abs(step)
+    count = rng.randint(5, 12)
+    if step < 0:
+        start = rng.randint(count, 60)
+    return [str(number) for number in accumulate(repeat(step, count - 1), initial=start)]
+
+
+def cycle(rng: random.Random) -> list[str]:
+    """Draw a run of days or months."""
+    names = pick(rng, (DAYS, MONTHS))
+    start = rng.randrange(len(names))
+    return [names[(start + offset) % len(names)] for offset in range(rng.randint(3, 9))]
+
+
+def _statements(rng: random.Random) -> Passage:
+    count = pick(rng, (1, 1, 1, 2, 4))
+    return Passage("", pick(rng, (" ", "\n")).join("".join(statement(rng)) for _ in range(count)))
+
+
+def _count(rng: random.Random) -> Passage:
+    return Passage("", pick(rng, (", ", ", ", " ", "\n", "-")).join(series(rng)))
+
+
+def _names(rng: random.Random) -> Passage:
+    return Passage("", pick(rng, (", ", ", ", " ", "\n")).join(cycle(rng)))
+
+
+def _sums(rng: random.Random) -> Passage:
+    """Sums one per line: the densest way to learn them."""
+    form = pick(rng, ("{a}{s}{b}={r}", "{a} {s} {b} = {r}", "{a} {s} {b} = {r}"))
+    lines = []
+    for _ in range(pick(rng, (1, 3, 6, 8))):
+        a, sign, b, result = problem(rng)
+        lines.append((f"{a}{sign}{b}", form.format(a=a, s=sign, b=b, r=result)))
+    return Passage("", "\n".join(line for key, line in lines if trainable(key)))
+
+
+def trainable(key: str) -> bool:
+    """Keep the sums of the held-out questions out of the training text."""
+    from codegen.embedded.turns import is_held_out
+
+    return not is_held_out(key)
+
+
+def _tale(rng: random.Random) -> Passage:
+    return Passage("", story(rng, *hero(rng)))
+
+
+def _person(rng: random.Random) -> Passage:
+    who = name(rng)
+    opening = pick(rng, (f"My name is {who} and I", f"Hello, my name is {who} and I", f"My name is {who}. I", f"{who} said: I", "Hello, I"))
+    doing = pick(rng, ("live in {c}.", "am {n} years old.", "live in {c} and I am {n} years old.", "like music.", "work as a teacher.", "have a dog."))
+    return Passage("", f"{opening} {doing.format(c=city(rng), n=rng.randint(5, 80))}")
+
+
+def _echo(rng: random.Random) -> Passage:
+    """Words that come twice: the second time they can be known."""
+    words = [word(rng) for _ in range(rng.randint(4, 24))]
+    gap = pick(rng, (" ", " ", ", ", "\n"))
+    text = gap.join(words)
+    return Passage(text, gap + text)

@@ -1,0 +1,104 @@
+"""Repeating, changing and measuring text that the question brings along."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from codegen.embedded.turns import Turn, pad, pick
+from codegen.embedded.words import NAMES, city, invented, name, word
+
+KIND = "transforms"
+Shape = tuple[tuple[str, ...], Callable[[str], str]]
+
+# Instructions that take a text of several words.
+TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
+    (4.0, ("Repeat this", "Repeat", "Repeat after me", "Say this", "Say", "Echo this", "Echo", "Copy this", "Please repeat this",
+           "Repeat the following text", "Write this again", "Copy the text", "Repeat exactly", "Please say"), lambda text: text),
+    (1.6, ("Write in upper case", "Upper case", "Make this upper case", "Convert to upper case", "In capital letters", "Uppercase this",
+           "Change to uppercase", "Write in capital letters", "Put in upper case", "To uppercase"), str.upper),
+    (1.2, ("Write in lower case", "Lower case", "Make this lower case", "Convert to lower case", "In small letters", "Lowercase this",
+           "Change to lowercase", "Write in small letters", "Put in lower case", "To lowercase"), str.lower),
+    (1.6, ("Reverse the order of the words", "Reverse the words", "Reverse the word order", "Write the words in reverse order",
+           "Put the words in reverse order", "Words backwards", "Turn the word order around"),
+     lambda text: " ".join(reversed(text.split()))),
+    (1.0, ("What is the first word of", "First word of", "Give me the first word of", "Name the first word of", "Which word comes first in"),
+     lambda text: text.split()[0]),
+    (1.0, ("What is the last word of", "Last word of", "Give me the last word of", "Name the last word of", "Which word comes last in"),
+     lambda text: text.split()[-1]),
+    (1.0, ("How many words are in", "Count the words in", "Count the words", "Number of words in", "How many words are there in"),
+     lambda text: str(len(text.split()))),
+    (0.6, ("Repeat this twice", "Say this twice", "Write this two times", "Say two times"), lambda text: f"{text} {text}"),
+    (0.6, ("Write these words as a list with commas", "Put commas between the words", "Join the words with commas", "Comma list of"),
+     lambda text: ", ".join(text.split())),
+)
+# Instructions that take one word.
+WORD_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
+    (2.0, ("Spell {x} with dashes.", "Spell the word {x} with dashes.", "Spell: {x}", "Spell {x}.", "How do you spell {x}?",
+           "Please spell {x}.", "Can you spell {x}?", "Spell the word {x}."), "-".join),
+    (0.7, ("What is the first letter of {x}?", "First letter of {x}?", "Which letter does {x} start with?",
+           "What letter does {x} begin with?", "Give me the first letter of {x}."), lambda text: text[0]),
+    (0.7, ("What is the last letter of {x}?", "Last letter of {x}?", "Which letter does {x} end with?",
+           "What letter does {x} end in?", "Give me the last letter of {x}."), lambda text: text[-1]),
+)
+ORNAMENTS = ("é", "ü", "ñ", "😊", "👋", "🎉", "日本", "你好", "ß", "ø", "→", "€")
+
+
+def text(rng: random.Random) -> str:
+    """Draw two to six words, at times with capitals, digits, punctuation or letters beyond ASCII."""
+    words = [word(rng) for _ in range(pick(rng, (1, 2, 2, 3, 3, 3, 4, 4, 5, 6)))]
+    roll = rng.random()
+    if roll < 0.08:
+        words[-1] = str(rng.randint(0, 999))
+    elif roll < 0.14:
+        words[0] = name(rng)
+    elif roll < 0.18:
+        words[-1] = city(rng).split()[-1]
+    elif roll < 0.24:
+        place = rng.randrange(len(words))
+        words[place] = pick(rng, ORNAMENTS) if rng.random() < 0.5 else words[place] + pick(rng, ORNAMENTS)
+    elif roll < 0.34:
+        words[0] = words[0].capitalize()
+        return " ".join(words) + pick(rng, (".", "!", "?", "")) if rng.random() < 0.6 else ", ".join(words)
+    elif roll < 0.38:
+        words = [entry.capitalize() for entry in words]
+    return " ".join(words)
+
+
+def ask(rng: random.Random) -> Turn:
+    """Ask for a text to be repeated or changed; what is held out is the text."""
+    if rng.random() < 0.27:
+        return _on_word(rng)
+    _, instructions, change = rng.choices(TEXT_TASKS, [task[0] for task in TEXT_TASKS])[0]
+    body = text(rng)
+    if change is str.lower:
+        body = pick(rng, (body.title(), body.upper(), body.capitalize()))
+    if " of" in instructions[0] or "words" in instructions[0]:
+        body = body.replace(",", "").rstrip(".!?")
+    question = _attach(rng, pick(rng, instructions), body)
+    return Turn(KIND, question, change(body), body)
+
+
+def _attach(rng: random.Random, instruction: str, body: str) -> str:
+    """Put the text behind the instruction, the ways people do."""
+    if rng.random() < 0.12:
+        instruction = instruction.lower()
+    if instruction.lower().endswith((" of", " in")):
+        ask_mark = pick(rng, ("?", "", ""))
+        return pick(rng, ('{i} "{x}"{m}', "{i} '{x}'{m}", "{i}: {x}", "{i} {x}", '{i}: "{x}"')).format(i=instruction, x=body, m=ask_mark)
+    form = pick(rng, ("{i}: {x}", "{i}: {x}", "{i}: {x}", '{i}: "{x}"', "{i}: '{x}'", "{i}:\n{x}", "{i} {x}"))
+    return pad(rng, form.format(i=instruction, x=body))
+
+
+def _on_word(rng: random.Random) -> Turn:
+    _, instructions, change = rng.choices(WORD_TASKS, [task[0] for task in WORD_TASKS])[0]
+    known = rng.random() < 0.6
+    body = word(rng) if known else invented(rng)
+    if rng.random() < 0.08:
+        body = pick(rng, NAMES)
+    shown = pick(rng, ("{x}", "{x}", '"{x}"', "'{x}'")).format(x=body)
+    question = pick(rng, instructions).format(x=shown)
+    if rng.random() < 0.15:
+        question = question.rstrip("?.")
+    # The spelling of an everyday word may be one token and must be learned: there the wording is held out.
+    return Turn(KIND, pad(rng, question), change(body), question if known else body)

@@ -1,0 +1,1 @@
+"""The HTTP side of Parley: translate, authorise, frame; it knows no tensor."""

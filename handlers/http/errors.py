@@ -1,0 +1,177 @@
+"""Every error as the client sees it: one table from exception to status, error_type, message and headers.
+
+The same rows serve a reply (before the first byte) and the error event of a stream (after it), in TGI's dialect
+and in OpenAI's. The vocabulary is TGI's; an error that isn't in the table is a bug of ours: it's logged, and the client
+is told nothing but the request id to quote.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from inference.errors import (
+    GenerationFailed,
+    IncompleteGeneration,
+    InvalidInput,
+    ModelUnavailable,
+    NotReady,
+    Overloaded,
+    TemplateFailed,
+)
+
+RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
+
+logger = logging.getLogger("parley.errors")
+
+
+class Dialect(StrEnum):
+    """Whose stream it is: how an error looks inside, and whether `[DONE]` ends it."""
+
+    TGI = "tgi"
+    OPENAI = "openai"
+
+
+class Refused(Exception):
+    """A request that is refused by HTTP's side, before or beside the engine; the message is sent as it stands."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 422,
+        error_type: str = "validation",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_type = error_type
+        self.headers = dict(headers or {})
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection: nobody is left to reply to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, ready to be sent."""
+
+    status: int
+    error: str
+    error_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    unexpected: bool = False  # not in the table: log it with its traceback
+
+    def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
+        """Return the JSON body; OpenAI's dialect differs only inside of streams."""
+        if dialect is Dialect.TGI:
+            return {"error": self.error, "error_type": self.error_type}
+        detail = {"message": self.error, "http_status_code": self.status, "error_type": self.error_type}
+        return {"error": detail}
+
+    def reply(self) -> Response:
+        """Return the response; 401 has no body, as in TGI."""
+        if self.status == 401:
+            return Response(status_code=401, headers=dict(self.headers))
+        content = orjson.dumps(self.body())
+        return Response(content, self.status, dict(self.headers), media_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one class of exception is answered; the message is `prefix` + the exception's text, or `fixed`."""
+
+    status: int
+    error_type: str
+    prefix: str = ""
+    fixed: str = ""
+
+
+TABLE: dict[type[Exception], Row] = {
+    InvalidInput: Row(422, "validation", "Input validation error: "),
+    TemplateFailed: Row(422, "template_error", "Template error: "),
+    Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
+    NotReady: Row(503, "not_ready"),
+    ModelUnavailable: Row(503, "not_ready", fixed="The model can't be loaded: see the server's log"),
+    GenerationFailed: Row(424, "generation", "Request failed during generation: "),
+    IncompleteGeneration: Row(500, "incomplete_generation", fixed="Incomplete generation"),
+}
+
+STREAMED = {  # what TGI calls it inside of a stream
+    IncompleteGeneration: Row(500, "incomplete_generation_stream", fixed="Incomplete generation stream"),
+}
+
+STATUSES: dict[int, Row] = {  # refusals of routing and security
+    401: Row(401, "unauthorized", fixed="Unauthorized"),
+    404: Row(404, "not_found", fixed="Not found: there is no such route; /docs lists them"),
+    405: Row(405, "method_not_allowed", fixed="Method not allowed: the Allow header lists those that are"),
+}
+
+INTERNALS = re.compile(r"0x[0-9a-fA-F]{6,}|(?:/[\w.+-]+){2,}/?|[A-Za-z]:\\\S+")
+
+
+def describe(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
+    """Return how `error` is answered; `streamed` says that the response has begun."""
+    if isinstance(error, Refused):
+        return Failure(error.status, str(error), error.error_type, error.headers)
+    if isinstance(error, HTTPException):
+        return _refusal(error)
+    row = _row(error, streamed)
+    if row is None:
+        message = f"Internal error: the server's log has the details under request id {request_id}"
+        return Failure(500, message, "internal", unexpected=True)
+    return Failure(row.status, _message(row, error), row.error_type, _headers(row, error))
+
+
+def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
+    """Return how `error` is answered, after logging it if it was unexpected."""
+    failure = describe(error, request_id, streamed=streamed)
+    if failure.unexpected:
+        logger.error("request %s failed unexpectedly", request_id, exc_info=error)
+    return failure
+
+
+def tgi_body(error: Exception, request_id: str = "") -> dict[str, object]:
+    """Return TGI's error body for `error`."""
+    return describe(error, request_id).body()
+
+
+def _row(error: Exception, streamed: bool) -> Row | None:
+    for kind in type(error).__mro__:
+        row = (STREAMED.get(kind) if streamed else None) or TABLE.get(kind)
+        if row is not None:
+            return row
+    return None
+
+
+def _message(row: Row, error: Exception) -> str:
+    text = str(error)
+    if row.status >= 424:  # the engine's own words may quote its insides
+        text = INTERNALS.sub("…", text)
+    return row.fixed or row.prefix + text
+
+
+def _headers(row: Row, error: Exception) -> dict[str, str]:
+    if row.status not in (429, 503):
+        return {}
+    seconds = float(getattr(error, "retry_after", RETRY_AFTER))
+    return {"retry-after": str(max(1, math.ceil(seconds)))}
+
+
+def _refusal(error: HTTPException) -> Failure:
+    headers = dict(error.headers or {})
+    if error.status_code == 401:
+        headers["www-authenticate"] = "Bearer"
+    row = STATUSES.get(error.status_code)
+    if row is None:
+        return Failure(error.status_code, str(error.detail), "http", headers)
+    return Failure(row.status, row.fixed, row.error_type, headers)

@@ -1,0 +1,32 @@
+"""What the layers of one request tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from starlette.types import Scope
+
+KEY = "parley"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request on its way; it travels in the extensions of the ASGI scope, which every layer shares."""
+
+    request_id: str
+    received: float  # time.monotonic()
+    operation: str = ""  # set by the dispatch: the operationId
+    body: Any = None  # set by the validation: the JSON body
+    ignored: str = ""  # set by the validation: the value of x-ignored-parameters
+    status: int = 0  # set with the first message of the response
+
+
+def attach(scope: Scope, exchange: Exchange) -> None:
+    """Put the exchange where `exchange_of` finds it."""
+    scope.setdefault("extensions", {})[KEY] = exchange
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """Return the exchange that `attach` put there."""
+    return cast(Exchange, scope["extensions"][KEY])

@@ -1,0 +1,158 @@
+"""Server-sent events: framing, and the response that carries them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from handlers.http.disconnect import UntilDisconnect
+from handlers.http.errors import Dialect, settle
+from handlers.http.exchange import exchange_of
+
+KEEP_ALIVE_SECONDS = 15.0
+COMMENT = b":\n\n"
+DONE = b"data: [DONE]\n\n"
+HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # nginx would hold events back
+}
+
+
+def event(data: object) -> bytes:
+    """Frame one event: `data: `, the JSON on one line, an empty line."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+class EventStream(Response):
+    """A response of events that are sent as they come.
+
+    `events` gives framed events (see `event`). The status is sent with the first of them: an exception raised before is
+    answered with its own status, one raised after it becomes an error event. OpenAI's dialect ends with `[DONE]`, which this
+    class adds in either case: `events` doesn't give it. After `keep_alive_seconds` of silence a comment line is sent; if
+    nothing was sent before, the status goes with it, because proxies give up on connections that stay silent.
+
+    However it ends (finished, failed, refused, client gone, never started), `events` is closed and `on_close` called once.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        dialect: Dialect = Dialect.TGI,
+        headers: Mapping[str, str] | None = None,
+        on_close: Callable[[], None] | None = None,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.dialect = dialect
+        self.keep_alive_seconds = keep_alive_seconds
+        self._feed = Feed(events)
+        self._on_close = on_close
+        self.init_headers({**(headers or {}), **HEADERS})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream; raise what `events` raised before its first event, or ClientDisconnected."""
+        try:
+            async with UntilDisconnect(receive):
+                last = await self._stream(scope, send)
+            await send({"type": "http.response.body", "body": last, "more_body": False})
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the source and release what `on_close` holds; does nothing the second time."""
+        try:
+            await self._feed.aclose()
+        finally:
+            on_close, self._on_close = self._on_close, None
+            if on_close is not None:
+                on_close()
+
+    async def _stream(self, scope: Scope, send: Send) -> bytes:
+        """Send everything but the last bytes, which are returned."""
+        self._feed.start()
+        started = False
+        while True:
+            body = await self._feed.take(self.keep_alive_seconds)
+            failure = self._feed.failure
+            if failure is not None and not body and not started:
+                raise failure
+            if not started:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                started = True
+            if self._feed.ended:
+                return body + self._feed.rest() + self._tail(scope, self._feed.failure)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    def _tail(self, scope: Scope, failure: Exception | None) -> bytes:
+        done = DONE if self.dialect is Dialect.OPENAI else b""
+        if failure is None:
+            return done
+        seen = settle(failure, exchange_of(scope).request_id, streamed=True)
+        return event(seen.body(self.dialect)) + done
+
+
+class Feed:
+    """Reads a source of events ahead, in a task of its own.
+
+    Whatever has piled up while the client was slow then goes out in one send, and waiting with a time limit doesn't cancel
+    the source.
+    """
+
+    __slots__ = ("_chunks", "_source", "_task", "_wake", "ended", "failure")
+
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        self._source = source
+        self._chunks: list[bytes] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.ended = False
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = asyncio.get_running_loop().create_task(self._read())
+
+    async def take(self, silence: float) -> bytes:
+        """Wait for events, or the end, and return all there is; a comment after `silence` seconds of neither."""
+        if not self._chunks and not self.ended:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(silence):
+                    await self._wake.wait()
+            except TimeoutError:
+                return COMMENT
+        return self.rest()
+
+    def rest(self) -> bytes:
+        """Return what has been read and not been taken yet."""
+        chunks = self._chunks
+        taken = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        return taken
+
+    async def aclose(self) -> None:
+        """Stop reading and close the source."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+    async def _read(self) -> None:
+        try:
+            async for chunk in self._source:
+                self._chunks.append(chunk)
+                self._wake.set()
+        except Exception as error:
+            self.failure = error
+        finally:
+            self.ended = True
+            self._wake.set()

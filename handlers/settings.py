@@ -1,0 +1,233 @@
+"""The table of settings: each field of `Settings` is a row.
+
+The command line, the environment variables, docs/settings.md and every default come from here. Names and
+meanings are those of TGI 3.3's launcher; rows with `tgi=False` are Parley's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from handlers.logs import directives
+from handlers.settings_table import (
+    Group,
+    Setting,
+    Support,
+    boolean,
+    choice,
+    comma_list,
+    decimal,
+    integer,
+    row,
+    text,
+)
+from inference.config import EngineConfig, ModelConfig
+
+MODEL, ENGINE, REQUEST = Group.MODEL, Group.ENGINE, Group.REQUEST
+HTTP, LOGS, DEVICES = Group.HTTP, Group.LOGS, Group.DEVICES
+ACCEPTED, LATER = Support.ACCEPTED, Support.LATER
+PORT = integer(1, 65535)
+COUNT = integer(1)
+ONE_PROCESS = "one process serves one device here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the server is started with; `Settings()` holds every default."""
+
+    # fmt: off
+    model_id: str | None = row(None, text, MODEL,
+        "hub id or local directory; without it the model that ships with Parley is served",
+        env=("MODEL_ID", "HF_MODEL_ID"))
+    revision: str | None = row(None, text, MODEL,
+        "branch, tag or commit of the model on the hub", env=("REVISION", "HF_MODEL_REVISION"))
+    dtype: str = row("auto", choice("auto", "float32", "float16", "bfloat16"), MODEL,
+        "type of the weights; auto: the fastest that the device does well", metavar="TYPE")
+    device: str = row("auto", choice("auto", "cpu", "cuda"), MODEL,
+        "where the model runs; auto: an accelerator where there is one", tgi=False)
+    trust_remote_code: bool = row(False, boolean, MODEL,
+        "run the Python code that comes with the model",
+        env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"))
+    tokenizer_config_path: str | None = row(None, text, MODEL,
+        "file to take the chat template from, in place of the model's tokenizer_config.json", metavar="FILE")
+    huggingface_hub_cache: str | None = row(None, text, MODEL,
+        "folder of the hub's cache; without it huggingface_hub decides (HF_HOME)", metavar="FOLDER")
+    hf_token: str | None = row(None, text, MODEL,
+        "the hub's token, for private and gated models", flags=(),
+        env=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"), secret=True)
+    weights_cache_override: str | None = row(None, text, MODEL,
+        "TGI: folder that holds the weights", support=ACCEPTED, reason="give that folder as --model-id",
+        metavar="FOLDER")
+    quantize: str | None = row(None, text, MODEL,
+        "TGI: quantisation of the weights", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), support=LATER,
+        neutral=("none",), metavar="METHOD")
+    kv_cache_dtype: str | None = row(None, text, MODEL,
+        "TGI: type of the KV cache", support=LATER, neutral=("auto",), metavar="TYPE")
+    rope_scaling: str | None = row(None, text, MODEL,
+        "TGI: scaling of rotary embeddings", support=LATER,
+        reason="write rope_scaling into the model's config.json", metavar="KIND")
+    rope_factor: float | None = row(None, decimal(0, above=True), MODEL,
+        "TGI: factor of the scaling", support=LATER, reason="write rope_scaling into the model's config.json")
+    lora_adapters: tuple[str, ...] = row((), comma_list, MODEL,
+        "TGI: adapters to load", support=LATER, reason="merge the adapter into the model")
+    speculate: int | None = row(None, integer(0), MODEL,
+        "TGI: tokens to guess ahead", support=LATER, neutral=(0,), unit="tokens")
+
+    max_concurrent_requests: int = row(128, COUNT, ENGINE,
+        "requests in flight; one more is refused with 429", unit="requests")
+    max_input_tokens: int | None = row(None, COUNT, ENGINE,
+        "longest prompt; without it the longest total less one",
+        flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
+        exclusive=True, unit="tokens")
+    max_total_tokens: int | None = row(None, COUNT, ENGINE,
+        "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
+    max_batch_prefill_tokens: int | None = row(None, COUNT, ENGINE,
+        "most tokens of one step; computed without it", unit="tokens")
+    max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
+        "size of the KV cache; computed from the memory without it", unit="tokens")
+    max_batch_size: int | None = row(None, COUNT, ENGINE, "most sequences of one step", unit="sequences")
+    validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
+    compute_threads: int | None = row(None, COUNT, ENGINE,
+        "threads that compute on the CPU; without it one for each core", unit="threads", tgi=False)
+    merge_linears: bool = row(True, boolean, ENGINE,
+        "compute a layer's parallel projections as one", tgi=False)
+    waiting_served_ratio: float = row(0.3, decimal(0), ENGINE,
+        "TGI: when waiting requests interrupt running ones", support=ACCEPTED,
+        reason="every step has room for both, within its token budget")
+    max_waiting_tokens: int = row(20, integer(0), ENGINE,
+        "TGI: steps that waiting requests are kept back", support=ACCEPTED,
+        reason="every step has room for both, within its token budget", unit="tokens")
+    prefill_chunking: str | None = row(None, text, ENGINE,
+        "TGI: split long prompts over steps", flags=(), support=ACCEPTED,
+        reason="a prompt longer than a step's token budget is always split")
+    prefix_caching: str | None = row(None, text, ENGINE,
+        "TGI: keep the KV cache of prompts", flags=(), support=ACCEPTED,
+        reason="it changes no answer, and this version has no switch for it")
+
+    max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of`", unit="sequences")
+    max_stop_sequences: int = row(4, integer(0), REQUEST, "most stop sequences", unit="sequences")
+    max_top_n_tokens: int = row(5, integer(0), REQUEST, "largest `top_n_tokens`", unit="tokens")
+    max_client_batch_size: int = row(4, COUNT, REQUEST,
+        "most prompts in one request to /v1/completions", unit="prompts")
+    payload_limit: int = row(2_000_000, COUNT, REQUEST, "largest request body", unit="bytes")
+    enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
+        "answer `decoder_input_details` with the prompt's log-probabilities")
+    disable_grammar_support: bool = row(False, boolean, REQUEST,
+        "TGI: refuse grammars", support=LATER, reason="grammars are refused in any case")
+    watermark_gamma: float | None = row(None, decimal(0), REQUEST,
+        "TGI: share of the watermark's green list", support=LATER, neutral=(0.5,))
+    watermark_delta: float | None = row(None, decimal(0), REQUEST,
+        "TGI: bias of the watermark's green list", support=LATER, neutral=(2.0,))
+    max_image_fetch_size: int | None = row(None, integer(0), REQUEST,
+        "TGI: largest image to fetch", support=ACCEPTED, reason="no image is ever fetched", unit="bytes")
+
+    hostname: str = row("0.0.0.0", text, HTTP,
+        "address to listen on; from the environment only an IP address counts, as containers put their "
+        "own name there", metavar="ADDRESS")
+    port: int = row(3000, PORT, HTTP, "port to listen on", short="-p", winning_env="AIP_HTTP_PORT")
+    prometheus_port: int | None = row(None, PORT, HTTP,
+        "second port to serve /metrics on; the first one serves it always", metavar="PORT")
+    api_key: str | None = row(None, text, HTTP,
+        "key that inference routes ask for as `Authorization: Bearer KEY`", secret=True,
+        empty_is_unset=False, metavar="KEY")
+    cors_allow_origin: tuple[str, ...] = row(("*",), comma_list, HTTP,
+        "origin that browsers may call from; may be repeated", metavar="ORIGIN")
+    graceful_termination_timeout: int = row(90, integer(0), HTTP,
+        "time that running requests have to end in after SIGTERM", short="-g", unit="seconds")
+    keep_alive_seconds: int = row(15, COUNT, HTTP,
+        "how often a silent stream sends a comment", unit="seconds", tgi=False)
+    compute_type: str = row("cpu+optimized", text, HTTP,
+        "value of the header x-compute-type; on a GPU `1-` and its name, unless given", metavar="TEXT")
+    docker_label: str | None = row(None, text, HTTP,
+        "label shown by /info and in `system_fingerprint`", metavar="LABEL")
+    validator: str = row("compiled", choice("compiled", "reference"), HTTP,
+        "which validator checks requests; both give the same answers", tgi=False)
+    validate_responses: bool = row(False, boolean, HTTP,
+        "check responses against the OpenAPI document, too; slow", tgi=False)
+    aip_predict_route: str | None = row(None, text, HTTP,
+        "Vertex AI: route of predictions", flags=(), support=LATER, neutral=("/vertex",),
+        reason="set the container's predict route to /vertex")
+    aip_health_route: str | None = row(None, text, HTTP,
+        "Vertex AI: route of the health check", flags=(), support=LATER, neutral=("/health", "/ping", "/"),
+        reason="set the container's health route to /health")
+
+    json_output: bool = row(False, boolean, LOGS, "write logs as JSON lines")
+    log_level: str = row("info", directives, LOGS,
+        "trace, debug, info, warn, error or off; or a list such as `info,uvicorn=debug`", metavar="LEVEL")
+    log_colorize: bool | None = row(None, boolean, LOGS,
+        "colour the logs; without it on a terminal only", flags=())
+    log_format: str | None = row(None, text, LOGS,
+        "TGI: format of the logs", flags=(), support=ACCEPTED, reason="JSON_OUTPUT=true asks for JSON lines",
+        neutral=("default",))
+    otlp_endpoint: str | None = row(None, text, LOGS,
+        "TGI: where traces are sent", support=LATER, metavar="URL")
+    otlp_service_name: str | None = row(None, text, LOGS,
+        "TGI: name of the service in traces", support=LATER, neutral=("text-generation-inference.router",),
+        metavar="NAME")
+    usage_stats: str = row("off", choice("on", "no-stack", "off"), LOGS,
+        "TGI: telemetry", support=ACCEPTED, reason="nothing is ever sent")
+
+    num_shard: int | None = row(None, COUNT, DEVICES,
+        "TGI: devices to spread the model over", env=("NUM_SHARD", "SM_NUM_GPUS"), support=LATER,
+        neutral=(1,), unit="devices")
+    sharded: bool | None = row(None, boolean, DEVICES,
+        "TGI: spread the model over devices", support=LATER, neutral=(False,))
+    cuda_memory_fraction: float = row(1.0, decimal(0, 1, above=True), DEVICES,
+        "TGI: share of the device's memory to use", support=LATER,
+        reason="set --max-batch-total-tokens to hold the KV cache down")
+    tgi_wiggle_room: float | None = row(None, decimal(0, 1, above=True), DEVICES,
+        "TGI: share of the free memory to use", flags=(), support=ACCEPTED,
+        reason="--max-batch-total-tokens sets the KV cache's size")
+    cuda_graphs: str | None = row(None, text, DEVICES,
+        "TGI: batch sizes to capture", support=ACCEPTED, reason="this version captures no graphs",
+        neutral=("0",), metavar="SIZES")
+    disable_custom_kernels: bool = row(False, boolean, DEVICES,
+        "TGI: go without its kernels", support=ACCEPTED, reason="none of them is used")
+    attention: str | None = row(None, text, DEVICES,
+        "TGI: implementation of attention", flags=(), support=ACCEPTED, reason="the device decides")
+    use_flash_attention: str | None = row(None, text, DEVICES,
+        "TGI: use flash attention", flags=(), support=ACCEPTED, reason="the device decides")
+    shard_uds_path: str | None = row(None, text, DEVICES,
+        "TGI: sockets of its shards", support=ACCEPTED, reason=ONE_PROCESS, metavar="PATH")
+    master_addr: str | None = row(None, text, DEVICES,
+        "TGI: where its shards meet", support=ACCEPTED, reason=ONE_PROCESS, metavar="HOST")
+    master_port: int | None = row(None, PORT, DEVICES,
+        "TGI: where its shards meet", support=ACCEPTED, reason=ONE_PROCESS, metavar="PORT")
+    # fmt: on
+
+    def engine_config(self) -> EngineConfig:
+        """Return the part that the engine is started with."""
+        model = ModelConfig(
+            model_id=self.model_id,
+            revision=self.revision,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+            tokenizer_config_path=self.tokenizer_config_path,
+            cache_dir=self.huggingface_hub_cache,
+        )
+        return EngineConfig(
+            model=model,
+            max_concurrent_requests=self.max_concurrent_requests,
+            max_input_tokens=self.max_input_tokens,
+            max_total_tokens=self.max_total_tokens,
+            max_batch_prefill_tokens=self.max_batch_prefill_tokens,
+            max_batch_total_tokens=self.max_batch_total_tokens,
+            max_batch_size=self.max_batch_size,
+            validation_workers=self.validation_workers,
+            enable_prefill_logprobs=self.enable_prefill_logprobs,
+            merge_linears=self.merge_linears,
+            threads=self.compute_threads,
+        )
+
+
+def _rows() -> tuple[Setting[Any], ...]:
+    settings = []
+    for item in fields(Settings):
+        setting: Setting[Any] = item.metadata["setting"]
+        settings.append(replace(setting, attribute=item.name))
+    return tuple(settings)
+
+
+SETTINGS: tuple[Setting[Any], ...] = _rows()

@@ -1,0 +1,224 @@
+"""Settings read from flags and environment: flag before environment before default, and nothing ignored."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from handlers.settings import SETTINGS, Settings
+from handlers.settings_table import Group, Setting, SettingsError, Support
+
+PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
+GPUS = Path("/proc/driver/nvidia/gpus")
+Pairs = Sequence[tuple[str, str]]  # (flag, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was given."""
+
+    setting: Setting[Any]
+    name: str  # the flag or the variable
+    raw: str
+
+    def __str__(self) -> str:
+        shown = "..." if self.setting.secret else self.raw
+        return f"{self.name} {shown}" if self.name.startswith("-") else f"{self.name}={shown}"
+
+    @property
+    def remedy(self) -> str:
+        """Return how to be rid of it."""
+        return "leave it out" if self.name.startswith("-") else "unset it"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read."""
+
+    settings: Settings
+    given: tuple[Given, ...]
+    warnings: tuple[str, ...]  # one line each, to be logged
+
+
+def read(flags: Mapping[str, Pairs], environment: Mapping[str, str]) -> Reading:
+    """Return the settings from flags, as `add_arguments` leaves them, and variables; raises SettingsError.
+
+    Everything given is honoured, or warned of, or refused.
+    """
+    _refuse_unknown_variables(environment)
+    chosen: dict[str, Given] = {}
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    for setting in SETTINGS:
+        given = _given(setting, flags.get(setting.attribute, ()), environment, warnings)
+        if given is None:
+            continue
+        value = _parse(given)
+        if _beside_the_point(given, value, warnings):
+            continue
+        chosen[setting.attribute], values[setting.attribute] = given, value
+    settings = Settings(**values)
+    if "compute_type" not in values:
+        settings = replace(settings, compute_type=_compute_type(settings.device, settings.compute_type))
+    check(settings)
+    return Reading(settings, tuple(chosen.values()), tuple(warnings))
+
+
+def check(settings: Settings) -> None:
+    """Refuse values that contradict each other, as TGI does at its start; raises SettingsError."""
+    total, budget = settings.max_total_tokens, settings.max_batch_total_tokens
+    if settings.max_input_tokens and total and settings.max_input_tokens >= total:
+        raise SettingsError(
+            f"`max_input_tokens` must be < `max_total_tokens`. Given: {settings.max_input_tokens} and {total}"
+        )
+    for name in ("max_batch_prefill_tokens", "max_total_tokens"):
+        value: int | None = getattr(settings, name)
+        if value and budget and value > budget:
+            raise SettingsError(f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {budget}")
+    if settings.prometheus_port == settings.port:
+        raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give the parser a flag for each row; a flag's value stays text, for `read` to judge."""
+    for group in Group:
+        section = parser.add_argument_group(group)
+        for setting in SETTINGS:
+            if setting.group is group and setting.names:
+                _add_argument(section, setting)
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return a question that offers the nearest spelling, or nothing."""
+    close = difflib.get_close_matches(name, names, 1, 0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def flag_names() -> tuple[str, ...]:
+    """Return every flag there is."""
+    return tuple(name for setting in SETTINGS for name in setting.names)
+
+
+class _Note(argparse.Action):
+    """Keep the pair of flag and text; a switch that stands alone is true, and false after --no-."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        alone = "false" if self.nargs == 0 else "true"
+        pair = (option_string, alone if values in (None, []) else values)
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), pair])
+
+
+def _add_argument(section: argparse._ArgumentGroup, setting: Setting[Any]) -> None:
+    default = setting.show(setting.default)
+    about = f"{setting.help} ({default})" if default and not setting.switch else setting.help
+    if setting.support is not Support.HONOURED:
+        about += "; no effect" if setting.support is Support.ACCEPTED else "; not supported yet"
+    names = (setting.short, *setting.names) if setting.short else setting.names
+    common: dict[str, Any] = {"dest": setting.attribute, "default": argparse.SUPPRESS, "action": _Note}
+    metavar = setting.metavar or setting.unit.upper() or setting.attribute.rpartition("_")[2].upper()
+    if not setting.switch:
+        section.add_argument(*names, metavar=metavar, help=about.replace("%", "%%"), **common)
+        return
+    section.add_argument(*names, nargs="?", metavar="BOOL", help=about.replace("%", "%%"), **common)
+    if setting.default is True:
+        off = "--no-" + setting.names[0].removeprefix("--")
+        section.add_argument(off, nargs=0, help=f"the same as {setting.names[0]} false", **common)
+
+
+def _given(
+    setting: Setting[Any], flags: Pairs, environment: Mapping[str, str], warnings: list[str]
+) -> Given | None:
+    """Return the value that counts, of all that were given for one setting."""
+    noted = _flag(setting, flags)
+    found = [Given(setting, name, environment[name]) for name in setting.variables if name in environment]
+    for given in found:
+        if not given.raw and not setting.empty_is_unset:
+            raise SettingsError(f"{given.name} is empty: give it a value, or unset it")
+    found = [given for given in found if given.raw]
+    _refuse_two_names(setting, [*noted, *found])
+    if found and found[0].name == setting.winning_env:
+        warnings += [f"{given} gives way to {found[0]}" for given in noted if given.raw != found[0].raw]
+        return found[0]
+    return (*noted, *found, None)[0]
+
+
+def _flag(setting: Setting[Any], flags: Pairs) -> list[Given]:
+    if not flags:
+        return []
+    if isinstance(setting.default, tuple):  # may be repeated
+        return [Given(setting, flags[0][0], ",".join(value for _, value in flags))]
+    if len(flags) > 1:
+        raise SettingsError(f"{flags[1][0]} is given twice: leave one of them out")
+    return [Given(setting, *flags[0])]
+
+
+def _refuse_two_names(setting: Setting[Any], found: Sequence[Given]) -> None:
+    """Refuse, say, MAX_INPUT_TOKENS beside --max-input-length: which one is meant?"""
+    if not setting.exclusive or not found:
+        return
+    meanings = {given.name.lstrip("-").replace("-", "_").upper(): given for given in found}
+    if len(meanings) > 1:
+        first, second, *_ = meanings.values()
+        raise SettingsError(f"{first} and {second} are the same setting: leave one of them out")
+
+
+def _parse(given: Given) -> Any:
+    try:
+        return given.setting.parse(given.raw)
+    except ValueError as error:
+        shown = "..." if given.setting.secret else repr(given.raw)
+        raise SettingsError(f"{given.name} {error}; it is {shown}") from None
+
+
+def _beside_the_point(given: Given, value: Any, warnings: list[str]) -> bool:
+    """Return whether the value is to be left at its default; warn and refuse where it takes that."""
+    setting = given.setting
+    neutral = value == setting.default or value in setting.neutral
+    if setting.support is Support.LATER and not neutral:
+        hint = f" ({setting.reason})" if setting.reason else ""
+        raise SettingsError(f"{given} is not supported yet by this version: {given.remedy}{hint}")
+    if setting.support is Support.ACCEPTED and not neutral:
+        warnings.append(f"{given} has no effect here: {setting.reason}")
+    if given.name == "HOSTNAME" and not _is_address(given.raw):
+        # containers put their own name there
+        instead = f"listening on {setting.default}; --hostname takes any name"
+        warnings.append(f"{given} is not an IP address: {instead}")
+        return True
+    return setting.support is Support.LATER
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    known = [name for setting in SETTINGS for name in setting.variables]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            raise SettingsError(f"{name} is no setting{nearest(name, known)}")
+
+
+def _compute_type(device: str, default: str) -> str:
+    """Return TGI's `1-name-of-the-card`, from what the driver says; without a card, the default."""
+    if device == "cpu":
+        return default
+    for information in sorted(GPUS.glob("*/information")):
+        for line in information.read_text().splitlines():
+            if line.startswith("Model:"):
+                return "1-" + line.partition(":")[2].strip().lower().replace(" ", "-")
+    return default

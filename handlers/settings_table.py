@@ -1,0 +1,164 @@
+"""What a row of the table of settings is, and how its text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Parse = Callable[[str], T]
+
+
+class SettingsError(Exception):
+    """A setting is unknown, malformed, or at odds with another; the message says which and what to do."""
+
+
+class Support(StrEnum):
+    """What becomes of a setting that is given."""
+
+    HONOURED = "honoured"
+    ACCEPTED = "accepted"  # taken so that a deployment starts unchanged; a warning says why it has no effect
+    LATER = "later"  # its feature doesn't exist yet: anything but a neutral value is refused
+
+
+class Group(StrEnum):
+    """The parts of the help and of docs/settings.md, in their order."""
+
+    MODEL = "The model"
+    ENGINE = "How much the engine takes on"
+    REQUEST = "What a request may ask for"
+    HTTP = "The HTTP side"
+    LOGS = "Logs and traces"
+    DEVICES = "TGI's tuning of devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Generic[T]):
+    """One row: where a value may come from, how its text is read, what it means."""
+
+    attribute: str = ""  # the name in `Settings`; set from there
+    default: T
+    parse: Parse[T]
+    help: str
+    group: Group
+    tgi: bool = True  # false: Parley's own
+    support: Support = Support.HONOURED
+    neutral: tuple[T | None, ...] = ()  # values of a LATER row, beside its default, that ask for nothing
+    reason: str = ""  # ACCEPTED: why it has no effect; LATER: what to do instead
+    unit: str = ""
+    metavar: str = ""
+    short: str = ""
+    flags: tuple[str, ...] | None = None  # None: --attribute-with-dashes; (): read from the environment only
+    env: tuple[str, ...] | None = None  # the first one set counts; None: ATTRIBUTE, or PARLEY_ATTRIBUTE
+    winning_env: str = ""  # beats even the flag
+    exclusive: bool = False  # naming it twice, by two of its names, is an error
+    secret: bool = False  # never printed
+    empty_is_unset: bool = True  # false: an empty variable is refused, as leaving it out would be dangerous
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return its flags, the current one first."""
+        return ("--" + self.attribute.replace("_", "-"),) if self.flags is None else self.flags
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Return its environment variables, the one that counts most first."""
+        own = self.attribute.upper() if self.tgi else "PARLEY_" + self.attribute.upper()
+        names = (own,) if self.env is None else self.env
+        return (self.winning_env, *names) if self.winning_env else names
+
+    @property
+    def title(self) -> str:
+        """Return the name to use in messages."""
+        return (*self.names, *self.variables)[0]
+
+    @property
+    def switch(self) -> bool:
+        """Return whether its flag may stand without a value."""
+        return self.parse is boolean
+
+    def show(self, value: object) -> str:
+        """Return the text that would set the value."""
+        if value is None:
+            return ""
+        if isinstance(value, tuple):
+            return ",".join(map(str, value))
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def row(default: T, parse: Parse[T], group: Group, help: str, **rest: Any) -> T:
+    """Declare a field of `Settings`; `rest` are the other fields of `Setting`.
+
+    Typed as the value so that the type of the attribute, its default and its parser must agree.
+    """
+    setting = Setting(default=default, parse=parse, group=group, help=help, **rest)
+    value: T = field(default=default, repr=not setting.secret, metadata={"setting": setting})
+    return value
+
+
+def text(value: str) -> str:
+    """Take the text as it is; it may not be empty."""
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def comma_list(value: str) -> tuple[str, ...]:
+    """Split at commas."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def boolean(value: str) -> bool:
+    """Read true, 1, false or 0."""
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if value.strip().lower() not in known:
+        raise ValueError("must be true, 1, false or 0")
+    return known[value.strip().lower()]
+
+
+def choice(*choices: str) -> Parse[str]:
+    """Return a reader of one of the words."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:
+    """Return a reader of an integer within both bounds."""
+
+    def parse(value: str) -> int:
+        digits = value.strip().replace("_", "")
+        if not digits.lstrip("+-").isdecimal():
+            raise ValueError("must be an integer")
+        number = int(digits)
+        if not minimum <= number <= maximum:
+            bounds = f"at least {minimum}" if maximum == 2**63 - 1 else f"from {minimum} to {maximum}"
+            raise ValueError(f"must be {bounds}")
+        return number
+
+    return parse
+
+
+def decimal(minimum: float, maximum: float = float("inf"), *, above: bool = False) -> Parse[float]:
+    """Return a reader of a finite number within both bounds; `above` leaves the lower bound out."""
+    bounds = f"greater than {minimum:g}" if above else f"at least {minimum:g}"
+    if maximum != float("inf"):
+        bounds += f" and at most {maximum:g}"
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError("must be a number") from None
+        low_enough = number > minimum if above else number >= minimum
+        if not (low_enough and number <= maximum and number != float("inf")):  # false for NaN, too
+            raise ValueError(f"must be {bounds}")
+        return number
+
+    return parse

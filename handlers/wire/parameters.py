@@ -1,0 +1,136 @@
+"""The generation parameters that all dialects share: their checks, in TGI's order and words, and their meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy
+
+from handlers.wire.limits import Limits
+from inference.errors import InvalidInput
+from inference.types import Sampling
+
+Number = TypeVar("Number", int, float)
+Draw = Callable[[], int]  # gives a random uint64: the seed of a request that samples and has none
+
+LARGEST = float(numpy.finfo(numpy.float32).max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """What the client gave, by TGI's names; None stands for absent."""
+
+    best_of: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    do_sample: bool = False
+    greedy: bool = False  # temperature 0 of OpenAI's routes: wins over everything that implies sampling
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    top_n_tokens: int | None = None
+    truncate: int | None = None
+
+    @property
+    def candidates(self) -> int:
+        """Return how many sequences are generated for the one that is answered with."""
+        return 1 if self.best_of is None else self.best_of
+
+
+def check(parameters: Parameters, limits: Limits) -> None:
+    """Raise InvalidInput with the first message of TGI's list that applies, its steps 1 to 11."""
+    message = next(_problems(parameters, limits), None)
+    if message is not None:
+        raise InvalidInput(message)
+
+
+def sampling(parameters: Parameters, draw: Draw) -> Sampling:
+    """Return how tokens are chosen: by sampling as soon as one parameter calls for it, else the most likely one."""
+    temperature = _given(parameters.temperature, 1.0)
+    top_k = _given(parameters.top_k, 0)
+    top_p = _given(parameters.top_p, 1.0)
+    typical_p = _given(parameters.typical_p, 1.0)
+    asked = parameters.do_sample or temperature != 1.0 or top_k != 0 or top_p < 1.0 or typical_p < 1.0
+    sample = asked and not parameters.greedy
+    seed = parameters.seed
+    if seed is None:
+        seed = draw() if sample else 0
+    return Sampling(
+        sample=sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        typical_p=typical_p,
+        repetition_penalty=_given(parameters.repetition_penalty, 1.0),
+        frequency_penalty=_given(parameters.frequency_penalty, 0.0),
+        presence_penalty=_given(parameters.presence_penalty, 0.0),
+        seed=seed,
+    )
+
+
+def several(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the stop sequences, which may be given as one text, a list of them, or not at all."""
+    if stop is None:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def single(number: float | None) -> float | None:
+    """Round to the float32 that the engine computes in: what is zero there is checked as the zero it is."""
+    if number is None:
+        return None
+    return float(numpy.float32(min(max(number, -LARGEST), LARGEST)))
+
+
+def shortest(number: float) -> float | None:
+    """Return the float that prints with the fewest digits that are this float32's own; None if it isn't finite."""
+    if not math.isfinite(number):
+        return None
+    return float(str(numpy.float32(number)))
+
+
+def _problems(given: Parameters, limits: Limits) -> Iterator[str]:
+    """Yield what is wrong, in the order in which TGI looks; the first one is reported."""
+    candidates = given.candidates
+    if candidates > 1 and not _calls_for_sampling(given):
+        yield "you must use sampling when `best_of` is > 1"
+    if given.temperature is not None and given.temperature <= 0:
+        yield "`temperature` must be strictly positive"
+    if given.repetition_penalty is not None and given.repetition_penalty <= 0:
+        yield "`repetition_penalty` must be strictly positive"
+    if given.frequency_penalty is not None and not -2 <= given.frequency_penalty <= 2:
+        yield "`frequency_penalty` must be >= -2.0 and <= 2.0"
+    if given.presence_penalty is not None and not -2 <= given.presence_penalty <= 2:
+        yield "`presence_penalty` must be >= -2.0 and <= 2.0"
+    if given.top_p is not None and not 0 < given.top_p <= 1:
+        yield "`top_p` must be > 0.0 and < 1.0"
+    if given.typical_p is not None and not 0 < given.typical_p <= 1:
+        yield "`typical_p` must be > 0.0 and < 1.0"
+    if given.top_k is not None and given.top_k <= 0:
+        yield "`top_k` must be strictly positive"
+    if given.max_new_tokens is not None and given.max_new_tokens <= 0:
+        yield "`max_new_tokens` must be strictly positive"
+    if len(given.stop) > limits.max_stop_sequences:
+        yield f"`stop` supports up to {limits.max_stop_sequences} stop sequences. Given: {len(given.stop)}"
+    if candidates > 1 and given.seed is not None:
+        yield "`seed` must not be set when `best_of` > 1"
+    if given.top_n_tokens is not None and not 0 <= given.top_n_tokens <= limits.max_top_n_tokens:
+        yield f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {given.top_n_tokens}"
+
+
+def _calls_for_sampling(given: Parameters) -> bool:
+    """Return whether sampling was mentioned at all: for `best_of`, TGI takes even `temperature: 1.0` for it."""
+    mentioned = (given.temperature, given.top_k, given.top_p, given.typical_p)
+    return given.do_sample or any(value is not None for value in mentioned)
+
+
+def _given(value: Number | None, default: Number) -> Number:
+    return default if value is None else value

@@ -1,0 +1,185 @@
+"""TGI's own dialect: what a body asks for, and how generated tokens are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.wire.limits import Limits
+from handlers.wire.parameters import Draw, Parameters, check, sampling, several, shortest, single
+from inference.errors import InvalidInput
+from inference.types import Event, Finish, LogprobsMode, PromptToken, Request, Token
+
+Body = Mapping[str, Any]
+Json = dict[str, Any]
+Output = tuple[Event, ...]  # all events of one request; the last one has its `finish`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """A body understood: one request per candidate of `best_of`, and what the answer is to show."""
+
+    requests: tuple[Request, ...]
+    details: bool
+    return_full_text: bool
+
+    @property
+    def inputs(self) -> str:
+        """Return the prompt, which all candidates have in common."""
+        return self.requests[0].prompt
+
+
+def sequences(body: Body, limits: Limits, *, stream: bool) -> int:
+    """Return how many places in the engine the body takes; raise InvalidInput for what TGI refuses before that."""
+    parameters = body.get("parameters") or {}
+    best_of = parameters.get("best_of")
+    if best_of is None:
+        best_of = 1
+    if stream and best_of != 1:
+        raise InvalidInput("`best_of` != 1 is not supported when streaming tokens")
+    if stream and parameters.get("decoder_input_details"):
+        raise InvalidInput("`decoder_input_details` == true is not supported when streaming tokens")
+    if best_of > 1 and limits.max_best_of == 1:
+        raise InvalidInput("`best_of` != 1 is not allowed for this endpoint")
+    if not 1 <= best_of <= limits.max_best_of:
+        raise InvalidInput(f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
+    return int(best_of)
+
+
+def to_generate(body: Body, limits: Limits, *, id: str, draw: Draw, full_text: bool = False) -> Generate:
+    """Understand a body that `sequences` let pass; `full_text` is what an absent `return_full_text` means.
+
+    Raises InvalidInput with TGI's message of the first check that fails.
+    """
+    given = body.get("parameters") or {}
+    parameters = _parameters(body.get("parameters"))
+    check(parameters, limits)
+    names = [id] if parameters.candidates == 1 else [f"{id}-{n}" for n in range(parameters.candidates)]
+    prefill = bool(given.get("decoder_input_details"))
+    wants_full_text = given.get("return_full_text")
+    return Generate(
+        requests=tuple(
+            Request(
+                id=name,
+                prompt=body["inputs"],
+                truncate=parameters.truncate,
+                max_new_tokens=parameters.max_new_tokens,
+                stop=parameters.stop,
+                sampling=sampling(parameters, draw),
+                logprobs=LogprobsMode.PROCESSED,
+                top_n_tokens=parameters.top_n_tokens or 0,
+                prompt_logprobs=prefill,
+            )
+            for name in names
+        ),
+        details=prefill or bool(given.get("details")),
+        return_full_text=full_text if wants_full_text is None else wants_full_text,
+    )
+
+
+def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
+    """Return the outputs with the one in front whose tokens have the highest mean log-probability."""
+    winner = max(range(len(outputs)), key=lambda place: _mean_logprob(outputs[place]))
+    return (outputs[winner], *outputs[:winner], *outputs[winner + 1 :])
+
+
+def to_body(generate: Generate, outputs: Sequence[Output]) -> Json:
+    """Return the answer of `/generate`: the first output, and with `details` the others beside it."""
+    winner, *losers = outputs
+    body: Json = {"generated_text": _text(generate, finish_of(winner))}
+    if not generate.details:
+        return body
+    details = _sequence(winner)
+    if losers:
+        details["best_of_sequences"] = [
+            {"generated_text": _text(generate, finish_of(loser)), **_sequence(loser)} for loser in losers
+        ]
+    return body | {"details": details}
+
+
+def to_event(generate: Generate, event: Event) -> Json:
+    """Return the stream event of a token; the last one has the whole text, too."""
+    body: Json = {"index": event.index, "token": to_token(event.token)}
+    if event.top_tokens:
+        body["top_tokens"] = [to_token(token) for token in event.top_tokens]
+    finish = event.finish
+    body["generated_text"] = None if finish is None else _text(generate, finish)
+    body["details"] = None if finish is None or not generate.details else _stream_details(finish)
+    return body
+
+
+def to_token(token: Token) -> Json:
+    """Return a generated token as TGI tells it."""
+    return {
+        "id": token.id,
+        "text": token.text,
+        "logprob": shortest(token.logprob),
+        "special": token.special,
+    }
+
+
+def finish_of(events: Output) -> Finish:
+    """Return what is known of an output at its end."""
+    finish = events[-1].finish
+    assert finish is not None, "the last event of a generation has its finish"
+    return finish
+
+
+def _parameters(given: Body | None) -> Parameters:
+    """Return the parameters; without any at all TGI samples, and with `{}` it doesn't."""
+    if given is None:
+        return Parameters(do_sample=True)
+    return Parameters(
+        best_of=given.get("best_of"),
+        temperature=single(given.get("temperature")),
+        repetition_penalty=single(given.get("repetition_penalty")),
+        frequency_penalty=single(given.get("frequency_penalty")),
+        presence_penalty=single(given.get("presence_penalty")),
+        top_k=given.get("top_k"),
+        top_p=single(given.get("top_p")),
+        typical_p=single(given.get("typical_p")),
+        do_sample=given.get("do_sample", False),
+        max_new_tokens=given.get("max_new_tokens"),
+        stop=several(given.get("stop")),
+        seed=given.get("seed"),
+        top_n_tokens=given.get("top_n_tokens"),
+        truncate=given.get("truncate"),
+    )
+
+
+def _mean_logprob(events: Output) -> float:
+    return sum(event.token.logprob for event in events) / len(events)
+
+
+def _text(generate: Generate, finish: Finish) -> str:
+    return generate.inputs + finish.text if generate.return_full_text else finish.text
+
+
+def _sequence(events: Output) -> Json:
+    """Return the members that `details` and each of `best_of_sequences` have in common."""
+    finish = finish_of(events)
+    members: Json = {
+        "finish_reason": finish.reason.value,
+        "generated_tokens": finish.generated_tokens,
+        "seed": finish.seed,
+        "prefill": [_prefill_token(token) for token in finish.prompt],
+        "tokens": [to_token(event.token) for event in events],
+    }
+    if any(event.top_tokens for event in events):
+        members["top_tokens"] = [[to_token(token) for token in event.top_tokens] for event in events]
+    return members
+
+
+def _prefill_token(token: PromptToken) -> Json:
+    logprob = None if token.logprob is None else shortest(token.logprob)
+    return {"id": token.id, "text": token.text, "logprob": logprob}
+
+
+def _stream_details(finish: Finish) -> Json:
+    return {
+        "finish_reason": finish.reason.value,
+        "generated_tokens": finish.generated_tokens,
+        "seed": finish.seed,
+        "input_length": finish.prompt_tokens,
+    }

@@ -1,0 +1,165 @@
+"""One generation: from the core's token ids to the events that its consumer iterates over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from inference.errors import IncompleteGeneration, InferenceError
+from inference.types import CoreOutput, Event, Finish, FinishReason, PromptToken, Request, Timings, Token
+
+if TYPE_CHECKING:
+    from inference.text.pipeline import TextPipeline
+
+
+class Generation(AsyncIterator[Event]):
+    """The events of one request, in order; iterate it once, and `aclose` it in every case.
+
+    Exactly the last event has `finish`. A failed request raises its InferenceError in place of
+    further events, once. Not for use from several tasks at a time, except `aclose`.
+    """
+
+    def __init__(self, request: Request, prompt_tokens: int, abort: Callable[[], None]) -> None:
+        self.request = request
+        self.prompt_tokens = prompt_tokens
+        self._abort = abort
+        self._ready: deque[Event] = deque()
+        self._failure: InferenceError | None = None
+        self._ended = False  # nothing more will be put
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Event:
+        await self._wait()
+        if self._ready:
+            return self._ready.popleft()
+        self._raise_failure()
+        raise StopAsyncIteration
+
+    async def next_batch(self) -> tuple[Event, ...]:
+        """Return every event that is ready, after waiting for one; empty once all were returned.
+
+        For consumers that can be slower than the engine: what piled up goes out in one write.
+        """
+        await self._wait()
+        if not self._ready:
+            self._raise_failure()
+        batch = tuple(self._ready)
+        self._ready.clear()
+        return batch
+
+    async def collect(self) -> tuple[Event, ...]:
+        """Return all events; raises what iteration raises, or IncompleteGeneration if it was closed."""
+        events = [event async for event in self]
+        if not events or events[-1].finish is None:
+            raise IncompleteGeneration("The generation was closed before its last token")
+        return tuple(events)
+
+    async def aclose(self) -> None:
+        """Abort the request if it still runs; a consumer that waits gets IncompleteGeneration."""
+        if self._ended:
+            return
+        self._abort()
+        self.fail(IncompleteGeneration("The generation was closed before its last token"))
+
+    def put(self, event: Event) -> None:
+        """Hand an event to the consumer; called by the client, on the event loop."""
+        if self._ended:
+            return
+        self._ready.append(event)
+        self._ended = event.finish is not None
+        self._wake()
+
+    def fail(self, error: InferenceError) -> None:
+        """End the request with an error; called by the client, on the event loop."""
+        if self._ended:
+            return
+        self._failure = error
+        self._ended = True
+        self._wake()
+
+    async def _wait(self) -> None:
+        while not self._ready and not self._ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
+class EventAssembler:
+    """Turns the core's outputs for one request into its events: text, stop sequences, finish."""
+
+    def __init__(
+        self,
+        request: Request,
+        prompt_ids: tuple[int, ...],
+        text: TextPipeline,
+        eos_token_ids: frozenset[int],
+        submitted: float,
+        queued: float,
+    ) -> None:
+        self._request = request
+        self._prompt_ids = prompt_ids
+        self._pipeline = text
+        self._special_ids = text.special_ids | eos_token_ids
+        self._text = text.sequence(prompt_ids, request.stop)
+        self._submitted = submitted  # time.monotonic seconds, as is the next
+        self._queued = queued
+        self._prompt: tuple[PromptToken, ...] = ()
+        self._index = 0
+
+    def event(self, output: CoreOutput) -> Event:
+        """Return the event of the next token; it has `finish` if the core or a stop sequence says so."""
+        self._index += 1
+        if output.prompt_logprobs is not None:
+            self._prompt = self._prompt_tokens(output.prompt_logprobs)
+        special = output.token_id in self._special_ids or output.finish is FinishReason.EOS
+        step = self._text.push(output.token_id, special=special)
+        # TGI's order: the length limit first, then EOS, then stop sequences
+        reason = output.finish or (FinishReason.STOP if step.stopped else None)
+        delta = step.delta if reason is None else step.delta + self._text.flush()
+        return Event(
+            index=self._index,
+            token=Token(output.token_id, step.text, output.logprob, special),
+            top_tokens=tuple(self._top_token(token_id, logprob) for token_id, logprob in output.top),
+            delta=delta,
+            finish=None if reason is None else self._finish(reason, output),
+        )
+
+    def _finish(self, reason: FinishReason, output: CoreOutput) -> Finish:
+        sampling = self._request.sampling
+        return Finish(
+            reason=reason,
+            text=self._text.text,
+            text_before_stop=self._text.text_before_stop,
+            prompt_tokens=len(self._prompt_ids),
+            generated_tokens=self._index,
+            cached_tokens=output.cached_tokens,
+            seed=sampling.seed if sampling.sample else None,
+            prompt=self._prompt,
+            timings=Timings(
+                submitted=self._submitted,
+                queued=self._queued,
+                started=output.started,
+                finished=time.monotonic(),
+            ),
+        )
+
+    def _top_token(self, token_id: int, logprob: float) -> Token:
+        return Token(token_id, self._pipeline.token_text(token_id), logprob, token_id in self._special_ids)
+
+    def _prompt_tokens(self, logprobs: tuple[float | None, ...]) -> tuple[PromptToken, ...]:
+        texts = (self._pipeline.token_text(token_id) for token_id in self._prompt_ids)
+        return tuple(map(PromptToken, self._prompt_ids, texts, logprobs))

@@ -1,0 +1,175 @@
+"""Paged attention in plain torch: the oracle of every other kernel, and the fallback.
+
+A step packs the tokens of several sequences into one row of shape (tokens,). Sequences that
+compute a single token come first ("decodes") and attend together, padded to the longest; each
+longer piece of a prompt ("span") attends alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from inference.blocks import PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The tokens [start, stop) of one sequence, and the blocks of its cache from position 0 on."""
+
+    start: int
+    stop: int
+    blocks: Several[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """What one layer wants of its attention."""
+
+    scaling: float
+    window: int | None = None  # a token sees this many of the newest tokens, itself among them
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap)
+    sinks: Tensor | None = None  # (heads,): one more score each, whose share goes nowhere
+
+
+class Step:
+    """Where a packed step's keys and values go, and what each token sees; shared by all layers."""
+
+    def __init__(self, pieces: Several[Piece], device: torch.device, dtype: torch.dtype) -> None:
+        self.decodes = next((i for i, piece in enumerate(pieces) if _size(piece) > 1), len(pieces))
+        if self.decodes == 1:
+            self.decodes = 0  # alone, nothing needs padding: a span does it
+        self.slots = torch.tensor([_slot(piece, at) for piece in pieces for at in range(piece.start, piece.stop)])
+        self.slots = self.slots.to(device)  # (tokens,)
+        self._device = device
+        self._dtype = dtype
+        self._biases: dict[tuple[int, int | None], Tensor | None] = {}
+        self.spans = tuple(_Span(piece, device) for piece in pieces[self.decodes :])
+        self._pad_decodes(pieces[: self.decodes])
+
+    def _pad_decodes(self, pieces: Several[Piece]) -> None:
+        lengths = torch.tensor([piece.stop for piece in pieces], dtype=torch.int64)
+        pages = max((len(_pages(piece)) for piece in pieces), default=0)
+        table = torch.tensor([[*_pages(p), *[-1] * (pages - len(_pages(p)))] for p in pieces], dtype=torch.int64)
+        at = torch.arange(pages * PAGE)
+        unused = at[None, :] >= lengths[:, None]  # (decodes, pages * PAGE)
+        self.lengths = lengths.to(self._device)
+        self.table = table.clamp(min=0).to(self._device)  # (decodes, pages)
+        # Pages hold what their last owner left, which may be NaN, and 0 * NaN is NaN: it must go.
+        self.unused = unused.flatten().nonzero().flatten().to(self._device)
+
+    def decode_bias(self, window: int | None) -> Tensor:
+        """Return what is added to the decodes' scores, of shape (decodes, 1, 1, pages * PAGE)."""
+        at = torch.arange(self.table.shape[1] * PAGE, device=self._device)[None, :]
+        seen = at < self.lengths[:, None]
+        if window is not None:
+            seen &= at >= self.lengths[:, None] - window
+        return self._as_bias(seen)[:, None, None]
+
+    def bias(self, index: int, window: int | None) -> Tensor | None:
+        """Return what is added to the scores of span `index` (-1: the decodes); None: nothing."""
+        key = (index, window)
+        if key not in self._biases:
+            self._biases[key] = self.decode_bias(window) if index < 0 else self._span_bias(index, window)
+        return self._biases[key]
+
+    def _span_bias(self, index: int, window: int | None) -> Tensor | None:
+        span = self.spans[index]
+        if span.stop - span.start == 1 and (window is None or window >= span.stop):
+            return None
+        queries = torch.arange(span.start, span.stop, device=self._device)[:, None]
+        keys = torch.arange(span.stop, device=self._device)[None, :]
+        seen = keys <= queries
+        if window is not None:
+            seen &= keys > queries - window
+        return self._as_bias(seen)  # (size, stop)
+
+    def _as_bias(self, seen: Tensor) -> Tensor:
+        return torch.zeros(seen.shape, device=self._device, dtype=self._dtype).masked_fill(~seen, -torch.inf)
+
+
+class _Span:
+    def __init__(self, piece: Piece, device: torch.device) -> None:
+        self.start, self.stop = piece.start, piece.stop
+        self.blocks = torch.tensor(_pages(piece), dtype=torch.int64, device=device)
+
+
+def write(cache: Tensor, slots: Tensor, values: Tensor) -> None:
+    """Put `values` (tokens, heads, dim) into `cache` (blocks, PAGE, heads, dim) at `slots` (tokens,)."""
+    cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, values)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, step: Step, how: Attention) -> Tensor:
+    """Return the attention of a packed step.
+
+    Shapes: query (tokens, heads, dim), keys (blocks, PAGE, kv_heads, dim), values the same with
+    their own dim; result (tokens, heads, values' dim). The step's own keys and values are written.
+    """
+    out = query.new_empty(*query.shape[:2], values.shape[-1])
+    if step.decodes:
+        out[: step.decodes] = _attend_decodes(query[: step.decodes], keys, values, step, how)
+    row = step.decodes
+    for index, span in enumerate(step.spans):
+        rows = slice(row, row + span.stop - span.start)
+        k = _gather(keys, span.blocks)[None, : span.stop]
+        v = _gather(values, span.blocks)[None, : span.stop]
+        attended = _attend(query[None, rows].transpose(1, 2), k, v, step.bias(index, how.window), how)
+        out[rows] = attended[0].transpose(0, 1)
+        row = rows.stop
+    return out
+
+
+def _attend_decodes(query: Tensor, keys: Tensor, values: Tensor, step: Step, how: Attention) -> Tensor:
+    pages = step.table.flatten()
+    k = _gather(keys, pages).index_fill_(0, step.unused, 0.0)
+    v = _gather(values, pages).index_fill_(0, step.unused, 0.0)
+    k, v = (each.view(step.decodes, -1, *each.shape[1:]) for each in (k, v))
+    return _attend(query[:, :, None], k, v, step.bias(-1, how.window), how)[:, :, 0]
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Attention) -> Tensor:
+    """Attend with query (n, heads, q, dim) and keys, values (n, k, kv_heads, dim); as query, values' dim."""
+    keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+    grouped = keys.shape[1] != query.shape[1]
+    if how.softcap is None and how.sinks is None:
+        return scaled_dot_product_attention(
+            query, keys, values, attn_mask=bias, scale=how.scaling, enable_gqa=grouped
+        )
+    if grouped:
+        keys, values = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (keys, values))
+    scores = (query @ keys.transpose(-1, -2)) * how.scaling
+    if how.softcap is not None:
+        scores = how.softcap * torch.tanh(scores / how.softcap)
+    if bias is not None:
+        scores = scores + bias
+    return _softmax(scores, how.sinks).to(values.dtype) @ values
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Return the softmax over the last axis in float32, with one sink per head if there are any."""
+    scores = scores.float()
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+
+
+def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
+    """Return the tokens of `blocks`, of shape (len(blocks) * PAGE, heads, dim)."""
+    return cache.index_select(0, blocks).flatten(0, 1)
+
+
+def _pages(piece: Piece) -> Several[int]:
+    return piece.blocks[: -(-piece.stop // PAGE)]
+
+
+def _size(piece: Piece) -> int:
+    return piece.stop - piece.start
+
+
+def _slot(piece: Piece, position: int) -> int:
+    return piece.blocks[position // PAGE] * PAGE + position % PAGE

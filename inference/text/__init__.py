@@ -1,0 +1,1 @@
+"""Text in and out of token ids: tokenising, detokenising, stop sequences, chat templates."""

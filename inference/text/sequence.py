@@ -1,0 +1,61 @@
+"""The text of one sequence as it grows: detokenised, and cut at the first stop sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inference.text.detokenizer import TextStream
+from inference.text.stop import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class TextStep:
+    """What one token did to the text."""
+
+    text: str  # the token's own, special tokens' text included
+    delta: str  # visible text that it released
+    stopped: bool  # a stop sequence is complete
+
+
+class SequenceText:
+    """Collects the visible text of a sequence; special tokens have a text but are not visible.
+
+    Stop sequences are looked for in the visible text. One that is the text of a special token is
+    matched by that token, as in TGI, and by nothing else.
+    """
+
+    def __init__(self, stream: TextStream, stops: Sequence[str], token_text: Callable[[int], str]) -> None:
+        self._stream = stream
+        self._stops = frozenset(stops)
+        self._matcher = StopMatcher(stops)
+        self._token_text = token_text
+        self._released: list[str] = []
+
+    def push(self, token_id: int, *, special: bool) -> TextStep:
+        """Add a token."""
+        if special:
+            text = self._token_text(token_id)
+            return TextStep(text, "", text in self._stops)
+        text = self._stream.push(token_id)
+        delta = self._release(self._matcher.push(text))
+        return TextStep(text, delta, self._matcher.matched is not None)
+
+    def flush(self) -> str:
+        """Return the visible text that was held back; call it once, after the last token."""
+        return self._release(self._matcher.push(self._stream.flush()) + self._matcher.flush())
+
+    @property
+    def text_before_stop(self) -> str:
+        """Return the text released so far: all of it after `flush`, without the stop sequence."""
+        return "".join(self._released)
+
+    @property
+    def text(self) -> str:
+        """Return the same up to the end of the stop sequence, if one was found in the text."""
+        return self.text_before_stop + (self._matcher.matched or "")
+
+    def _release(self, text: str) -> str:
+        if text:
+            self._released.append(text)
+        return text

@@ -1,0 +1,50 @@
+"""Stop sequences: found anywhere in the visible text, however the tokens cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Releases text as soon as it can't be part of a stop sequence any more.
+
+    The sequence that is complete first wins; of several that end at the same character, the
+    longest. So the outcome does not depend on how the text is cut into pieces.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""  # a suffix of the text that may begin a stop sequence
+        self.matched: str | None = None  # the stop sequence that was found
+
+    def push(self, text: str) -> str:
+        """Take more text and return what may be shown; nothing once a stop sequence was found."""
+        if self.matched is not None:
+            return ""
+        if not self._stops:
+            return text
+        held = self._held + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
+            end, start = min(found)
+            self.matched, self._held = held[start:end], ""
+            return held[:start]
+        keep = max(overlap(held, stop) for stop in self._stops)
+        release = len(held) - keep
+        self._held = held[release:]
+        return held[:release]
+
+    def flush(self) -> str:
+        """Return what was held back; call it when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of `text` that is a proper beginning of `stop`."""
+    at = max(0, len(text) - len(stop) + 1)
+    while (at := text.find(stop[0], at)) >= 0:
+        if stop.startswith(text[at:]):
+            return len(text) - at
+        at += 1
+    return 0
