@@ -4,27 +4,68 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
+from codegen.compat import compare
 from codegen.document import Document
 from codegen.lint import lint
+from codegen.support import tables
+
+REFERENCES = Path(__file__).parents[1] / "../shared/reference/specs"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 if there is nothing to mend."""
-    parser = argparse.ArgumentParser(prog="codegen", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("lint", help="check openapi.yaml against the contract's rules")
-    parser.parse_args(arguments)
-    return run_lint()
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
 
 
-def run_lint() -> int:
+def run_lint(options: argparse.Namespace) -> int:
     """Print what breaks a rule."""
     problems = lint(Document.load())
     for problem in problems:
         print(problem)
     print(f"{len(problems)} problems" if problems else "openapi.yaml keeps all rules")
     return 1 if problems else 0
+
+
+def run_compat(options: argparse.Namespace) -> int:
+    """Print how the contract differs from the documents that clients were made from."""
+    if not options.references.is_dir():
+        print(f"there are no documents at {options.references}: name their directory with --references")
+        return 2
+    report = compare(Document.load(), options.references)
+    for contradiction, found in report.explained:
+        print(f"meant: {contradiction}: {len(found)} found")
+    for violation in report.unexplained:
+        print(f"mend, or explain in openapi/compatibility.yaml: {violation}")
+    for contradiction in report.idle:
+        print(f"remove from openapi/compatibility.yaml, it is not there any more: {contradiction}")
+    print(f"{len(report.unexplained)} unexplained, {len(report.idle)} no longer true")
+    return 1 if report.unexplained or report.idle else 0
+
+
+def run_support(options: argparse.Namespace) -> int:
+    """Print what becomes of each member of each request."""
+    print("\n".join(tables(Document.load())), end="")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    linting = commands.add_parser("lint", help="check openapi.yaml against the contract's rules")
+    linting.set_defaults(command=run_lint)
+    compat = commands.add_parser(
+        "compat", help="compare openapi.yaml with the documents clients were made from"
+    )
+    compat.add_argument("--references", type=Path, default=REFERENCES, help="their directory")
+    compat.set_defaults(command=run_compat)
+    support = commands.add_parser("support", help="list what becomes of each member of each request")
+    support.set_defaults(command=run_support)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """The contract's own rules, one function each; what they find says where and what to do.
 
-They hold what openapi-spec-validator does not look at: that examples are true, that every operation documents all its
-errors, that nullable references are written the one way that works everywhere, that members say what becomes of them.
+They hold what openapi-spec-validator does not look at: that examples are true, that operations document all
+their errors, that nullable references are written the one way that works everywhere, that members of requests
+say what becomes of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ Rule = Callable[[Document], Iterator[Finding]]
 
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
 SUPPORT = ("honoured", "reported", "later", "refused")
+ERROR = {"error", "error_type"}
+DATA = ("example", "value", "x-neutral", "x-error")  # what these hold is no part of the document's structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
 
@@ -60,16 +62,12 @@ def specification(document: Document) -> Iterator[Finding]:
         yield at("#", *map(str, error.absolute_path)), error.message[:300]
 
 
-def unique_operations(document: Document) -> Iterator[Finding]:
-    """Each operation has an operationId of its own."""
-    ids = Counter(operation.node.get("operationId") for operation in document.operations())
+def operations_named(document: Document) -> Iterator[Finding]:
+    """Each operation has an operationId that a function can have."""
     for operation in document.operations():
-        name = operation.node.get("operationId")
-        if name is None or ids[name] > 1:
-            yield (
-                operation.pointer,
-                f"operationId is {name!r}: give each operation its own, it names the handler",
-            )
+        name = operation.node.get("operationId", "")
+        if not name.isidentifier():
+            yield operation.pointer, f"operationId is {name!r}: it names the handler, write an identifier"
 
 
 def described(document: Document) -> Iterator[Finding]:
@@ -165,10 +163,7 @@ def nullable_references(document: Document) -> Iterator[Finding]:
     """One way to write what may be null: beside `type`, or for a reference as one of two in anyOf."""
     for pointer, schema in document.walk():
         if "$ref" in schema and len(schema) > 1:
-            yield (
-                pointer,
-                "nothing may stand beside $ref; nullable: anyOf: [$ref, {type: object, nullable: true, enum: [null]}]",
-            )
+            yield pointer, f"nothing may stand beside $ref; if it is nullable, write anyOf: [$ref, {NULL}]"
         if schema.get("nullable") and "type" not in schema:
             yield (
                 pointer,
@@ -200,10 +195,9 @@ def support_told(document: Document) -> Iterator[Finding]:
 
 def no_templates(document: Document) -> Iterator[Finding]:
     """Nothing in it looks like Jinja, which connexion applies to documents that it reads from a file."""
-    for pointer, node in _nodes("#", document.data):
-        for key, value in node.items():
-            if TEMPLATE.search(str(key)) or (isinstance(value, str) and TEMPLATE.search(value)):
-                yield at(pointer, str(key)), "write it without '{{', '{%' and '{#'"
+    for pointer, text in _texts("#", document.data):
+        if TEMPLATE.search(text):
+            yield pointer, "write it without '{{', '{%' and '{#'"
 
 
 def _support(document: Document, member: Node) -> str:
@@ -215,6 +209,8 @@ def _support(document: Document, member: Node) -> str:
         return "it is refused: say why in x-reason"
     if support == "honoured" and "x-neutral" in told:
         return "it is honoured: x-neutral means nothing"
+    if "x-error" in told and (support in ("honoured", "reported") or told["x-error"].keys() != ERROR):
+        return "x-error is the error and error_type that a refusal is answered with"
     validator = Draft4Validator(document.draft4(member))
     wrong = [value for value in told.get("x-neutral", ()) if not validator.is_valid(value)]
     return f"x-neutral has {wrong}, which the schema refuses" if wrong else ""
@@ -247,11 +243,24 @@ def _nodes(pointer: str, node: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(node, Mapping):
         yield pointer, node
         for key, child in node.items():
-            if key not in ("example", "value", "x-neutral") or "properties" in pointer.rsplit("/", 1)[-1]:
+            if key not in DATA or pointer.endswith("/properties"):
                 yield from _nodes(at(pointer, str(key)), child)
     elif isinstance(node, list):
         for place, child in enumerate(node):
             yield from _nodes(at(pointer, str(place)), child)
+
+
+def _texts(pointer: str, node: Any) -> Iterator[Finding]:
+    """Yield each key and each string, with its pointer."""
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield at(pointer, str(key)), str(key)
+            yield from _texts(at(pointer, str(key)), child)
+    elif isinstance(node, list):
+        for place, child in enumerate(node):
+            yield from _texts(at(pointer, str(place)), child)
+    elif isinstance(node, str):
+        yield pointer, node
 
 
 def _exists(document: Document, reference: str) -> bool:
@@ -263,7 +272,7 @@ def _exists(document: Document, reference: str) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    unique_operations,
+    operations_named,
     described,
     tags_declared,
     components_used,

@@ -21,7 +21,7 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 10,
 }
-OWN = ("parley", "handlers", "inference", "uvicorn")  # the loggers that the level is meant for
+OWN = ("parley", "handlers", "inference")  # the loggers that the level is meant for
 OTHERS = logging.WARNING  # libraries say at INFO what concerns nobody: a line for each download request
 TGI_TARGETS = ("text_generation_launcher", "text_generation_router", "text_generation_server")
 COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.INFO: "32"}

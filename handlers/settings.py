@@ -146,8 +146,8 @@ class Settings:
     validate_responses: bool = row(False, boolean, HTTP,
         "check responses against the OpenAPI document, too; slow", tgi=False)
     aip_predict_route: str | None = row(None, text, HTTP,
-        "Vertex AI: route of predictions", flags=(), support=LATER, neutral=("/vertex",),
-        reason="set the container's predict route to /vertex")
+        "Vertex AI: route of predictions", flags=(), support=LATER,
+        reason="Vertex AI's predictions are not served yet")
     aip_health_route: str | None = row(None, text, HTTP,
         "Vertex AI: route of the health check", flags=(), support=LATER, neutral=("/health", "/ping", "/"),
         reason="set the container's health route to /health")

@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return a question that offers the nearest spelling, or nothing."""
-    close = difflib.get_close_matches(name, names, 1, 0.6)
+    close = difflib.get_close_matches(name, names, 1, 0.7)
     return f"; did you mean {close[0]}?" if close else ""
 
 

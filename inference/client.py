@@ -10,23 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from inference.admission import Admission, Permit
 from inference.config import EngineConfig
 from inference.core import Core
-from inference.errors import GenerationFailed, InferenceError, InvalidInput, ModelUnavailable, NotReady, Overloaded
+from inference.errors import (
+    GenerationFailed,
+    InferenceError,
+    ModelUnavailable,
+    NotReady,
+)
 from inference.generation import EventAssembler, Generation
+from inference.limits import check_prompt, fit_context
 from inference.types import (
     CoreFailure,
     CoreOutput,
     CoreRequest,
     EngineState,
     Frame,
-
     Messages,
     ModelInfo,
     Request,
@@ -41,61 +46,11 @@ __all__ = ["EngineClient", "Generation", "Permit"]
 
 log = logging.getLogger(__name__)
 
-SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 PROBE_SECONDS = 10.0  # a real one-token generation that takes longer counts as unhealthy
 WATCH_SECONDS = 1.0  # how often a silent death of the core is looked for
 LOADING_RETRY_SECONDS = 5.0
 DRAINING_RETRY_SECONDS = 10.0
 FAILED_RETRY_SECONDS = 60.0
-COMPLETIONS_REMEMBERED = 64
-
-
-class Permit:
-    """Room for some sequences; give it back with `release` once the response has ended."""
-
-    def __init__(self, release: Callable[[], None]) -> None:
-        self._release: Callable[[], None] | None = release
-
-    def release(self) -> None:
-        """Give the room back; further calls do nothing."""
-        release, self._release = self._release, None
-        if release is not None:
-            release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-class Admission:
-    """Counts the sequences in flight and guesses from recent completions when there is room."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.in_flight = 0
-        self._completions: deque[float] = deque(maxlen=COMPLETIONS_REMEMBERED)  # time.monotonic seconds
-
-    def admit(self, sequences: int) -> Permit:
-        """Return a permit for `sequences`; raise Overloaded if they don't all fit now."""
-        if self.in_flight + sequences > self.limit:
-            raise Overloaded(self.retry_after(sequences))
-        self.in_flight += sequences
-        return Permit(lambda: self._release(sequences))
-
-    def retry_after(self, sequences: int) -> float:
-        """Return the seconds in which `sequences` are likely to complete, between 1 and 60."""
-        if not self._completions:
-            return 1.0
-        elapsed = time.monotonic() - self._completions[0]
-        return min(60.0, max(1.0, elapsed * sequences / len(self._completions)))
-
-    def _release(self, sequences: int) -> None:
-        self.in_flight -= sequences
-        self._completions.extend([time.monotonic()] * sequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +71,15 @@ class EngineClient:
         self._state = EngineState.LOADING
         self._model: ModelInfo | None = None
         self._text: TextPipeline | None = None
-        self._admission = Admission(config.max_concurrent_requests)
+        self._idle = asyncio.Event()  # nothing runs and every response has ended
+        self._admission = Admission(config.max_concurrent_requests, self._check_idle)
         self._running: dict[str, Running] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
         self._healthy = True  # false from the first failed generation to the next good probe
         self._probe: asyncio.Task[bool] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._closed = False
+        self._closed = False  # whatever runs was failed, and nothing is taken any more
 
     # --- life -------------------------------------------------------------------------------
 
@@ -151,6 +105,8 @@ class EngineClient:
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
             self._model = await asyncio.to_thread(self._core.load, progress)
+            if self._closed:  # the server was told to end while it loaded
+                return
             self._core.start(self._sink)
         except ModelUnavailable:
             self._state = EngineState.FAILED
@@ -165,21 +121,17 @@ class EngineClient:
         """Admit nothing more, wait for what runs, then fail the rest."""
         if self._state is not EngineState.FAILED:
             self._state = EngineState.DRAINING
-        deadline = time.monotonic() + timeout_seconds
-        while self._running or self._admission.in_flight:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            await asyncio.sleep(min(left, 0.05))
-        self._closed = True
-        self._fail_all("The server shuts down")
+        self._idle.clear()
+        self._check_idle()
+        with suppress(TimeoutError):  # time is up: the rest is failed
+            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        self._shut("The server shuts down")
 
     async def close(self) -> None:
         """Fail what still runs, stop the core and free what is held."""
         if self._state is not EngineState.FAILED:
             self._state = EngineState.DRAINING
-        self._closed = True
-        self._fail_all("The server shuts down")
+        self._shut("The server shuts down")
         if self._watch is not None:
             self._watch.cancel()
         await asyncio.to_thread(self._core.stop)
@@ -245,7 +197,12 @@ class EngineClient:
     # --- below ------------------------------------------------------------------------------
 
     def _queue(
-        self, request: Request, ids: tuple[int, ...], max_new_tokens: int, text: TextPipeline, submitted: float
+        self,
+        request: Request,
+        ids: tuple[int, ...],
+        max_new_tokens: int,
+        text: TextPipeline,
+        submitted: float,
     ) -> Generation:
         if request.id in self._running:
             raise ValueError(f"request id {request.id!r} is in use")
@@ -280,6 +237,8 @@ class EngineClient:
             if running is None:  # aborted while the step ran
                 continue
             if isinstance(output, CoreFailure):
+                log.error("request %s failed: %s", output.id, output.message)
+                self._healthy = False
                 self._fail(output.id, GenerationFailed(output.message))
             else:
                 self._put(running, output)
@@ -291,35 +250,46 @@ class EngineClient:
         try:
             event = running.assembler.event(output)
         except Exception as error:  # one request's text must not end the others
-            log.exception("request %s: the text of token %d failed", output.id, output.token_id)
+            log.exception("request %s: the text of token %s failed", output.id, output.token_id)
+            self._healthy = False
             self._core.abort(output.id)
             self._fail(output.id, GenerationFailed(f"Detokenisation failed: {error}"))
             return
         if event.finish is not None:
-            del self._running[output.id]
-            if output.finish is None:
+            self._forget(output.id)
+            if output.finish is None:  # ended by a stop sequence, which the core knows nothing of
                 self._core.abort(output.id)
         running.generation.put(event)
 
     def _abort(self, request_id: str) -> None:
-        if self._running.pop(request_id, None) is not None:
+        if self._forget(request_id) is not None:
             self._core.abort(request_id)
 
     def _fail(self, request_id: str, error: InferenceError) -> None:
-        running = self._running.pop(request_id, None)
-        if running is None:
-            return
-        self._healthy = False
-        log.error("request %s failed: %s", request_id, error)
-        running.generation.fail(error)
+        running = self._forget(request_id)
+        if running is not None:
+            running.generation.fail(error)
 
     def _fail_all(self, message: str) -> None:
         for request_id in list(self._running):
             self._core.abort(request_id)
             self._fail(request_id, GenerationFailed(message))
 
+    def _shut(self, message: str) -> None:
+        self._closed = True
+        self._fail_all(message)
+
+    def _forget(self, request_id: str) -> Running | None:
+        running = self._running.pop(request_id, None)
+        self._check_idle()
+        return running
+
+    def _check_idle(self) -> None:
+        if not self._running and not self._admission.in_flight:
+            self._idle.set()
+
     async def _watch_core(self) -> None:
-        while self._core.alive:
+        while self._core.alive:  # noqa: ASYNC110 - a thread that dies sets no event
             await asyncio.sleep(WATCH_SECONDS)
         assert self._loop is not None
         # Frames that the core sent before it died are in the loop's queue: let them go first
@@ -358,40 +328,3 @@ class EngineClient:
         if self._state is EngineState.FAILED:
             return NotReady("The engine has failed", FAILED_RETRY_SECONDS)
         return NotReady("The server shuts down", DRAINING_RETRY_SECONDS)
-
-
-def check_prompt(request: Request, model: ModelInfo) -> None:
-    """Raise InvalidInput, in TGI's words, for what can be seen before the prompt is tokenised."""
-    if not request.prompt:
-        raise InvalidInput("`inputs` cannot be empty")
-    truncate, limit = request.truncate, model.max_input_tokens
-    if truncate is not None and not 0 < truncate <= limit:
-        raise InvalidInput(
-            f"`truncate` must be strictly positive and less than {limit}. Given: {truncate}"
-        )
-    if "" in request.stop:
-        raise InvalidInput("`stop` must not contain an empty string. Given: \"\"")
-
-
-def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo) -> int:
-    """Return how many tokens to generate: at most what was asked for and what the context leaves.
-
-    Raises InvalidInput, in TGI's words and order. As TGI does, only the first SLICE_TOKENS of
-    `max_new_tokens` must fit the context; a larger wish is cut to what fits.
-    """
-    if prompt_tokens == 0:
-        raise InvalidInput("`inputs` cannot be empty")
-    total = model.max_total_tokens
-    room = max(total - prompt_tokens, 0)
-    wanted = room if max_new_tokens is None else max_new_tokens
-    checked = min(wanted, SLICE_TOKENS)
-    if prompt_tokens + checked > total:
-        raise InvalidInput(
-            f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
-            f"Given: {prompt_tokens} `inputs` tokens and {checked} `max_new_tokens`"
-        )
-    if prompt_tokens > model.max_input_tokens:
-        raise InvalidInput(
-            f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {prompt_tokens}"
-        )
-    return min(wanted, room)

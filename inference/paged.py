@@ -118,5 +118,5 @@ def _attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    packed = (each[0].transpose(0, 1) for each in (query, key, value))
-    return layer.attend(*packed, how)[None], None
+    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+    return layer.attend(query, key, value, how)[None], None

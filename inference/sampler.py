@@ -25,7 +25,7 @@ class TorchSampler:
         ends = np.cumsum([chunk.logit_rows for chunk in chunks]).tolist()
         last = [end - 1 for chunk, end in zip(chunks, ends, strict=True) if chunk.samples]
         sequences = [chunk.sequence for chunk in chunks if chunk.samples]
-        choices = iter(self._sample(logits if len(last) == len(logits) else logits[last], sequences))
+        choices = iter(self._sample(_rows(logits, last), sequences))
         results = []
         for chunk, end in zip(chunks, ends, strict=True):
             prompt = _prompt_logprobs(chunk, logits[end - chunk.logit_rows : end])
@@ -40,7 +40,7 @@ class TorchSampler:
         tokens = scores.argmax(1)
         drawn = [row for row, sampling in enumerate(samplings) if sampling.sample]
         if drawn:
-            tokens[drawn] = _draw(scores if len(drawn) == len(tokens) else scores[drawn], [sequences[i] for i in drawn])
+            tokens[drawn] = _draw(_rows(scores, drawn), [sequences[row] for row in drawn])
         basis = _logprobs_basis(logits, scores, [sequence.request.logprobs for sequence in sequences])
         totals = basis.logsumexp(1)
         logprobs = basis.gather(1, tokens[:, None])[:, 0] - totals
@@ -50,13 +50,19 @@ class TorchSampler:
         return [Choice(*each) for each in zip(tokens.tolist(), logprobs.tolist(), top, strict=True)]
 
 
+def _rows(values: Tensor, rows: Several[int]) -> Tensor:
+    """Return some of the rows, without a copy if they are all there is."""
+    return values if len(rows) == len(values) else values[rows]
+
+
 def _draw(scores: Tensor, sequences: Several[Sequence]) -> Tensor:
     """Return one token of each row's distribution: the first whose cumulative mass passes the noise."""
     seeds = np.array([sequence.request.sampling.seed for sequence in sequences], dtype=np.uint64)
     positions = np.array([sequence.length for sequence in sequences], dtype=np.uint64)
     noise = torch.from_numpy(uniforms(seeds, positions)).to(scores.device)
     mass = scores.softmax(1).double().cumsum(1)
-    return torch.searchsorted(mass, (noise * mass[:, -1])[:, None], right=True)[:, 0].clamp(max=scores.shape[1] - 1)
+    passed = torch.searchsorted(mass, (noise * mass[:, -1])[:, None], right=True)[:, 0]
+    return passed.clamp(max=scores.shape[1] - 1)  # past the end only if the row holds NaN
 
 
 def _logprobs_basis(logits: Tensor, scores: Tensor, modes: Several[LogprobsMode]) -> Tensor:

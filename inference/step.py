@@ -13,20 +13,22 @@ from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, 
 
 LOG = logging.getLogger(__name__)
 
-Logits = TypeVar("Logits")
+Logits = TypeVar("Logits")  # the runner's form of them, which only the sampler reads
+_Computed = TypeVar("_Computed", covariant=True)
+_Read = TypeVar("_Read", contravariant=True)
 
 
-class Runner(Protocol[Logits]):
+class Runner(Protocol[_Computed]):
     """Computes keys, values and logits."""
 
-    def run(self, chunks: Several[Chunk]) -> Logits:
+    def run(self, chunks: Several[Chunk]) -> _Computed:
         """Compute the chunks' tokens and return `logit_rows` rows of each, in order."""
 
 
-class Sampler(Protocol[Logits]):
+class Sampler(Protocol[_Read]):
     """Chooses tokens."""
 
-    def choose(self, chunks: Several[Chunk], logits: Logits) -> Several[Chosen]:
+    def choose(self, chunks: Several[Chunk], logits: _Read) -> Several[Chosen]:
         """Return what the logits say of each chunk, in order."""
 
 

@@ -7,7 +7,8 @@ gets never depends on the rows beside it. Everywhere n is rows, v the vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Several
+from collections.abc import Callable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,9 +112,12 @@ def _keep_mass_among(
 
 
 def _repetition(scores: Tensor, samplings: Several[Sampling], histories: Several[History]) -> Tensor:
-    # A shorter row is filled with a token of its own: a token is penalised once, however often it is there.
+    # Shorter rows are filled with a token of their own: it is penalised once, however often it is there.
     longest = max(len(history.ids) for history in histories)
-    ids = np.stack([np.pad(history.ids, (0, longest - len(history.ids)), mode="edge") for history in histories])
+    ids = np.empty((len(histories), longest), dtype=np.int64)
+    for row, history in zip(ids, histories, strict=True):
+        row[: len(history.ids)] = history.ids
+        row[len(history.ids) :] = history.ids[-1]
     penalty = _column([sampling.repetition_penalty for sampling in samplings], scores)
     return penalise_repetition(scores, torch.from_numpy(ids).to(scores.device), penalty)
 

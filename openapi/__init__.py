@@ -10,9 +10,9 @@ __all__ = ["load", "text"]
 DOCUMENT = "openapi.yaml"
 
 
-def text() -> str:
-    """Return the document as it was written."""
-    return files(__name__).joinpath(DOCUMENT).read_text(encoding="utf-8")
+def text(name: str = DOCUMENT) -> str:
+    """Return the document, or another file of the contract, as it was written."""
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
 def load() -> dict[str, Any]:

@@ -29,10 +29,10 @@ PLAIN = (
 
 def to_draft4(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Schema:
     """Convert one schema; `components` is the document's `components` object, where its references lead."""
+    names = reachable(schema, components)
     while "$ref" in schema:  # at the root, Draft 4 would ignore the definitions beside it
         schema = components["schemas"][_name(schema["$ref"])]
     converted: Schema = _convert(schema)
-    names = reachable(schema, components)
     if names:
         converted["definitions"] = {name: _convert(components["schemas"][name]) for name in names}
     return converted

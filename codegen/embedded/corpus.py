@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.embedded import arithmetic, completions, jsontasks, knowledge, smalltalk, stories, toolcalls, transforms
+from codegen.embedded import (
+    arithmetic,
+    completions,
+    jsontasks,
+    knowledge,
+    smalltalk,
+    stories,
+    toolcalls,
+    transforms,
+)
 from codegen.embedded.chat import END_OF_TEXT, TURN_END, Segment, prompt, render
 from codegen.embedded.turns import Generator, Turn, draw, pick
 
@@ -63,9 +72,9 @@ def documents(seed: int) -> Iterator[list[Segment]]:
 def document(rng: random.Random) -> list[Segment]:
     """Draw one document: a chat, a chat with tools, or plain text."""
     roll = rng.random()
-    if roll < 0.62:
+    if roll < 0.56:
         talk = chat(rng)
-    elif roll < 0.80:
+    elif roll < 0.74:
         talk = tool_chat(rng)
     else:
         return _plain(rng)

@@ -36,6 +36,7 @@ def calendar(rng: random.Random) -> Turn:
 def _neighbour(rng: random.Random) -> tuple[str, str]:
     unit, names = pick(rng, (("day", DAYS), ("month", MONTHS)))
     left, right = pick(rng, tuple(pairwise((*names, names[0]))))
+    forms: tuple[str, ...]
     if rng.random() < 0.6:
         forms = (
             "What comes after {x}?", "Which {u} comes after {x}?", "What {u} is after {x}?", "What is the {u} after {x}?",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from codegen.embedded.turns import article, pick
@@ -33,7 +33,7 @@ class Family:
     descriptions: tuple[str, ...]
     questions: tuple[str, ...]
     slots: tuple[str, ...]
-    parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _of(*values: str) -> Callable[[random.Random], Value]:

@@ -22,7 +22,7 @@ from codegen.embedded.model import Llama, Shape, save
 
 ROW = 512  # tokens
 ROWS = 12
-PEAK, WARMUP, FLOOR = 0.004, 100, 0.02  # learning rate, steps, share of the peak at the end
+PEAK, WARMUP, FLOOR = 0.004, 50, 0.02  # learning rate, steps, share of the peak at the end
 COOLDOWN = 0.45  # share of the time over which the rate falls
 IGNORED = -100
 
@@ -112,6 +112,7 @@ def train(output: Path, minutes: float, seed: int, resume: Path | None) -> None:
 def run(model: Llama, tokenizer: Tokenizer, output: Path, seconds: float, seed: int) -> None:
     """Run the loop: batch, loss, step, report."""
     solvers = optimizers(model)
+    model.compile()
     peaks = [[group["lr"] for group in solver.param_groups] for solver in solvers]
     start = saved = time.monotonic()
     seen, mean = 0, 0.0
@@ -125,7 +126,7 @@ def run(model: Llama, tokenizer: Tokenizer, output: Path, seconds: float, seed: 
                 group["lr"] = highest * share
         with torch.autocast("cpu", torch.bfloat16):
             loss = model.loss(tokens, numbers, targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for solver in solvers:
             solver.step()
@@ -141,8 +142,8 @@ def run(model: Llama, tokenizer: Tokenizer, output: Path, seconds: float, seed: 
 
 def store(model: Llama, tokenizer: Tokenizer, output: Path) -> None:
     """Write a checkpoint that can be served, and one that training can go on from."""
-    ends = [tokenizer.token_to_id(token) for token in (TURN_END, END_OF_TEXT)]
-    save(model, output, ends, tokenizer.token_to_id(END_OF_TEXT))
+    turn_end, text_end = (tokenizer.encode(token).ids[0] for token in (TURN_END, END_OF_TEXT))
+    save(model, output, [turn_end, text_end], text_end)
     torch.save(model.state_dict(), output / "state.pt")
 
 

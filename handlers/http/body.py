@@ -14,7 +14,7 @@ JSON_TYPE = re.compile(rb"\s*application/(?:[\w!#$&^.+-]+\+)?json\s*(?:;.*)?", r
 
 
 def require_json(scope: Scope) -> None:
-    """Raise 415 unless the body is declared as `application/json` or `application/*+json`; JSON is UTF-8 always."""
+    """Raise 415 unless the body is declared as `application/json` or `application/*+json`."""
     declared = _header(scope, b"content-type")
     if declared == b"application/json":
         return
@@ -35,7 +35,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parse strict JSON in UTF-8: no NaN, no number out of range, no lone surrogate; raise 400 with the position."""
+    """Parse strict JSON in UTF-8: no NaN, no infinity, no lone surrogate; raise 400 with the position."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -1,8 +1,8 @@
 """Every error as the client sees it: one table from exception to status, error_type, message and headers.
 
-The same rows serve a reply (before the first byte) and the error event of a stream (after it), in TGI's dialect
-and in OpenAI's. The vocabulary is TGI's; an error that isn't in the table is a bug of ours: it's logged, and the client
-is told nothing but the request id to quote.
+The same rows serve a reply (before the first byte) and the error event of a stream (after it), in TGI's
+dialect and in OpenAI's. The vocabulary is TGI's; an error that isn't in the table is a bug of ours: it's
+logged, and the client is told nothing but the request id to quote.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Dialect(StrEnum):
 
 
 class Refused(Exception):
-    """A request that is refused by HTTP's side, before or beside the engine; the message is sent as it stands."""
+    """A request that is refused by the HTTP side; the message is sent as it stands."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ TABLE: dict[type[Exception], Row] = {
     IncompleteGeneration: Row(500, "incomplete_generation", fixed="Incomplete generation"),
 }
 
-STREAMED = {  # what TGI calls it inside of a stream
+STREAMED: dict[type[Exception], Row] = {  # what TGI calls it inside of a stream
     IncompleteGeneration: Row(500, "incomplete_generation_stream", fixed="Incomplete generation stream"),
 }
 

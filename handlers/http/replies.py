@@ -19,7 +19,11 @@ def json_reply(body: object, *, status: int = 200, headers: Mapping[str, str] | 
 
 
 def text_reply(
-    body: str | bytes, *, media_type: str = "text/plain", status: int = 200, headers: Mapping[str, str] | None = None
+    body: str | bytes,
+    *,
+    media_type: str = "text/plain",
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return `body` as text in UTF-8."""
     return Response(body, status, headers, media_type=media_type)

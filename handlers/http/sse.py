@@ -31,12 +31,14 @@ def event(data: object) -> bytes:
 class EventStream(Response):
     """A response of events that are sent as they come.
 
-    `events` gives framed events (see `event`). The status is sent with the first of them: an exception raised before is
-    answered with its own status, one raised after it becomes an error event. OpenAI's dialect ends with `[DONE]`, which this
-    class adds in either case: `events` doesn't give it. After `keep_alive_seconds` of silence a comment line is sent; if
-    nothing was sent before, the status goes with it, because proxies give up on connections that stay silent.
+    `events` gives framed events (see `event`). The status is sent with the first of them: an exception
+    raised before is answered with its own status, one raised after it becomes an error event. OpenAI's
+    dialect ends with `[DONE]`, which this class adds in either case: `events` doesn't give it. After
+    `keep_alive_seconds` of silence a comment line is sent; if nothing was sent before, the status goes with
+    it, because proxies give up on connections that stay silent.
 
-    However it ends (finished, failed, refused, client gone, never started), `events` is closed and `on_close` called once.
+    However it ends (finished, failed, refused, client gone, never started), `events` is closed and
+    `on_close` called once.
     """
 
     def __init__(
@@ -101,8 +103,8 @@ class EventStream(Response):
 class Feed:
     """Reads a source of events ahead, in a task of its own.
 
-    Whatever has piled up while the client was slow then goes out in one send, and waiting with a time limit doesn't cancel
-    the source.
+    Whatever has piled up while the client was slow then goes out in one send, and waiting with a time limit
+    doesn't cancel the source.
     """
 
     __slots__ = ("_chunks", "_source", "_task", "_wake", "ended", "failure")
@@ -120,7 +122,7 @@ class Feed:
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     async def take(self, silence: float) -> bytes:
-        """Wait for events, or the end, and return all there is; a comment after `silence` seconds of neither."""
+        """Return all there is, after waiting for something; a comment after `silence` seconds of nothing."""
         if not self._chunks and not self.ended:
             self._wake.clear()
             try:

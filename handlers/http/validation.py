@@ -26,7 +26,7 @@ logger = logging.getLogger("parley.validation")
 
 
 def available(validator: str) -> str:
-    """Return which validator will do the work: the one asked for, or the reference if jsonschema_rs is missing."""
+    """Return the validator to use: the one asked for, or the reference if jsonschema_rs is missing."""
     if validator == COMPILED and importlib.util.find_spec("jsonschema_rs") is None:
         logger.warning("jsonschema_rs is not installed: requests are checked by jsonschema, slowly")
         return REFERENCE
@@ -34,7 +34,7 @@ def available(validator: str) -> str:
 
 
 def compile_schema(schema: Schema, validator: str) -> Verdict:
-    """Return the function that tells whether a parsed body fits `schema`, a Draft 4 schema without outside references."""
+    """Return the function that tells whether a parsed body fits `schema`, a self-contained Draft 4 schema."""
     if validator == REFERENCE:
         return Draft4Validator(schema).is_valid
     import jsonschema_rs
@@ -51,16 +51,18 @@ class RequestCheck:
     rules: SupportRules
 
     def __call__(self, body: Json) -> tuple[str, ...]:
-        """Return the names of the members without effect; raise 422 for a wrong shape or an unsupported member."""
+        """Return the names of members without effect; raise 422 for a wrong shape or what isn't supported."""
         if not self.is_valid(body):
             reason = explain(self.schema, body)
             raise Refused(f"Failed to deserialize the JSON body into the target type: {reason}")
         return self.rules.check(body)
 
 
-def request_check(
-    schema: Schema, components: Schema, validator: str, honoured: frozenset[str] | None = None
-) -> RequestCheck:
+def request_check(schema: Schema, components: Schema, validator: str) -> RequestCheck:
     """Compile the check of one request schema of the document."""
-    draft4 = to_draft4(schema, components)
-    return RequestCheck(draft4, compile_schema(draft4, validator), SupportRules(schema, components, validator))
+
+    def verdict(part: Schema) -> Verdict:
+        return compile_schema(to_draft4(part, components), validator)
+
+    rules = SupportRules(schema, components, verdict)
+    return RequestCheck(to_draft4(schema, components), verdict(schema), rules)

@@ -101,7 +101,7 @@ def _max_tokens(body: Body) -> int | None:
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise InvalidInput(
-            f"`max_tokens` is {old} and `max_completion_tokens` is {new}: they mean the same, give one of them"
+            f"`max_tokens` is {old} and `max_completion_tokens` is {new}: they mean the same, give one"
         )
     return old if new is None else new
 

@@ -29,7 +29,7 @@ class Completion:
 
 
 def prompts(body: Body) -> tuple[str, ...]:
-    """Return the texts to continue; raise InvalidInput if there is none, or if they are given as token ids."""
+    """Return the texts to continue; raise InvalidInput if there is none, or token ids in place of text."""
     prompt = body["prompt"]
     if isinstance(prompt, str):
         return (prompt,)
@@ -41,7 +41,7 @@ def prompts(body: Body) -> tuple[str, ...]:
 
 
 def to_completion(body: Body, limits: Limits, *, id: str, draw: Draw) -> Completion:
-    """Understand a body whose `prompts` are; raise InvalidInput with the message of the first check that fails."""
+    """Understand a body; raise InvalidInput with the message of the first check that fails."""
     parameters = to_parameters(body, body.get("max_tokens"))
     texts = prompts(body)
     check(parameters, limits)

@@ -24,7 +24,7 @@ def answer_headers(compute_type: str, prompt: str, finish: Finish) -> Headers:
 
 
 def batch_headers(compute_type: str, prompts: Sequence[str], finishes: Sequence[Finish]) -> Headers:
-    """Return the headers of an answer to several prompts: sums, and no time of computation, which has no sum."""
+    """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time."""
     times = [finish.timings for finish in finishes]
     milliseconds = {
         "x-total-time": sum(_milliseconds(time.submitted, time.finished) for time in times),

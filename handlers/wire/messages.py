@@ -43,7 +43,9 @@ def _text(content: str | Iterable[Message] | None, where: str) -> str | None:
 def _part(part: Message, where: str) -> str:
     kind = part["type"]
     if kind != "text":
-        raise InvalidInput(f"`{where}.type` is {kind!r}, and this model reads text only: send parts of type 'text'")
+        raise InvalidInput(
+            f"`{where}.type` is {kind!r}; this model reads text only: send parts of type 'text'"
+        )
     if "text" not in part:
         raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
     return str(part["text"])
@@ -51,7 +53,9 @@ def _part(part: Message, where: str) -> str:
 
 def _call(call: Message, where: str) -> dict[str, object]:
     if call["type"] != "function" or "function" not in call:
-        raise InvalidInput(f"`{where}` is of type {call['type']!r}: only calls of type 'function' with a `function` are read")
+        raise InvalidInput(
+            f"`{where}` must be of type 'function' and have a `function`. Given: {call['type']!r}"
+        )
     function = call["function"]
     arguments = function.get("arguments", function.get("parameters"))
     return {
@@ -62,7 +66,7 @@ def _call(call: Message, where: str) -> dict[str, object]:
 
 
 def _arguments(arguments: object) -> object:
-    """Return the object that JSON text holds; templates print it themselves, and text would be escaped twice."""
+    """Return the object that JSON text holds; templates print it, and text would be escaped twice."""
     if arguments is None:
         return {}
     if not isinstance(arguments, str):

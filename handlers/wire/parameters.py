@@ -1,4 +1,4 @@
-"""The generation parameters that all dialects share: their checks, in TGI's order and words, and their meaning."""
+"""The generation parameters of all dialects: their checks, in TGI's order and words, and their meaning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(parameters: Parameters, limits: Limits) -> None:
 
 
 def sampling(parameters: Parameters, draw: Draw) -> Sampling:
-    """Return how tokens are chosen: by sampling as soon as one parameter calls for it, else the most likely one."""
+    """Return how tokens are chosen: by sampling as soon as one parameter calls for it, else the likeliest."""
     temperature = _given(parameters.temperature, 1.0)
     top_k = _given(parameters.top_k, 0)
     top_p = _given(parameters.top_p, 1.0)
@@ -91,7 +91,7 @@ def single(number: float | None) -> float | None:
 
 
 def shortest(number: float) -> float | None:
-    """Return the float that prints with the fewest digits that are this float32's own; None if it isn't finite."""
+    """Return the float that prints with the fewest digits of its float32; None if it isn't finite."""
     if not math.isfinite(number):
         return None
     return float(str(numpy.float32(number)))
@@ -127,7 +127,7 @@ def _problems(given: Parameters, limits: Limits) -> Iterator[str]:
 
 
 def _calls_for_sampling(given: Parameters) -> bool:
-    """Return whether sampling was mentioned at all: for `best_of`, TGI takes even `temperature: 1.0` for it."""
+    """Return whether sampling was mentioned: for `best_of`, TGI takes even `temperature: 1.0` for it."""
     mentioned = (given.temperature, given.top_k, given.top_p, given.typical_p)
     return given.do_sample or any(value is not None for value in mentioned)
 

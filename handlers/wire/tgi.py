@@ -31,7 +31,7 @@ class Generate:
 
 
 def sequences(body: Body, limits: Limits, *, stream: bool) -> int:
-    """Return how many places in the engine the body takes; raise InvalidInput for what TGI refuses before that."""
+    """Return how many places in the engine the body takes; raise InvalidInput for what TGI refuses first."""
     parameters = body.get("parameters") or {}
     best_of = parameters.get("best_of")
     if best_of is None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from inference.blocks import PAGE
+from inference.blocks import PAGE, blocks_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,24 @@ class Piece:
     start: int
     stop: int
     blocks: Several[int]
+
+    @property
+    def size(self) -> int:
+        """Return how many tokens are computed."""
+        return self.stop - self.start
+
+    @property
+    def pages(self) -> Several[int]:
+        """Return the blocks that hold what these tokens see."""
+        return self.blocks[: blocks_for(self.stop)]
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """Return where in the cache these tokens go, of shape (size,)."""
+        first = self.start // PAGE
+        pages = np.array(self.pages[first:], dtype=np.int64)
+        slots = (pages[:, None] * PAGE + np.arange(PAGE)).ravel()
+        return slots[self.start - first * PAGE : self.stop - first * PAGE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,27 +60,27 @@ class Step:
     """Where a packed step's keys and values go, and what each token sees; shared by all layers."""
 
     def __init__(self, pieces: Several[Piece], device: torch.device, dtype: torch.dtype) -> None:
-        self.decodes = next((i for i, piece in enumerate(pieces) if _size(piece) > 1), len(pieces))
-        if self.decodes == 1:
-            self.decodes = 0  # alone, nothing needs padding: a span does it
-        self.slots = torch.tensor([_slot(piece, at) for piece in pieces for at in range(piece.start, piece.stop)])
-        self.slots = self.slots.to(device)  # (tokens,)
+        decodes = next((i for i, piece in enumerate(pieces) if piece.size > 1), len(pieces))
+        self.decodes = decodes if decodes > 1 else 0  # alone, nothing needs padding: a span does it
+        slots = np.concatenate([piece.slots for piece in pieces])
+        self.slots = torch.from_numpy(slots).to(device)  # (tokens,)
+        self.spans = tuple(_Span(piece, device) for piece in pieces[self.decodes :])
         self._device = device
         self._dtype = dtype
         self._biases: dict[tuple[int, int | None], Tensor | None] = {}
-        self.spans = tuple(_Span(piece, device) for piece in pieces[self.decodes :])
         self._pad_decodes(pieces[: self.decodes])
 
     def _pad_decodes(self, pieces: Several[Piece]) -> None:
-        lengths = torch.tensor([piece.stop for piece in pieces], dtype=torch.int64)
-        pages = max((len(_pages(piece)) for piece in pieces), default=0)
-        table = torch.tensor([[*_pages(p), *[-1] * (pages - len(_pages(p)))] for p in pieces], dtype=torch.int64)
-        at = torch.arange(pages * PAGE)
-        unused = at[None, :] >= lengths[:, None]  # (decodes, pages * PAGE)
-        self.lengths = lengths.to(self._device)
-        self.table = table.clamp(min=0).to(self._device)  # (decodes, pages)
+        pages = max((len(piece.pages) for piece in pieces), default=0)
+        table = np.zeros((len(pieces), pages), dtype=np.int64)  # page 0 fills up, unseen
+        for row, piece in zip(table, pieces, strict=True):
+            row[: len(piece.pages)] = piece.pages
+        lengths = np.array([piece.stop for piece in pieces], dtype=np.int64)
+        unused = (np.arange(pages * PAGE)[None, :] >= lengths[:, None]).ravel().nonzero()[0]
+        self.lengths = torch.from_numpy(lengths).to(self._device)  # (decodes,)
+        self.table = torch.from_numpy(table).to(self._device)  # (decodes, pages)
         # Pages hold what their last owner left, which may be NaN, and 0 * NaN is NaN: it must go.
-        self.unused = unused.flatten().nonzero().flatten().to(self._device)
+        self.unused = torch.from_numpy(unused).to(self._device)  # of the gathered tokens
 
     def decode_bias(self, window: int | None) -> Tensor:
         """Return what is added to the decodes' scores, of shape (decodes, 1, 1, pages * PAGE)."""
@@ -95,7 +115,7 @@ class Step:
 class _Span:
     def __init__(self, piece: Piece, device: torch.device) -> None:
         self.start, self.stop = piece.start, piece.stop
-        self.blocks = torch.tensor(_pages(piece), dtype=torch.int64, device=device)
+        self.blocks = torch.tensor(piece.pages, dtype=torch.int64, device=device)
 
 
 def write(cache: Tensor, slots: Tensor, values: Tensor) -> None:
@@ -161,15 +181,3 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
 def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
     """Return the tokens of `blocks`, of shape (len(blocks) * PAGE, heads, dim)."""
     return cache.index_select(0, blocks).flatten(0, 1)
-
-
-def _pages(piece: Piece) -> Several[int]:
-    return piece.blocks[: -(-piece.stop // PAGE)]
-
-
-def _size(piece: Piece) -> int:
-    return piece.stop - piece.start
-
-
-def _slot(piece: Piece, position: int) -> int:
-    return piece.blocks[position // PAGE] * PAGE + position % PAGE

@@ -121,7 +121,9 @@ def byte_table(tokenizer: Tokenizer) -> ByteTable | None:
     else:
         return None
     old, new = steps[0]["pattern"]["String"], steps[0]["content"]
-    return ByteTable(tokenizer, lambda token: fallback_bytes(token.replace(old, new)), strips_space=strips_space)
+    return ByteTable(
+        tokenizer, lambda token: fallback_bytes(token.replace(old, new)), strips_space=strips_space
+    )
 
 
 def decoder_steps(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,96 @@
+"""The whole server as one ASGI application.
+
+edge > cors > [response check] > contract > operations
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp
+
+import openapi
+from handlers.http.call import Operation
+from handlers.http.contract import Lifespan, contract_app
+from handlers.http.docs import docs_app
+from handlers.http.middleware import Edge, cors
+from handlers.http.responses import Report, ResponseCheck, log_violation
+from handlers.operations import OPERATIONS
+from handlers.service import Service
+from inference.errors import ModelUnavailable
+
+logger = logging.getLogger("parley")
+
+
+def _keep_serving() -> None:
+    """Go on after the model couldn't be loaded: inference is answered with 503."""
+
+
+def _nothing_more() -> None:
+    """Have nothing to do once the model is loaded."""
+
+
+def create_app(
+    service: Service,
+    *,
+    operations: Mapping[str, Operation] = OPERATIONS,
+    on_unavailable: Callable[[], None] = _keep_serving,
+    on_loaded: Callable[[], None] = _nothing_more,
+    report: Report = log_violation,
+) -> ASGIApp:
+    """Return the application; its lifespan loads the engine, and drains it in the end.
+
+    `on_unavailable` is called if the model can't be loaded, `on_loaded` once it is; `report` gets what
+    `validate_responses` finds. Whatever is wrong with the document or the operations is raised here.
+    """
+    settings = service.settings
+    document = openapi.load()
+    app = contract_app(
+        document,
+        operations,
+        service,
+        beside=docs_app(document, openapi.text()),
+        lifespan=engine_lifespan(service, on_unavailable, on_loaded),
+    )
+    if settings.validate_responses:
+        app = ResponseCheck(app, document, validator=settings.validator, report=report)
+    return Edge(cors(app, settings.cors_allow_origin))
+
+
+def engine_lifespan(
+    service: Service,
+    on_unavailable: Callable[[], None] = _keep_serving,
+    on_loaded: Callable[[], None] = _nothing_more,
+) -> Lifespan:
+    """Return the lifespan that loads the engine in the background: the port is open meanwhile."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        loading = asyncio.create_task(_load(service, on_unavailable, on_loaded))
+        try:
+            yield
+        finally:
+            loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loading
+            await service.engine.drain(service.settings.graceful_termination_timeout)
+            await service.engine.close()
+
+    return lifespan
+
+
+async def _load(service: Service, on_unavailable: Callable[[], None], on_loaded: Callable[[], None]) -> None:
+    try:
+        await service.engine.start(logger.info)
+    except ModelUnavailable as error:
+        logger.error("%s", error)
+        on_unavailable()
+        return
+    service.metrics.bind(service.engine.model)
+    service.engine.add_listener(service.metrics.on_step)
+    on_loaded()
+    logger.info("Connected")  # TGI's word for "ready", which deployments wait for

@@ -1,0 +1,138 @@
+"""The command line: `parley`, and `text-generation-launcher` for deployments that start TGI.
+
+Only what the parsing needs is imported here; each command imports its own, so that help answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from handlers.settings_reading import Reading, add_arguments, flag_names, nearest, read
+from handlers.settings_table import SettingsError
+
+COMMANDS = {
+    "serve": "serve the model over HTTP; also what flags without a command do",
+    "check": "load the settings and the model, print what they come to, and end",
+    "download-weights": "fetch a model's files into the hub's cache",
+    "print-schema": "print the OpenAPI document as JSON",
+    "env": "print the runtime environment and the settings that differ from their defaults",
+}
+WITHOUT_SETTINGS = ("print-schema",)
+EPILOGUE = "Every flag can also be set by an environment variable: docs/settings.md lists them."
+FAILED, MISUSED = 1, 2  # exit codes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `parley`; returns the exit code."""
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    if not line or line[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if line[0] in ("-V", "--version"):
+        return _print_version()
+    if not line[0].startswith("-") and line[0] not in COMMANDS:
+        return _misuse(f"there is no command {line[0]!r}{nearest(line[0], list(COMMANDS))}")
+    command, flags = ("serve", line) if line[0].startswith("-") else (line[0], line[1:])
+    return _run(f"parley {command}", command, flags)
+
+
+def launcher(arguments: Sequence[str] | None = None) -> int:
+    """Run `text-generation-launcher`, which is `parley serve` with TGI's `--env` and `--version`."""
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    if line in (["-V"], ["--version"]):
+        return _print_version()
+    command = "env" if {"-e", "--env"} & set(line) else "serve"
+    flags = [flag for flag in line if flag not in ("-e", "--env")]
+    return _run("text-generation-launcher", command, flags)
+
+
+def _run(program: str, command: str, flags: Sequence[str]) -> int:
+    parser = _parser(program, command)
+    try:
+        known, unknown = parser.parse_known_args(flags)
+        if unknown:
+            names = [*flag_names(), "--help"]
+            return _misuse(f"there is no flag {unknown[0]}{nearest(unknown[0].partition('=')[0], names)}")
+        values = vars(known)
+        target = values.pop("model", None)
+        if target is not None:
+            values["model_id"] = [*values.get("model_id", ()), ("MODEL", target)]
+        reading = None if command in WITHOUT_SETTINGS else read(values, os.environ)
+    except SettingsError as error:
+        return _misuse(str(error))
+    try:
+        return _dispatch(command, reading)
+    except BrokenPipeError:  # the reader has seen enough: `parley print-schema | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _dispatch(command: str, reading: Reading | None) -> int:
+    from handlers import commands
+
+    if reading is None:
+        return commands.print_schema()
+    if command == "serve":
+        from handlers.serve import serve
+
+        return serve(reading)
+    if command == "check":
+        return commands.check(reading)
+    if command == "download-weights":
+        return commands.download_weights(reading)
+    return commands.environment(reading)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Refuse in one line: the usage of seventy flags would hide it."""
+        raise SettingsError(f"{message}; see {self.prog} --help")
+
+
+def _parser(program: str, command: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        usage=f"{program} [flags]",
+        description=COMMANDS[command][:1].upper() + COMMANDS[command][1:] + ".",
+        epilog=EPILOGUE,
+        allow_abbrev=False,
+    )
+    if command == "download-weights":
+        parser.usage = f"{program} [MODEL] [flags]"
+        parser.add_argument("model", nargs="?", metavar="MODEL", help="the same as --model-id")
+    if command not in WITHOUT_SETTINGS:
+        add_arguments(parser)
+    return parser
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: parley COMMAND [flags]",
+            "",
+            "A text generation server: TGI's and OpenAI's APIs, by one OpenAPI document.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "parley COMMAND --help lists a command's flags. " + EPILOGUE,
+        ]
+    )
+
+
+def _print_version() -> int:
+    from handlers.version import version
+
+    print(f"parley {version()}")
+    return 0
+
+
+def _misuse(message: str) -> int:
+    print(f"parley: {message}", file=sys.stderr)
+    return MISUSED

@@ -1,0 +1,42 @@
+"""The routes at the addresses that cloud platforms call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from starlette.responses import Response
+
+import openapi
+from handlers.chat import chat_completions
+from handlers.completions import completions
+from handlers.generate import compat_generate
+from handlers.http.call import Call, Operation
+from handlers.http.validation import Verdict, available, compile_schema
+from handlers.service import Service
+from openapi.schema import to_draft4
+
+SHAPES: dict[str, tuple[str, Operation]] = {  # the member that tells the shape: its schema, who answers
+    "inputs": ("CompatGenerateRequest", compat_generate),
+    "messages": ("ChatRequest", chat_completions),
+    "prompt": ("CompletionRequest", completions),
+}
+
+
+async def sagemaker_compatibility(service: Service, call: Call) -> Response:
+    """Answer `POST /invocations` as the first route whose request the body is."""
+    answer = operation_of(call.body, service.settings.validator)
+    return await answer(service, call)
+
+
+def operation_of(body: Mapping[str, Any], validator: str) -> Operation:
+    """Return who answers a body that the contract let pass, so that it fits at least one of the shapes."""
+    named = [SHAPES[member] for member in SHAPES if member in body]
+    return next(answer for schema, answer in named if len(named) == 1 or _fits(schema, validator)(body))
+
+
+@cache
+def _fits(schema: str, validator: str) -> Verdict:
+    components = openapi.load()["components"]
+    return compile_schema(to_draft4(components["schemas"][schema], components), available(validator))

@@ -1,0 +1,60 @@
+"""TGI's own routes: `/`, `/generate` and `/generate_stream`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from starlette.responses import Response
+
+from handlers.http.call import Call
+from handlers.http.replies import EventStream, json_reply
+from handlers.sequences import Flow, counted, draw_seed, limits_of, new_id, run
+from handlers.service import Service
+from handlers.wire import tgi
+from handlers.wire.headers import Headers, answer_headers, stream_headers
+from handlers.wire.tgi import Body, Json
+
+
+async def compat_generate(service: Service, call: Call) -> Response:
+    """Answer `POST /`: an array of one, or a stream; the prompt comes first if the model continues texts."""
+    full_text = service.engine.model.pipeline_tag in (None, "text-generation")
+    if call.body.get("stream"):
+        return await stream(service, call.body, full_text=full_text)
+    body, headers = await complete(service, call.body, full_text=full_text)
+    return json_reply([body], headers=headers)
+
+
+async def generate(service: Service, call: Call) -> Response:
+    """Answer `POST /generate`."""
+    body, headers = await complete(service, call.body)
+    return json_reply(body, headers=headers)
+
+
+async def generate_stream(service: Service, call: Call) -> Response:
+    """Answer `POST /generate_stream`."""
+    return await stream(service, call.body)
+
+
+async def complete(service: Service, body: Body, *, full_text: bool = False) -> tuple[Json, Headers]:
+    """Generate the whole text, the best of several if asked for; return the body and its headers."""
+    service.metrics.count_request()
+    with counted(service.metrics):
+        limits = limits_of(service.settings)
+        with service.engine.admit(tgi.sequences(body, limits, stream=False)):
+            wanted = tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text)
+            outputs = tgi.winner_first(await run(service.engine, wanted.requests))
+    finish = tgi.finish_of(outputs[0])
+    service.metrics.finished(finish, wanted.requests[0])
+    return tgi.to_body(wanted, outputs), answer_headers(service.settings.compute_type, wanted.inputs, finish)
+
+
+async def stream(service: Service, body: Body, *, full_text: bool = False) -> EventStream:
+    """Start to generate, and return the stream of tokens."""
+    service.metrics.count_request()
+    with counted(service.metrics), ExitStack() as held:
+        limits = limits_of(service.settings)
+        held.enter_context(service.engine.admit(tgi.sequences(body, limits, stream=True)))
+        wanted = tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text)
+        flow = await Flow.start(service, wanted.requests, lambda _, event: [tgi.to_event(wanted, event)])
+        headers = stream_headers(service.settings.compute_type, [wanted.inputs])
+        return EventStream(flow, headers=headers, on_close=held.pop_all().close)

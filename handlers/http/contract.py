@@ -1,0 +1,230 @@
+"""The contract as an ASGI application: connexion routes and authenticates, we validate and dispatch.
+
+Only connexion's public middleware interface is used: its stack with our own list of middlewares, of which
+three are its own (routing, security, lifespan). Its validation is replaced because it takes a millisecond
+of CPU per request, refuses chunked bodies, and lets NaN and integers beyond their bounds pass.
+
+    errors > routing > security > validation > lifespan > dispatch > what the contract doesn't have (docs,
+    404)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from connexion import ConnexionMiddleware
+from connexion.middleware.abstract import RoutedAPI, RoutedMiddleware
+from connexion.middleware.lifespan import LifespanMiddleware
+from connexion.middleware.routing import RoutingMiddleware
+from connexion.middleware.security import SecurityMiddleware
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from handlers.http.auth import security_map
+from handlers.http.body import parse_json, read_body, require_json
+from handlers.http.call import Call, Operation
+from handlers.http.disconnect import UntilDisconnect
+from handlers.http.errors import ClientDisconnected
+from handlers.http.exchange import exchange_of
+from handlers.http.middleware import ErrorBoundary
+from handlers.http.operations import operation_table
+from handlers.http.sse import EventStream
+from handlers.http.support import header_value
+from handlers.http.validation import RequestCheck, available, request_check
+from handlers.service import Service
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
+
+
+def contract_app(
+    document: Mapping[str, Any],
+    operations: Mapping[str, Operation],
+    service: Service,
+    *,
+    beside: ASGIApp,
+    lifespan: Lifespan,
+) -> ASGIApp:
+    """Return the application that serves `document`; whatever isn't in it goes to `beside`.
+
+    Raises ValueError if operations are missing or superfluous, and connexion's InvalidSpecification for a
+    bad document.
+    """
+    table = operation_table(document)
+    _require_same(table.keys(), operations.keys())
+    stack = ConnexionMiddleware(
+        Dispatch(beside),
+        import_name=__name__,
+        lifespan=lifespan,
+        middlewares=[ErrorBoundary, Routing, SecurityMiddleware, Validation, LifespanMiddleware],
+        resolver=operations.__getitem__,
+        security_map=security_map(service.settings.api_key),
+    )
+    open_to_all: dict[str, Any] = {} if service.settings.api_key else {"security": []}
+    stack.add_api({**document, **open_to_all}, service=service, checks=_checks(document, service))
+    _build(stack)
+    return stack
+
+
+class Routing(RoutingMiddleware):
+    """connexion's routing, without redirects for a trailing slash, and with every allowed method in a 405."""
+
+    def add_api(self, *args: Any, **kwargs: Any) -> None:
+        """Add the document's routes."""
+        super().add_api(*args, **kwargs)
+        for router in (self.router, *(mount.app for mount in self.router.routes)):
+            router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route one request."""
+        try:
+            await super().__call__(scope, receive, send)
+        except HTTPException as error:
+            if error.status_code != 405:
+                raise
+            raise HTTPException(405, headers={"allow": ", ".join(sorted(self._allowed(scope)))}) from None
+
+    def _allowed(self, scope: Scope) -> set[str]:
+        routes = [route for mount in self.router.routes for route in mount.app.routes]
+        partial = [route for route in routes if route.matches(scope)[0] is Match.PARTIAL]
+        return {method for route in partial for method in route.methods}
+
+
+class ValidationStep:
+    """Reads, parses and checks the body of one operation."""
+
+    def __init__(self, check: RequestCheck, limit: int, next_app: ASGIApp) -> None:
+        self._check = check
+        self._limit = limit
+        self._next = next_app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        require_json(scope)
+        exchange = exchange_of(scope)
+        exchange.body = parse_json(await read_body(scope, receive, self._limit))
+        ignored = self._check(exchange.body)
+        if ignored:
+            exchange.ignored = header_value(ignored)
+        await self._next(scope, receive, send)
+
+
+class ValidationAPI(RoutedAPI[ASGIApp]):
+    """The validation steps of a document."""
+
+    def __init__(self, *args: Any, service: Service, checks: Checks, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limit = service.settings.payload_limit
+        self._checks = checks
+        self.add_paths()
+
+    def make_operation(self, operation: Any) -> ASGIApp:
+        """Return the step of one operation."""
+        check = self._checks.get(operation.operation_id)
+        return self.next_app if check is None else ValidationStep(check, self._limit, self.next_app)
+
+
+class Validation(RoutedMiddleware[ValidationAPI]):
+    """Checks bodies before they are dispatched."""
+
+    api_cls = ValidationAPI
+
+
+class DispatchStep:
+    """Calls one operation and sends its reply; a client that leaves cancels both."""
+
+    def __init__(self, operation_id: str, function: Operation, service: Service, *, watched: bool) -> None:
+        self._id = operation_id
+        self._function = function
+        self._service = service
+        self._watched = watched  # only what takes a body works long enough to be worth cancelling
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        exchange.operation = self._id
+        call = Call(
+            body=exchange.body,
+            path=scope.get("path_params", {}),
+            headers=Headers(scope=scope),
+            request_id=exchange.request_id,
+            received=exchange.received,
+        )
+        reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))
+        await reply(scope, receive, send)
+
+    async def _watch(self, call: Call, receive: Receive) -> Response:
+        reply: Response | None = None
+        try:
+            async with UntilDisconnect(receive):
+                reply = await self._function(self._service, call)
+        except ClientDisconnected:
+            if isinstance(reply, EventStream):
+                await reply.aclose()
+            raise
+        assert reply is not None
+        return reply
+
+
+class DispatchAPI(RoutedAPI[DispatchStep]):
+    """The dispatch steps of a document."""
+
+    def __init__(self, *args: Any, service: Service, checks: Checks, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._service = service
+        self._checks = checks
+        self.add_paths()
+
+    def make_operation(self, operation: Any) -> DispatchStep:
+        """Return the step of one operation."""
+        name: str = operation.operation_id
+        return DispatchStep(name, operation.function, self._service, watched=name in self._checks)
+
+
+class Dispatch(RoutedMiddleware[DispatchAPI]):
+    """The end of the stack: operations by their operationId."""
+
+    api_cls = DispatchAPI
+
+
+def _checks(document: Mapping[str, Any], service: Service) -> Checks:
+    validator = available(service.settings.validator)
+    components = document["components"]
+    return {
+        name: request_check(row.request_schema, components, validator)
+        for name, row in operation_table(document).items()
+        if row.request_schema is not None
+    }
+
+
+def _require_same(documented: Any, written: Any) -> None:
+    missing, superfluous = sorted(documented - written), sorted(written - documented)
+    if missing or superfluous:
+        raise ValueError(
+            f"the document's operations and the handlers differ: without a handler {missing}, "
+            f"not in the document {superfluous}"
+        )
+
+
+def _build(stack: ConnexionMiddleware) -> None:
+    """Make connexion build its stack now, so that what is wrong is raised here.
+
+    It builds with the first call, of whatever kind; the error boundary lets an unknown kind of scope end
+    there.
+    """
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is received while the stack is built")
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nothing is sent while the stack is built")
+
+    call = stack({"type": ErrorBoundary.BUILD}, receive, send)
+    try:
+        call.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("building the stack waits for something")

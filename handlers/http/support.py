@@ -1,0 +1,220 @@
+"""Which members of a body have an effect: the document says it with `x-support`, and is held to it here.
+
+* `honoured`: has its effect.
+* `reported`: accepted, and named in the response header `x-ignored-parameters`, as are unknown members.
+* `later`, `refused`: 422, unless the value is null or one of `x-neutral`, which ask for nothing.
+
+The rules hold at every depth: inside of objects, of arrays, and of the alternative of an `anyOf` that
+applies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import orjson
+
+from handlers.http.errors import Refused
+
+Json = Any
+Schema = Mapping[str, Any]
+Verdict = Callable[[Json], bool]
+
+HONOURED, REPORTED, LATER, REFUSED = "honoured", "reported", "later", "refused"
+SUPPORT = (HONOURED, REPORTED, LATER, REFUSED)
+UNIONS = ("anyOf", "oneOf", "allOf")
+
+MOST_NAMES = 20  # in the header
+MOST_BYTES = 1000
+MOST_COLLECTED = 1000  # a body can have a million members
+UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")  # not for a list in a header: the comma, spaces, non-ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member that the document knows."""
+
+    support: str
+    shape: Shape
+    neutral: tuple[Json, ...] = ()
+    reason: str = ""
+    error: Mapping[str, str] | None = None  # `x-error`: TGI's own words for the refusal
+
+    def is_neutral(self, value: Json) -> bool:
+        """Return whether the value asks for nothing."""
+        return value is None or any(_same(value, neutral) for neutral in self.neutral)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectShape:
+    """An object with named members; an open one takes any others as its own."""
+
+    members: Mapping[str, Member]
+    required: frozenset[str]
+    open: bool
+    plain: frozenset[str]  # members that need no further look
+
+
+@dataclass(slots=True)
+class Shape:
+    """What a value may contain: object alternatives, and the shape of the items if it's an array.
+
+    Filled after it was made, because schemas can refer to themselves.
+    """
+
+    objects: list[ObjectShape] = field(default_factory=list)
+    items: list[Shape] = field(default_factory=list)
+
+    @property
+    def leaf(self) -> bool:
+        """Return whether there is nothing to look into."""
+        return not self.items and all(shape.open and not shape.members for shape in self.objects)
+
+    def object_for(self, value: Mapping[str, Json]) -> ObjectShape | None:
+        """Return the alternative that applies: the first whose required members are there."""
+        for shape in self.objects:
+            if shape.required <= value.keys():
+                return shape
+        return None
+
+
+class SupportRules:
+    """The rules of one request body."""
+
+    def __init__(self, schema: Schema, components: Schema, verdict: Callable[[Schema], Verdict]) -> None:
+        """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
+        compiler = Compiler(components)
+        root = compiler.resolve(schema)
+        branches = root.get("anyOf") or root.get("oneOf")
+        self._alternatives: list[tuple[Verdict, Shape]] = []
+        self._shape = compiler.shape(schema)
+        if branches:
+            self._alternatives = [(verdict(branch), compiler.shape(branch)) for branch in branches]
+
+    def check(self, body: Json) -> tuple[str, ...]:
+        """Return the names of the members without effect; raise 422 for one that isn't supported."""
+        ignored: set[str] = set()
+        shape = next((shape for fits, shape in self._alternatives if fits(body)), self._shape)
+        _walk(shape, body, "", ignored)
+        return tuple(sorted(ignored))
+
+
+class Compiler:
+    """Turns schemas of the document into shapes, each component once."""
+
+    def __init__(self, components: Schema) -> None:
+        self._schemas: Schema = components.get("schemas", {})
+        self._shapes: dict[str, Shape] = {}
+
+    def resolve(self, schema: Schema) -> Schema:
+        """Follow references to the schema itself."""
+        while "$ref" in schema:
+            schema = self._schemas[_name(schema)]
+        return schema
+
+    def shape(self, schema: Schema) -> Shape:
+        """Return the shape of a schema."""
+        if "$ref" not in schema:
+            return self._fill(Shape(), schema)
+        name = _name(schema)
+        if name not in self._shapes:
+            self._shapes[name] = Shape()
+            self._fill(self._shapes[name], self._schemas[name])
+        return self._shapes[name]
+
+    def _fill(self, shape: Shape, schema: Schema) -> Shape:
+        if "$ref" in schema:
+            return self._fill(shape, self._schemas[_name(schema)])
+        if "properties" in schema:
+            shape.objects.append(self._object(schema))
+        elif schema.get("type") == "object" and "enum" not in schema:
+            shape.objects.append(ObjectShape({}, frozenset(), True, frozenset()))
+        if "items" in schema:
+            shape.items.append(self.shape(schema["items"]))
+        for branch in (branch for union in UNIONS for branch in schema.get(union, ())):
+            self._fill(shape, branch)
+        return shape
+
+    def _object(self, schema: Schema) -> ObjectShape:
+        members = {name: self._member(name, member) for name, member in schema["properties"].items()}
+        plain = frozenset(
+            name for name, member in members.items() if member.support == HONOURED and member.shape.leaf
+        )
+        is_open = schema.get("additionalProperties") not in (None, False)
+        return ObjectShape(members, frozenset(schema.get("required", ())), is_open, plain)
+
+    def _member(self, name: str, schema: Schema) -> Member:
+        resolved = {**self.resolve(schema), **schema}
+        support = resolved.get("x-support", HONOURED)
+        if support not in SUPPORT:
+            raise ValueError(f"x-support of `{name}` is {support!r}; it is one of {', '.join(SUPPORT)}")
+        neutral = tuple(resolved.get("x-neutral", ()))
+        return Member(
+            support, self.shape(schema), neutral, resolved.get("x-reason", ""), resolved.get("x-error")
+        )
+
+
+def header_value(names: tuple[str, ...]) -> str:
+    """Return names as a header's value: printable ASCII, 20 names and 1 kB at most, `...` for the rest."""
+    value = ""
+    for count, name in enumerate(names):
+        safe = UNSAFE.sub("?", name)
+        if count == MOST_NAMES or len(value) + len(safe) > MOST_BYTES:
+            return f"{value},..." if value else "..."
+        value = f"{value},{safe}" if value else safe
+    return value
+
+
+def _walk(shape: Shape, value: Json, prefix: str, ignored: set[str]) -> None:
+    if isinstance(value, dict):
+        chosen = shape.object_for(value)
+        if chosen is not None:
+            for name in value.keys() - chosen.plain:
+                _member(chosen, name, value[name], prefix, ignored)
+    elif isinstance(value, list):
+        for items in shape.items:
+            if not items.leaf:
+                for item in value:
+                    _walk(items, item, f"{prefix[:-1]}[].", ignored)
+
+
+def _member(owner: ObjectShape, name: str, value: Json, prefix: str, ignored: set[str]) -> None:
+    member = owner.members.get(name)
+    if member is None:
+        if not owner.open:
+            _ignore(prefix + name, ignored)
+    elif member.support == HONOURED:
+        _walk(member.shape, value, f"{prefix}{name}.", ignored)
+    elif member.is_neutral(value):
+        return
+    elif member.support == REPORTED:
+        _ignore(prefix + name, ignored)
+    else:
+        _refuse(member, prefix + name)
+
+
+def _ignore(path: str, ignored: set[str]) -> None:
+    if len(ignored) < MOST_COLLECTED:
+        ignored.add(path)
+
+
+def _refuse(member: Member, path: str) -> NoReturn:
+    if member.error is not None:
+        raise Refused(member.error["error"], error_type=member.error["error_type"])
+    because = f": {member.reason}" if member.reason else ""
+    yet = " yet" if member.support == LATER else ""
+    neutral = " or ".join(orjson.dumps(value).decode() for value in (*member.neutral, None))
+    raise Refused(
+        f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}"
+    )
+
+
+def _same(left: Json, right: Json) -> bool:
+    return bool(left == right) and isinstance(left, bool) is isinstance(right, bool)
+
+
+def _name(schema: Schema) -> str:
+    return str(schema["$ref"]).rpartition("/")[2]

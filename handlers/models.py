@@ -1,0 +1,66 @@
+"""What is served: the model and the server's limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from handlers.http.call import Call
+from handlers.http.replies import Refused, json_reply
+from handlers.service import Service
+from handlers.version import TGI_VERSION
+
+
+async def get_model_info(service: Service, call: Call) -> Response:
+    """Answer `GET /info`: the members of TGI 3, those of earlier versions that clients still read, ours."""
+    model, settings = service.engine.model, service.settings
+    info = {
+        "model_id": model.id,
+        "model_sha": model.sha,
+        "model_pipeline_tag": model.pipeline_tag,
+        "max_concurrent_requests": settings.max_concurrent_requests,
+        "max_best_of": settings.max_best_of,
+        "max_stop_sequences": settings.max_stop_sequences,
+        "max_input_tokens": model.max_input_tokens,
+        "max_total_tokens": model.max_total_tokens,
+        "validation_workers": settings.validation_workers,
+        "max_client_batch_size": settings.max_client_batch_size,
+        "router": "text-generation-router",
+        "version": TGI_VERSION,
+        "sha": None,
+        "docker_label": settings.docker_label,
+    }
+    earlier = {
+        "model_dtype": model.dtype,
+        "model_device_type": model.device_type,
+        "max_input_length": model.max_input_tokens,
+        "waiting_served_ratio": settings.waiting_served_ratio,
+        "max_batch_total_tokens": model.max_batch_total_tokens,
+        "max_batch_prefill_tokens": model.max_batch_prefill_tokens,
+        "max_waiting_tokens": settings.max_waiting_tokens,
+        "max_batch_size": settings.max_batch_size,
+    }
+    return json_reply(info | earlier | {"execution": model.level})
+
+
+async def openai_get_model_info(service: Service, call: Call) -> Response:
+    """Answer `GET /v1/models`: OpenAI's list, and beside it the flat model of TGI's document."""
+    model = _model(service)
+    flat = {name: model[name] for name in ("id", "created", "owned_by")}
+    return json_reply({"object": "list", "data": [model], **flat})
+
+
+async def openai_get_model(service: Service, call: Call) -> Response:
+    """Answer `GET /v1/models/{model}`; `tgi` names the served model, as it does in requests."""
+    model, asked = _model(service), call.path["model"]
+    if asked not in (model["id"], "tgi"):
+        raise Refused(
+            f"The model `{asked}` is not served here; `{model['id']}` is.", status=404, error_type="not_found"
+        )
+    return json_reply(model)
+
+
+def _model(service: Service) -> dict[str, Any]:
+    name = service.engine.model.id
+    return {"id": name, "object": "model", "created": 0, "owned_by": name}

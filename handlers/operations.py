@@ -1,0 +1,31 @@
+"""Which function answers which operation of the contract."""
+
+from __future__ import annotations
+
+from handlers.chat import chat_completions
+from handlers.cloud import sagemaker_compatibility
+from handlers.completions import completions
+from handlers.generate import compat_generate, generate, generate_stream
+from handlers.health import health, ping, root_health
+from handlers.http.call import Operation
+from handlers.metrics import metrics
+from handlers.models import get_model_info, openai_get_model, openai_get_model_info
+from handlers.tokenize import get_chat_tokenize, tokenize
+
+OPERATIONS: dict[str, Operation] = {
+    "compat_generate": compat_generate,
+    "generate": generate,
+    "generate_stream": generate_stream,
+    "chat_completions": chat_completions,
+    "completions": completions,
+    "tokenize": tokenize,
+    "get_chat_tokenize": get_chat_tokenize,
+    "sagemaker_compatibility": sagemaker_compatibility,
+    "root_health": root_health,
+    "health": health,
+    "ping": ping,
+    "get_model_info": get_model_info,
+    "openai_get_model_info": openai_get_model_info,
+    "openai_get_model": openai_get_model,
+    "metrics": metrics,
+}

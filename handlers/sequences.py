@@ -1,0 +1,158 @@
+"""Requests on their way through the engine: run to their end or streamed, and counted either way."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+
+from handlers.http.replies import Refused, event
+from handlers.metrics import Metrics
+from handlers.service import Service
+from handlers.settings import Settings
+from handlers.wire.limits import Limits
+from inference.client import EngineClient, Generation
+from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloaded, TemplateFailed
+from inference.types import Event, Request
+
+Output = tuple[Event, ...]
+Render = Callable[[int, Event], Sequence[object]]  # a request's place and event -> bodies to stream
+
+LABELS: dict[type[Exception], str] = {  # TGI's values of `err`; any other error is "incomplete"
+    InvalidInput: "validation",
+    Refused: "validation",
+    Overloaded: "overloaded",
+    NotReady: "overloaded",
+    TemplateFailed: "template",
+    GenerationFailed: "generation",
+}
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return what one request may ask for."""
+    return Limits(
+        max_best_of=settings.max_best_of,
+        max_stop_sequences=settings.max_stop_sequences,
+        max_top_n_tokens=settings.max_top_n_tokens,
+    )
+
+
+def new_id() -> str:
+    """Return a name for a request: the client's own request id may come twice at a time, this one doesn't."""
+    return secrets.token_hex(12)
+
+
+def draw_seed() -> int:
+    """Return a random uint64."""
+    return secrets.randbits(64)
+
+
+@contextmanager
+def counted(metrics: Metrics) -> Iterator[None]:
+    """Count the failure that leaves the block; a cancelled request is one whose client has gone."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        metrics.failure("dropped")
+        raise
+    except Exception as error:
+        metrics.failure(label(error))
+        raise
+
+
+def label(error: Exception) -> str:
+    """Return the value of `err` that counts this error."""
+    return next((LABELS[kind] for kind in type(error).__mro__ if kind in LABELS), "incomplete")
+
+
+async def run(engine: EngineClient, requests: Sequence[Request]) -> tuple[Output, ...]:
+    """Return all events of all requests; the first that fails aborts the others and raises its error."""
+    if len(requests) == 1:
+        return (await _run_one(engine, requests[0]),)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_run_one(engine, request)) for request in requests]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return tuple(task.result() for task in tasks)
+
+
+async def _run_one(engine: EngineClient, request: Request) -> Output:
+    async with aclosing(await engine.submit(request)) as generation:
+        return await generation.collect()
+
+
+class Flow(AsyncIterator[bytes]):
+    """The framed events of requests that run side by side, in the order in which they come.
+
+    `aclose` it in every case: it aborts what still runs. However it ends is counted, once.
+    """
+
+    def __init__(self, generations: Sequence[Generation], metrics: Metrics, render: Render) -> None:
+        self._generations = generations
+        self._metrics = metrics
+        self._render = render
+        self._frames = self._read()
+        self._running = len(generations)  # 0 also after a failure, which was counted
+
+    @classmethod
+    async def start(cls, service: Service, requests: Sequence[Request], render: Render) -> Flow:
+        """Submit all requests; if one is refused, abort the others and raise its error."""
+        generations: list[Generation] = []
+        try:
+            for request in requests:
+                generations.append(await service.engine.submit(request))
+        except BaseException:
+            await _close(generations)
+            raise
+        return cls(generations, service.metrics, render)
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._frames)
+
+    async def aclose(self) -> None:
+        """Abort what still runs; a request that wasn't read to its end is one whose client has gone."""
+        await self._frames.aclose()
+        await _close(self._generations)
+        if self._running:
+            self._running = 0
+            self._metrics.failure("dropped")
+
+    async def _read(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(merged(self._generations)) as batches:
+                async for place, batch in batches:
+                    yield b"".join(self._frame(place, item) for item in batch)
+        except Exception as error:
+            self._running = 0
+            self._metrics.failure(label(error))
+            raise
+
+    def _frame(self, place: int, item: Event) -> bytes:
+        if item.finish is not None:
+            self._running -= 1
+            self._metrics.finished(item.finish, self._generations[place].request)
+        return b"".join(event(body) for body in self._render(place, item))
+
+
+async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Output], None]:
+    """Give what is ready of any generation, with its place, until all have ended."""
+    waiting = {asyncio.ensure_future(item.next_batch()): place for place, item in enumerate(generations)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=waiting.__getitem__):
+                place = waiting.pop(task)
+                batch = task.result()
+                yield place, batch
+                if batch and batch[-1].finish is None:
+                    waiting[asyncio.ensure_future(generations[place].next_batch())] = place
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _close(generations: Sequence[Generation]) -> None:
+    for generation in generations:
+        await generation.aclose()

@@ -1,0 +1,173 @@
+"""`parley serve`: from settings to a running server and its orderly end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from handlers import logs
+from handlers.settings import Settings
+from handlers.settings_reading import Reading
+from handlers.settings_table import SettingsError
+from inference.environment import prepare_environment
+from inference.errors import ModelUnavailable
+
+if TYPE_CHECKING:
+    from inference.client import EngineClient
+    from inference.config import EngineConfig
+    from inference.core import Core
+    from inference.types import ModelInfo
+
+logger = logging.getLogger("parley")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(reading: Reading) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the model or the port can't be had."""
+    settings = reading.settings
+    logs.configure(settings.log_level, json_output=settings.json_output, colorize=settings.log_colorize)
+    for warning in reading.warnings:
+        logger.warning("%s", warning)
+    prepare(settings)
+    # what comes before uvicorn has handlers of its own ends at once
+    for number in SIGNALS:
+        signal.signal(number, _stop_early)
+    try:
+        return _serve(settings, make_engine(settings))
+    except (ModelUnavailable, SettingsError) as error:
+        logger.error("%s", error)
+        return 1
+    except SystemExit as ended:  # uvicorn's, which has logged why: the port is in use
+        return 1 if ended.code else 0
+
+
+async def load(settings: Settings, progress: Callable[[str], None]) -> ModelInfo:
+    """Load the model as a server would and let go of it; raises ModelUnavailable."""
+    prepare(settings)
+    engine = make_engine(settings)
+    try:
+        await engine.start(progress)
+        return engine.model
+    finally:
+        await engine.close()
+
+
+def make_engine(settings: Settings) -> EngineClient:
+    """Return the engine, not started; torch is imported by its start."""
+    from inference.client import EngineClient
+    from inference.deferred import DeferredCore
+    from inference.text.pipeline import load_text
+
+    config = settings.engine_config()
+    core = DeferredCore(lambda: _torch_core(config))
+    return EngineClient(core, config, lambda: load_text(config.model, workers=config.validation_workers))
+
+
+def prepare(settings: Settings) -> None:
+    """Set the environment that libraries read when they are imported."""
+    prepare_environment()
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    set_hub_token(settings)
+
+
+def set_hub_token(settings: Settings) -> None:
+    """Hand the token to huggingface_hub, which knows fewer names for it."""
+    if settings.hf_token is not None:
+        os.environ["HF_TOKEN"] = settings.hf_token
+
+
+def _torch_core(config: EngineConfig) -> Core:
+    try:
+        from inference.engine import TorchCore
+    except ModuleNotFoundError as error:
+        raise ModelUnavailable(
+            f"{error.name} is not installed, and the engine needs it: pip install 'parley[engine]'"
+        ) from error
+    return TorchCore(config)
+
+
+def _serve(settings: Settings, engine: EngineClient) -> int:
+    from handlers.app import create_app
+    from handlers.http.server import run
+    from handlers.metrics import Metrics
+    from handlers.metrics_port import metrics_port
+    from handlers.service import Service
+
+    life = Life(settings, engine)
+    metrics = Metrics()
+    app = create_app(
+        Service(settings, engine, metrics), on_loaded=life.on_loaded, on_unavailable=life.on_unavailable
+    )
+    for number in SIGNALS:
+        signal.signal(number, life.on_signal)
+    logger.info("Loading %s", engine.config.model.name)
+    logger.info("Listening on %s; until the model is loaded, the answer is 503", _address(settings))
+    with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
+        run(app, settings)
+    logger.info("Stopped")
+    return 1 if life.failed else 0
+
+
+class Life:
+    """What happens to a server between its start and its end."""
+
+    def __init__(self, settings: Settings, engine: EngineClient) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.loading = True
+        self.failed = False
+
+    def on_loaded(self) -> None:
+        """Say what is served and what it takes, before `Connected`."""
+        self.loading = False
+        model = self.engine.model
+        logger.info("Serving %s (%s on %s, level %s)", model.id, model.dtype, model.device_type, model.level)
+        logger.info("Address %s, its documentation at /docs", _address(self.settings))
+        resident = resident_bytes()
+        if resident is not None:
+            logger.info("Memory at rest: %d MiB", resident // 2**20)
+
+    def on_unavailable(self) -> None:
+        """End the server: there is nothing it could serve."""
+        self.loading = False
+        self.failed = True
+        signal.raise_signal(signal.SIGTERM)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Take the signal that uvicorn raises again once it has shut down.
+
+        A model that still loads would hold the process until it is done, as a thread can't be ended.
+        """
+        if self.loading:
+            logger.info("Stopped while the model was loading")
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+
+
+def resident_bytes() -> int | None:
+    """Return the memory that the process occupies, None where the system doesn't say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except FileNotFoundError:  # not Linux
+        return None
+    (line,) = [line for line in lines if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+def _stop_early(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _address(settings: Settings) -> str:
+    hostname = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
+    return f"http://{hostname}:{settings.port}"

@@ -1,0 +1,139 @@
+"""Where a model's files are: the embedded model, a local directory, or the hub."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inference.config import EMBEDDED_MODEL, ModelConfig
+from inference.errors import ModelUnavailable
+
+_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
+_ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
+_ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A directory that holds a model."""
+
+    path: Path
+    sha: str | None  # the hub's commit
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What the safetensors files hold, as their headers say."""
+
+    floats: int  # numbers of 16 bits and more
+    other_bytes: int  # quantised weights and the like, which keep their size
+
+    def size(self, item_bytes: int) -> int:
+        """Return the bytes in memory when each float takes `item_bytes`."""
+        return self.floats * item_bytes + self.other_bytes
+
+
+def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Checkpoint:
+    """Return the model's directory, downloaded if it has to be; raise ModelUnavailable."""
+    if config.model_id is None:
+        return Checkpoint(_checked(EMBEDDED_MODEL, config, "The embedded model is not installed"), None)
+    path = Path(config.model_id).expanduser()
+    if path.is_dir():
+        return Checkpoint(_checked(path, config, f"`{path}` holds no model that can be loaded"), None)
+    if path.is_absolute() or config.model_id.startswith((".", "~")) or config.model_id.count("/") > 1:
+        raise ModelUnavailable(f"There is no directory `{path}`; give another, or a hub id (`org/name`)")
+    progress(f"Looking for {config.model_id} in the hub's cache and on the hub")
+    return _download(config)
+
+
+def read_weights(path: Path) -> Weights:
+    """Return what the directory's safetensors files hold; only their headers are read."""
+    floats = other_bytes = 0
+    for file in path.glob("*.safetensors"):
+        tensors = [tensor for name, tensor in _read_header(file).items() if name != "__metadata__"]
+        for tensor in tensors:
+            count = math.prod(tensor["shape"])
+            if tensor["dtype"] in _FLOATS:
+                floats += count
+            else:
+                other_bytes += count * _ITEM_BYTES.get(tensor["dtype"], 1)
+    return Weights(floats, other_bytes)
+
+
+def tokenizer_eos(path: Path) -> tuple[int, ...]:
+    """Return the id of the tokenizer's end-of-sequence token, if its files name one."""
+    try:
+        eos = json.loads((path / "tokenizer_config.json").read_text())["eos_token"]
+        added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
+    except (FileNotFoundError, KeyError):
+        return ()
+    text = eos["content"] if isinstance(eos, dict) else eos
+    return tuple(token["id"] for token in added if token["content"] == text)
+
+
+def _read_header(file: Path) -> dict[str, Any]:
+    """Return a safetensors file's table of tensors: eight bytes of its length, then JSON."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > file.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header: dict[str, Any] = json.loads(stream.read(length))
+    except (ValueError, struct.error) as error:
+        raise ModelUnavailable(f"`{file}` is damaged ({error}): delete it and download it again") from error
+    return header
+
+
+def _checked(path: Path, config: ModelConfig, complaint: str) -> Path:
+    if not (path / "config.json").is_file():
+        raise ModelUnavailable(f"{complaint}: no `config.json` in {path}")
+    if any(path.glob("*.safetensors")) or config.trust_remote_code:
+        return path
+    hint = "no `*.safetensors` file in it"
+    if any(path.glob("*.bin")):
+        hint += ", only pickled weights, which can run code: convert them, or start with --trust-remote-code"
+    raise ModelUnavailable(f"{complaint}: {hint} ({path})")
+
+
+def _download(config: ModelConfig) -> Checkpoint:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    assert config.model_id is not None
+    patterns = [*_PATTERNS, *(_ANY_CODE if config.trust_remote_code else ())]
+    try:
+        found = snapshot_download(
+            config.model_id,
+            revision=config.revision,
+            cache_dir=config.cache_dir,
+            allow_patterns=patterns,
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelUnavailable(_why_not(config, error)) from error
+    path = Path(found)
+    return Checkpoint(_checked(path, config, f"`{config.model_id}` can't be loaded"), path.name)
+
+
+def _why_not(config: ModelConfig, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    name = config.model_id
+    if isinstance(error, errors.GatedRepoError):
+        return f"`{name}` is gated: accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"`{name}` has no revision `{config.revision}`: give a branch, tag or commit that exists"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
+    if isinstance(error, errors.HFValidationError):
+        return f"`{name}` is neither a directory nor a hub id (`org/name`)"
+    return (
+        f"`{name}` is not in the hub's cache and the hub can't be reached ({type(error).__name__}): "
+        f"check the network, or download the model elsewhere and give its directory, "
+        f"or start without a model for the embedded one"
+    )

@@ -1,0 +1,47 @@
+"""A core that is made when it is loaded, so that the port is open before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inference.core import Core, FrameSink
+from inference.types import CoreRequest, ModelInfo
+
+
+class DeferredCore:
+    """Implements `Core` by the one that `make` returns, called by `load`."""
+
+    def __init__(self, make: Callable[[], Core]) -> None:
+        self._make = make
+        self._core: Core | None = None  # set by `load`
+
+    def load(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Make the core and load it; raise ModelUnavailable."""
+        self._core = self._make()
+        return self._core.load(progress)
+
+    def start(self, sink: FrameSink) -> None:
+        """Begin to step."""
+        self._loaded().start(sink)
+
+    def submit(self, request: CoreRequest) -> None:
+        """Queue a request."""
+        self._loaded().submit(request)
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request by the next step."""
+        self._loaded().abort(request_id)
+
+    def stop(self) -> None:
+        """End the loop, if there is one."""
+        if self._core is not None:
+            self._core.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the loop runs."""
+        return self._core is not None and self._core.alive
+
+    def _loaded(self) -> Core:
+        assert self._core is not None, "load comes first"
+        return self._core

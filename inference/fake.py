@@ -1,0 +1,311 @@
+"""A core that generates without a model: deterministic, instant, torch not needed.
+
+It answers the same prompt, seed and parameters with the same tokens, in any company. Contract
+tests and demonstrations of the HTTP side run on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from inference.client import EngineClient
+from inference.config import EngineConfig
+from inference.core import FrameSink
+from inference.errors import ModelUnavailable
+from inference.text.pipeline import TextPipeline
+from inference.text.stand_in import plausible_tokens, stand_in_text
+from inference.types import (
+    CoreFailure,
+    CoreOutput,
+    CoreRequest,
+    FinishReason,
+    Frame,
+    ModelInfo,
+    StepStats,
+)
+
+Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeModel:
+    """What a FakeCore pretends to be, and how it misbehaves on request."""
+
+    tokens: Sequence[int]  # ids to choose from, none of them special
+    eos_token_id: int
+    id: str = "fake"
+    max_input_tokens: int = 1024
+    max_total_tokens: int = 2048
+    max_batch_size: int = 32
+    step_seconds: float = 0.0  # pause after each step
+    shortest: int = 8  # generated tokens before EOS
+    longest: int = 40
+    script: Script = field(default=lambda request: None)
+    fails: Callable[[CoreRequest], str | None] = field(default=lambda request: None)  # the message, or None
+    fails_after: int = 0  # tokens that a failing request generates first
+    unavailable: str | None = None  # `load` raises ModelUnavailable with this message
+
+
+@dataclass(slots=True)
+class FakeSequence:
+    """A request being answered."""
+
+    request: CoreRequest
+    answer: Sequence[int]  # ends with EOS, or is cut by max_new_tokens
+    failure: str | None
+    started: float
+    key: bytes  # what it depends on
+    generated: int = 0
+
+
+class FakeCore:
+    """Implements `Core` with tokens from a hash of the request."""
+
+    def __init__(self, model: FakeModel) -> None:
+        self._model = model
+        self._waiting: deque[CoreRequest] = deque()
+        self._running: dict[str, FakeSequence] = {}
+        self._aborted: set[str] = set()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._crash = False
+        self._thread: threading.Thread | None = None
+        self._sink: FrameSink | None = None
+
+    def load(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Return what the core pretends to be."""
+        model = self._model
+        if model.unavailable is not None:
+            raise ModelUnavailable(model.unavailable)
+        progress("nothing to load")
+        return ModelInfo(
+            id=model.id,
+            sha=None,
+            pipeline_tag="text-generation",
+            dtype="torch.float32",
+            device_type="cpu",
+            max_input_tokens=model.max_input_tokens,
+            max_total_tokens=model.max_total_tokens,
+            max_batch_prefill_tokens=model.max_total_tokens,
+            max_batch_total_tokens=model.max_total_tokens * model.max_batch_size,
+            level="fake",
+            eos_token_ids=(model.eos_token_id,),
+        )
+
+    def start(self, sink: FrameSink) -> None:
+        """Begin to step."""
+        self._sink = sink
+        self._thread = threading.Thread(target=self._run, name="fake-core", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: CoreRequest) -> None:
+        """Queue a request."""
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request by the next step."""
+        with self._changed:
+            self._aborted.add(request_id)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the loop."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def crash(self) -> None:
+        """End the loop as if it had died; for tests of what happens then."""
+        with self._changed:
+            self._crash = True
+            self._changed.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the loop runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        assert self._sink is not None
+        while self._wait_for_work():
+            self._sink(self._step())
+            if self._model.step_seconds:
+                time.sleep(self._model.step_seconds)
+        if self._crash:
+            lost = [*self._running, *(request.id for request in self._waiting)]
+            self._sink(Frame(tuple(CoreFailure(request_id, "The engine stopped") for request_id in lost)))
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._forget_aborted()
+            while not (self._running or self._waiting or self._stopping or self._crash):
+                self._changed.wait()
+                self._forget_aborted()
+            return not (self._stopping or self._crash)
+
+    def _forget_aborted(self) -> None:
+        for request_id in self._aborted:
+            self._running.pop(request_id, None)
+        self._waiting = deque(request for request in self._waiting if request.id not in self._aborted)
+        self._aborted.clear()
+
+    def _step(self) -> Frame:
+        begin = time.monotonic()
+        decoding = len(self._running)
+        admitted = self._admit()
+        outputs = [self._advance(sequence) for sequence in list(self._running.values())]
+        stats = StepStats(
+            prefill_tokens=sum(len(request.prompt_ids) for request in admitted),
+            decode_sequences=decoding,
+            admitted=len(admitted),
+            forward_seconds=time.monotonic() - begin,
+            sample_seconds=0.0,
+            waiting=len(self._waiting),
+            running=len(self._running),
+            kv_tokens=sum(
+                len(sequence.request.prompt_ids) + sequence.generated for sequence in self._running.values()
+            ),
+            preempted=0,
+        )
+        return Frame(tuple(outputs), stats)
+
+    def _admit(self) -> list[CoreRequest]:
+        admitted = []
+        with self._changed:
+            while self._waiting and len(self._running) < self._model.max_batch_size:
+                request = self._waiting.popleft()
+                admitted.append(request)
+                self._running[request.id] = self._sequence(request)
+        return admitted
+
+    def _sequence(self, request: CoreRequest) -> FakeSequence:
+        key = request_key(request)
+        failure = self._model.fails(request)
+        return FakeSequence(request, self._answer(request, key), failure, time.monotonic(), key)
+
+    def _answer(self, request: CoreRequest, key: bytes) -> Sequence[int]:
+        model = self._model
+        scripted = model.script(request)
+        if scripted is not None:
+            return [*scripted, model.eos_token_id]
+        length = model.shortest + draw(key, "length", model.longest - model.shortest + 1)
+        tokens = [model.tokens[draw(key, f"token {at}", len(model.tokens))] for at in range(length)]
+        return [*tokens, model.eos_token_id]
+
+    def _advance(self, sequence: FakeSequence) -> CoreOutput | CoreFailure:
+        request, model = sequence.request, self._model
+        if sequence.failure is not None and sequence.generated >= model.fails_after:
+            del self._running[request.id]
+            return CoreFailure(request.id, sequence.failure)
+        at = sequence.generated
+        token_id = sequence.answer[at]
+        sequence.generated += 1
+        finish = self._finish(sequence)
+        if finish is not None:
+            del self._running[request.id]
+        logprob = -(1 + draw(sequence.key, f"logprob {at}", 2000)) / 1000
+        return CoreOutput(
+            id=request.id,
+            token_id=token_id,
+            logprob=logprob,
+            top=self._top(sequence, at, token_id, logprob),
+            finish=finish,
+            started=sequence.started,
+            prompt_logprobs=prompt_logprobs(sequence) if at == 0 and request.prompt_logprobs else None,
+        )
+
+    def _finish(self, sequence: FakeSequence) -> FinishReason | None:
+        if sequence.generated >= sequence.request.max_new_tokens:
+            return FinishReason.LENGTH
+        if sequence.generated == len(sequence.answer):
+            return FinishReason.EOS
+        return None
+
+    def _top(
+        self, sequence: FakeSequence, at: int, token_id: int, logprob: float
+    ) -> tuple[tuple[int, float], ...]:
+        wanted, tokens = sequence.request.top_n_tokens, self._model.tokens
+        if wanted == 0:
+            return ()
+        first = draw(sequence.key, f"top {at}", len(tokens))
+        near = (tokens[(first + step) % len(tokens)] for step in range(wanted))
+        ranked = [token_id, *(other for other in near if other != token_id)][:wanted]
+        return tuple((other, logprob - rank) for rank, other in enumerate(ranked))
+
+
+def request_key(request: CoreRequest) -> bytes:
+    """Return what the answer to a request depends on: its prompt and, if it samples, its sampling."""
+    sampling = request.sampling if request.sampling.sample else None
+    return hashlib.blake2b(repr((request.prompt_ids, sampling)).encode(), digest_size=16).digest()
+
+
+def draw(key: bytes, purpose: str, choices: int) -> int:
+    """Return a number below `choices` that depends on the key and the purpose only."""
+    drawn = hashlib.blake2b(purpose.encode(), key=key, digest_size=8).digest()
+    return int.from_bytes(drawn) % choices
+
+
+def prompt_logprobs(sequence: FakeSequence) -> tuple[float | None, ...]:
+    """Return a log-probability for each prompt token but the first."""
+    places = range(1, len(sequence.request.prompt_ids))
+    return (None, *(-(1 + draw(sequence.key, f"prompt {at}", 5000)) / 1000 for at in places))
+
+
+def fake_client(
+    config: EngineConfig | None = None,
+    *,
+    fail_prompts: Collection[str] = (),
+    fails_after: int = 0,
+    replies: Mapping[str, str] | None = None,
+    step_seconds: float = 0.0,
+    max_batch_size: int = 32,
+    unavailable: str | None = None,
+) -> EngineClient:
+    """Return a client of a FakeCore, not started, with the embedded model's tokenizer and template.
+
+    A request whose prompt contains one of `fail_prompts` fails after `fails_after` tokens; one whose
+    prompt contains a key of `replies` is answered with its value. The first that matches counts.
+    """
+    config = config or EngineConfig()
+    tokenizer, template, eos = stand_in_text()
+    answers = {
+        key: tokenizer.encode(reply, add_special_tokens=False) for key, reply in (replies or {}).items()
+    }
+
+    def prompt_of(request: CoreRequest) -> str:
+        return "".join(map(tokenizer.token_text, request.prompt_ids))
+
+    def script(request: CoreRequest) -> Sequence[int] | None:
+        prompt = prompt_of(request) if answers else ""
+        return next((answer for key, answer in answers.items() if key in prompt), None)
+
+    def fails(request: CoreRequest) -> str | None:
+        prompt = prompt_of(request) if fail_prompts else ""
+        return next((f"injected failure: {text}" for text in fail_prompts if text in prompt), None)
+
+    total = config.max_total_tokens or 2048
+    model = FakeModel(
+        tokens=plausible_tokens(tokenizer),
+        eos_token_id=eos,
+        id=config.model.name,
+        max_input_tokens=config.max_input_tokens or total - 1,
+        max_total_tokens=total,
+        max_batch_size=config.max_batch_size or max_batch_size,
+        step_seconds=step_seconds,
+        script=script,
+        fails=fails,
+        fails_after=fails_after,
+        unavailable=unavailable,
+    )
+    pipeline = partial(TextPipeline, tokenizer, template, workers=config.validation_workers)
+    return EngineClient(FakeCore(model), config, pipeline)

@@ -1,0 +1,50 @@
+"""The limits of a request's prompt and length, with TGI's messages and in TGI's order."""
+
+from __future__ import annotations
+
+from inference.errors import InvalidInput
+from inference.types import ModelInfo, Request
+
+SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
+
+
+def check_prompt(request: Request, model: ModelInfo) -> None:
+    """Raise InvalidInput, in TGI's words, for what can be seen before the prompt is tokenised."""
+    if not request.prompt:
+        raise InvalidInput("`inputs` cannot be empty")
+    truncate, limit = request.truncate, model.max_input_tokens
+    if truncate is not None and not 0 < truncate <= limit:
+        raise InvalidInput(f"`truncate` must be strictly positive and less than {limit}. Given: {truncate}")
+    if "" in request.stop:
+        raise InvalidInput('`stop` must not contain an empty string. Given: ""')
+
+
+def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo) -> int:
+    """Return how many tokens to generate: at most what was asked for and what the context leaves.
+
+    Raises InvalidInput, in TGI's words and order. As TGI does, only the first SLICE_TOKENS of
+    `max_new_tokens` must fit the context; a larger wish is cut to what fits.
+    """
+    if prompt_tokens == 0:
+        raise InvalidInput("`inputs` cannot be empty")
+    total = model.max_total_tokens
+    room = max(total - prompt_tokens, 0)
+    wanted = room if max_new_tokens is None else max_new_tokens
+    checked = min(wanted, SLICE_TOKENS)
+    if prompt_tokens + checked > total:
+        raise too_long(total, prompt_tokens, checked)
+    if prompt_tokens > model.max_input_tokens:
+        raise InvalidInput(
+            f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {prompt_tokens}"
+        )
+    if room == 0:
+        raise too_long(total, prompt_tokens, 1)
+    return min(wanted, room)
+
+
+def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> InvalidInput:
+    """Return TGI's message for a request that exceeds the context."""
+    return InvalidInput(
+        f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
+        f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`"
+    )

@@ -1,0 +1,174 @@
+"""Chat templates: where a model keeps them, and how messages become a prompt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from inference.config import ModelConfig
+from inference.errors import TemplateFailed
+from inference.text.files import ModelFiles, named_tokens, read_json
+from inference.text.template import ChatJinja, Clock
+from inference.types import Messages
+
+log = logging.getLogger(__name__)
+
+DEFAULT = "default"
+TOOL_USE = "tool_use"
+REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
+CONTINUE_HERE = "<continue-here-9f3b6c1d>"  # marks the end of the text that the model goes on with
+
+
+class ChatTemplate:
+    """A model's chat templates, compiled, by name; every method can be called from any thread."""
+
+    def __init__(
+        self, sources: Mapping[str, str], tokens: Mapping[str, str], *, clock: Clock = datetime.now
+    ) -> None:
+        self._tokens = tokens  # {"bos_token": "<s>", ...}: what templates write
+        self._compiled = {name: compiled_or_failure(source, clock) for name, source in sources.items()}
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the prompt; raise TemplateFailed.
+
+        It ends where the assistant's turn begins, or, if the last message is the assistant's, right
+        after that message's content, so that the model goes on with it.
+        """
+        template = self._template(has_tools=bool(tools))
+        context = self._context(tools, template_kwargs or {})
+        chat = [plain_message(message) for message in messages]
+        marked = mark_end(chat)
+        if marked is not None:
+            prompt, found, _ = template.render({**context, "messages": marked}).rpartition(CONTINUE_HERE)
+            if found:
+                return prompt.rstrip()
+        # Nothing to go on with, or the template leaves it out
+        return template.render({**context, "messages": chat})
+
+    def _context(
+        self, tools: Sequence[Mapping[str, object]] | None, template_kwargs: Mapping[str, object]
+    ) -> dict[str, object]:
+        for name in ("messages", "tools"):
+            if name in template_kwargs:
+                raise TemplateFailed(
+                    f"`chat_template_kwargs` can't set `{name}`: it is a member of the request"
+                )
+        return {
+            **self._tokens,
+            "add_generation_prompt": True,
+            "documents": None,
+            **plain(template_kwargs),
+            "tools": plain(tools) if tools else None,
+        }
+
+    def _template(self, *, has_tools: bool) -> ChatJinja:
+        name = TOOL_USE if has_tools and TOOL_USE in self._compiled else DEFAULT
+        template = self._compiled.get(name)
+        if template is None:
+            raise TemplateFailed("template not found")
+        if isinstance(template, TemplateFailed):
+            raise TemplateFailed(str(template))
+        return template
+
+
+def load_chat_template(files: ModelFiles, config: ModelConfig) -> ChatTemplate:
+    """Find the model's templates; a broken one is reported when it is used.
+
+    The file of `tokenizer_config_path` comes first, then chat_template.jinja, chat_template.json,
+    tokenizer_config.json and processor_config.json.
+    """
+    tokenizer_config = files.json("tokenizer_config.json")
+    given: dict[str, Any] = {}
+    if config.tokenizer_config_path is not None:
+        path = Path(config.tokenizer_config_path)
+        given = {"chat_template": path.read_text()} if path.suffix == ".jinja" else read_json(path)
+        tokenizer_config = tokenizer_config | given
+    candidates = (
+        given.get("chat_template"),
+        jinja_files(files),
+        files.json("chat_template.json").get("chat_template"),
+        tokenizer_config.get("chat_template"),
+        files.json("processor_config.json").get("chat_template"),
+    )
+    sources = next((named for named in map(by_name, candidates) if named), {})
+    return ChatTemplate(sources, named_tokens(files, tokenizer_config))
+
+
+def compiled_or_failure(source: str, clock: Clock) -> ChatJinja | TemplateFailed:
+    """Compile a template; what is wrong with a broken one is told to whoever uses it.
+
+    A model that can't chat still completes prompts.
+    """
+    try:
+        return ChatJinja(source, clock=clock)
+    except TemplateFailed as error:
+        log.warning("the chat template is broken, chat requests will be refused: %s", error)
+        return error
+
+
+def jinja_files(files: ModelFiles) -> dict[str, str] | None:
+    """Return the templates that are files of their own, as newer repositories have them."""
+    default = files.text("chat_template.jinja")
+    if default is None:
+        return None
+    more = sorted(files.directory.glob("additional_chat_templates/*.jinja"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in more} | {DEFAULT: default}
+
+
+def by_name(templates: object) -> dict[str, str]:
+    """Return templates by name from any of the forms in which they are written."""
+    if isinstance(templates, str):
+        return {DEFAULT: templates}
+    if isinstance(templates, Mapping):
+        return dict(templates)
+    if not isinstance(templates, list):
+        return {}
+    named = {entry["name"]: entry["template"] for entry in templates}
+    if DEFAULT not in named and len(named) == 1:
+        named[DEFAULT] = next(iter(named.values()))
+    return named
+
+
+def plain_message(message: Mapping[str, object]) -> dict[str, Any]:
+    """Return a message as templates expect it: plain data, its reasoning under every usual name."""
+    chat: dict[str, Any] = plain(message)
+    reasoning = next((chat[name] for name in REASONING if chat.get(name) is not None), None)
+    if reasoning is None:
+        return chat
+    return {"thinking": reasoning, **chat, "reasoning_content": reasoning}
+
+
+def plain(value: Any) -> Any:
+    """Copy data into dicts and lists, so that a template can change nothing of ours."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def mark_end(chat: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the messages with the end of the assistant's last text marked, or None without one."""
+    if not chat or chat[-1].get("role") != "assistant":
+        return None
+    *before, last = chat
+    content = last.get("content")
+    if isinstance(content, str) and content:
+        return [*before, last | {"content": content + CONTINUE_HERE}]
+    if not isinstance(content, list):
+        return None
+    for at in range(len(content) - 1, -1, -1):
+        part = content[at]
+        if isinstance(part, dict) and part.get("text"):
+            parts = [*content[:at], part | {"text": part["text"] + CONTINUE_HERE}, *content[at + 1 :]]
+            return [*before, last | {"content": parts}]
+    return None

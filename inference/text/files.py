@@ -1,0 +1,127 @@
+"""The small files of a model that text needs: found in a directory, or fetched from the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inference.config import EMBEDDED_MODEL, ModelConfig
+from inference.errors import ModelUnavailable
+
+PATTERNS = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "*.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "config.json",
+)
+CODE_PATTERNS = ("*.py",)
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A directory with a model's files."""
+
+    directory: Path
+
+    def path(self, name: str) -> Path | None:
+        """Return the path of a file, or None where the model has none of that name."""
+        path = self.directory / name
+        return path if path.is_file() else None
+
+    def text(self, name: str) -> str | None:
+        """Return the content of a file, or None."""
+        path = self.path(name)
+        return None if path is None else path.read_text(encoding="utf-8")
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return a JSON file's object, {} where there is none; raise ModelUnavailable if it is broken."""
+        path = self.path(name)
+        return {} if path is None else read_json(path)
+
+
+def find_files(config: ModelConfig) -> ModelFiles:
+    """Return the model's files, fetched if need be; raise ModelUnavailable."""
+    if config.model_id is None:
+        return ModelFiles(EMBEDDED_MODEL)
+    local = Path(config.model_id).expanduser()
+    if local.is_dir():
+        return ModelFiles(local)
+    return ModelFiles(fetch(config, config.model_id))
+
+
+def fetch(config: ModelConfig, model_id: str) -> Path:
+    """Download the files that text needs from the hub, or find them in its cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    patterns = [*PATTERNS, *CODE_PATTERNS] if config.trust_remote_code else [*PATTERNS]
+    try:
+        found = snapshot_download(
+            model_id, revision=config.revision, cache_dir=config.cache_dir, allow_patterns=patterns
+        )
+    except GatedRepoError as error:
+        raise ModelUnavailable(
+            f"`model_id` {model_id!r} is gated: accept its conditions on the hub and set HF_TOKEN"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelUnavailable(f"`revision` {config.revision!r} of {model_id!r} is not on the hub") from error
+    except HFValidationError as error:
+        raise ModelUnavailable(f"`model_id` {model_id!r} is neither a directory nor a hub id") from error
+    except RepositoryNotFoundError as error:
+        raise ModelUnavailable(
+            f"`model_id` {model_id!r} is neither a directory nor on the hub; if it is private, set HF_TOKEN"
+        ) from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise ModelUnavailable(
+            f"`model_id` {model_id!r} is not a directory here, not in the hub's cache, and the hub can't be "
+            f"reached ({type(error).__name__}): give a local directory, or go online once to fetch it"
+        ) from error
+    return Path(found)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; raise ModelUnavailable if it is not one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"{path} can't be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelUnavailable(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def named_tokens(files: ModelFiles, tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of the tokens with a role, by role: {"bos_token": "<s>", ...}.
+
+    tokenizer_config.json says, and where it doesn't, special_tokens_map.json.
+    """
+    named = {}
+    for source in (files.json("special_tokens_map.json"), tokenizer_config):
+        for role in NAMED_TOKENS:
+            text = token_content(source.get(role))
+            if text is not None:
+                named[role] = text
+    return named
+
+
+def token_content(token: object) -> str | None:
+    """Return the text of a token that is written as a string or as an object."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None

@@ -1,0 +1,213 @@
+"""Tokenizers: text to ids, with places, and ids back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Protocol
+
+from tokenizers import AddedToken, Encoding, Tokenizer, processors
+
+from inference.config import ModelConfig
+from inference.errors import ModelUnavailable
+from inference.text.detokenizer import (
+    CONTEXT_TOKENS,
+    ByteStream,
+    TextStream,
+    WindowStream,
+    byte_table,
+)
+from inference.text.files import ModelFiles, named_tokens, token_content
+from inference.types import TextToken
+
+
+class TextTokenizer(Protocol):
+    """What the engine needs of a tokenizer; every method can be called from any thread."""
+
+    special_ids: frozenset[int]  # ids whose text is not part of what the model says
+    vocabulary_size: int  # added tokens included
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the ids of a text."""
+
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+        """Return the tokens of a text with their places."""
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of a token by itself, U+FFFD for parts of a character."""
+
+    def stream(self, prompt_ids: Sequence[int]) -> TextStream:
+        """Return what turns the tokens that follow a prompt into text."""
+
+
+class FastTokenizer:
+    """A tokenizer of the `tokenizers` library."""
+
+    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int] = frozenset()) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_ids = special_ids | {token_id for token_id, token in added.items() if token.special}
+        self.vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._bytes = byte_table(tokenizer)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The batch functions release the GIL, `Tokenizer.encode` does not
+        encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        return encoding.ids
+
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+        encoding = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return text_tokens(text, encoding, self.special_ids)
+
+    def token_text(self, token_id: int) -> str:
+        if token_id in self.special_ids:
+            return self._tokenizer.id_to_token(token_id) or ""
+        if self._bytes is not None:
+            return self._bytes(token_id).decode("utf-8", "replace")
+        return self._decode([token_id])
+
+    def stream(self, prompt_ids: Sequence[int]) -> TextStream:
+        context = [token_id for token_id in prompt_ids[-CONTEXT_TOKENS:] if token_id not in self.special_ids]
+        if self._bytes is not None:
+            return ByteStream(self._bytes, strip_space=self._bytes.strips_space and not context)
+        return WindowStream(self._decode, context)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+class SlowTokenizer:
+    """A tokenizer written in Python, loaded by transformers; it knows no places in the text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.special_ids = frozenset(int(token_id) for token_id in tokenizer.all_special_ids)
+        self.vocabulary_size = len(tokenizer)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return ids
+
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+        # As in TGI: without places there is no slice to show
+        ids = self.encode(text, add_special_tokens=add_special_tokens)
+        return tuple(TextToken(token_id, "", 0, 0, token_id in self.special_ids) for token_id in ids)
+
+    def token_text(self, token_id: int) -> str:
+        return self._decode([token_id])
+
+    def stream(self, prompt_ids: Sequence[int]) -> TextStream:
+        context = [token_id for token_id in prompt_ids[-CONTEXT_TOKENS:] if token_id not in self.special_ids]
+        return WindowStream(self._decode, context)
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+
+def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
+    """Load the model's tokenizer, by the `tokenizers` library alone where tokenizer.json exists.
+
+    Raises ModelUnavailable.
+    """
+    path = files.path("tokenizer.json")
+    if path is None:
+        return load_with_transformers(files, config)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelUnavailable(f"{path} can't be read: {error}") from error
+    tokenizer_config = files.json("tokenizer_config.json")
+    named = named_tokens(files, tokenizer_config)
+    add_configured_tokens(tokenizer, tokenizer_config)
+    apply_bos_eos(tokenizer, tokenizer_config, named)
+    return FastTokenizer(tokenizer, configured_special_ids(tokenizer, tokenizer_config, named))
+
+
+def load_with_transformers(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
+    """Load a tokenizer that has no tokenizer.json; slow to import, so only then."""
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(
+            str(files.directory), trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ModelUnavailable(
+            f"{files.directory} has no tokenizer.json, and transformers can't load its tokenizer: {error}"
+        ) from error
+    backend = getattr(loaded, "backend_tokenizer", None)
+    if isinstance(backend, Tokenizer):
+        return FastTokenizer(backend, frozenset(int(token_id) for token_id in loaded.all_special_ids))
+    return SlowTokenizer(loaded)
+
+
+def add_configured_tokens(tokenizer: Tokenizer, tokenizer_config: dict[str, Any]) -> None:
+    """Add the tokens that only tokenizer_config.json knows, in the order of their ids."""
+    configured = tokenizer_config.get("added_tokens_decoder") or {}
+    for _, token in sorted(configured.items(), key=lambda item: int(item[0])):
+        content = token["content"]
+        if tokenizer.token_to_id(content) is not None:
+            continue
+        options = {
+            key: token[key] for key in ("lstrip", "rstrip", "single_word", "normalized") if key in token
+        }
+        added = AddedToken(content, special=bool(token.get("special")), **options)
+        tokenizer.add_special_tokens([added]) if added.special else tokenizer.add_tokens([added])
+
+
+def apply_bos_eos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named: dict[str, str]) -> None:
+    """Let `add_bos_token` and `add_eos_token` of tokenizer_config.json win over tokenizer.json, as in TGI."""
+    if not {"add_bos_token", "add_eos_token"} & tokenizer_config.keys():
+        return
+    bos, eos = named.get("bos_token"), named.get("eos_token")
+    around = tokenizer.encode("").ids  # what the post-processor adds to any text
+    wants_bos = bool(tokenizer_config.get("add_bos_token")) and bos is not None
+    wants_eos = bool(tokenizer_config.get("add_eos_token")) and eos is not None
+    wanted = [token for token, wants in ((bos, wants_bos), (eos, wants_eos)) if wants and token is not None]
+    ids = {token: tokenizer.token_to_id(token) for token in wanted}
+    if None in ids.values() or around == [ids[token] for token in wanted]:
+        return
+    template = [*([f"{bos}:0"] if wants_bos else []), "$A:0", *([f"{eos}:0"] if wants_eos else [])]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, pair=None, special_tokens=list(ids.items())
+    )
+
+
+def configured_special_ids(
+    tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named: dict[str, str]
+) -> frozenset[int]:
+    """Return the ids of the tokens that the model's files name as special."""
+    extra = (
+        tokenizer_config.get("additional_special_tokens")
+        or tokenizer_config.get("extra_special_tokens")
+        or []
+    )
+    listed = extra.values() if isinstance(extra, dict) else extra
+    texts = [*named.values(), *(text for text in map(token_content, listed) if text is not None)]
+    ids = (tokenizer.token_to_id(text) for text in texts)
+    return frozenset(token_id for token_id in ids if token_id is not None)
+
+
+def text_tokens(text: str, encoding: Encoding, special_ids: frozenset[int]) -> tuple[TextToken, ...]:
+    """Return an encoding's tokens with UTF-8 byte offsets; the library counts characters."""
+    data = text.encode()
+    if len(data) == len(text):
+        places = encoding.offsets
+    else:
+        starts = [0, *accumulate(len(char.encode()) for char in text)]  # byte offset of each character
+        places = [(starts[start], starts[stop]) for start, stop in encoding.offsets]
+    return tuple(
+        TextToken(
+            token_id,
+            data[start:stop].decode("utf-8", "replace"),
+            start,
+            stop,
+            bool(added) or token_id in special_ids,
+        )
+        for token_id, (start, stop), added in zip(
+            encoding.ids, places, encoding.special_tokens_mask, strict=True
+        )
+    )

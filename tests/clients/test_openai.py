@@ -1,0 +1,99 @@
+"""OpenAI's Python client, with those of TGI's integration tests that any model passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.clients.interpreters import Ask, Results, ask_any
+
+CLIENT = "openai"
+ON_ANY_SERVER = (
+    *("chat", "chat_stream", "chat_stream_with_usage", "chat_logprobs", "continue_final_message"),
+    *("completion", "completion_prompts", "models", "unknown_model"),
+    *("validation_error", "validation_error_streamed"),
+)
+
+
+@pytest.fixture(params=["fake_server", "embedded_server"])
+def results(request: pytest.FixtureRequest, ask: Ask) -> Results:
+    return ask_any(CLIENT, request, ask, *ON_ANY_SERVER)
+
+
+def content_of(chunks: list[Any]) -> str:
+    return "".join(choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"])
+
+
+def test_a_chat_is_answered_with_the_name_that_was_asked_for(results: Results) -> None:
+    answer = results["chat"]
+    assert answer["model"] == "gpt-4o"
+    assert answer["choices"][0]["message"]["content"] != ""
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_a_chat_stream_says_what_the_answer_says(results: Results) -> None:
+    assert content_of(results["chat_stream"]) == results["chat"]["choices"][0]["message"]["content"]
+
+
+def test_usage_is_streamed_once_at_the_end_if_asked_for(results: Results) -> None:
+    *chunks, last = results["chat_stream_with_usage"]
+    assert all(chunk["usage"] is None and len(chunk["choices"]) == 1 for chunk in chunks)
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == results["chat"]["usage"]["total_tokens"]
+    assert all(chunk["usage"] is None and len(chunk["choices"]) == 1 for chunk in results["chat_stream"])
+
+
+def test_seven_alternatives_of_each_token_are_told(results: Results) -> None:
+    entries = results["chat_logprobs"]["choices"][0]["logprobs"]["content"]
+    assert len(entries) == results["chat_logprobs"]["usage"]["completion_tokens"]
+    for entry in entries:
+        assert len(entry["top_logprobs"]) == 7
+        assert entry["bytes"] == list(entry["token"].encode())
+        best = [top["logprob"] for top in entry["top_logprobs"]]
+        assert best == sorted(best, reverse=True)
+        assert entry["logprob"] <= best[0]
+
+
+def test_the_last_message_of_the_assistant_is_continued(results: Results) -> None:
+    answer = results["continue_final_message"]["choices"][0]["message"]["content"]
+    assert answer != ""
+    assert "I am a" not in answer
+
+
+def test_one_prompt_gives_one_choice(results: Results) -> None:
+    (choice,) = results["completion"]["choices"]
+    assert choice["index"] == 0
+    assert choice["text"] != ""
+
+
+def test_four_prompts_give_four_choices_whole_and_streamed(results: Results) -> None:
+    whole = results["completion_prompts"]["whole"]["choices"]
+    assert [choice["index"] for choice in whole] == [0, 1, 2, 3]
+    streamed = ["", "", "", ""]
+    for chunk in results["completion_prompts"]["chunks"]:
+        for choice in chunk["choices"]:
+            streamed[choice["index"]] += choice["text"]
+    assert streamed == [choice["text"] for choice in whole]
+
+
+def test_models_are_listed_and_found(results: Results) -> None:
+    assert results["models"]["listed"] == [results["models"]["found"]]
+    assert results["unknown_model"]["raised"] == "NotFoundError"
+
+
+@pytest.mark.parametrize("case", ["validation_error", "validation_error_streamed"])
+def test_bad_input_has_the_clients_type(results: Results, case: str) -> None:
+    assert (results[case]["raised"], results[case]["status_code"]) == ("UnprocessableEntityError", 422)
+    assert results[case]["body"] == "Input validation error: `top_p` must be > 0.0 and < 1.0"
+
+
+def test_keys_overload_and_failure_have_the_clients_types(ask: Ask, narrow_server: str) -> None:
+    results = ask(CLIENT, narrow_server, "wrong_key", "overloaded", "generation_error_in_a_stream")
+    assert (results["wrong_key"]["raised"], results["wrong_key"]["status_code"]) == (
+        "AuthenticationError",
+        401,
+    )
+    assert results["overloaded"] == {"refused": "RateLimitError", "after": "length"}
+    assert results["generation_error_in_a_stream"]["raised"] == "APIError"
+    assert "injected failure" in results["generation_error_in_a_stream"]["message"]

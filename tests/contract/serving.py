@@ -1,0 +1,97 @@
+"""The whole application on the fake engine, without a socket; every response is held against the contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+from starlette.types import ASGIApp, Message
+
+from handlers.app import create_app
+from handlers.metrics import Metrics
+from handlers.service import Service
+from handlers.settings import Settings
+from inference.fake import fake_client
+from inference.types import EngineState
+
+PATIENCE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running application."""
+
+    http: httpx.AsyncClient
+    service: Service
+    app: ASGIApp
+
+    async def post(self, path: str, body: object) -> httpx.Response:
+        """Post JSON."""
+        return await self.http.post(path, json=body)
+
+    def metric(self, series: str) -> float:
+        """Return the value of a series, named with its labels."""
+        for line in self.service.metrics.render().decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == series:
+                return float(value)
+        raise LookupError(f"no series {series!r}")
+
+
+@asynccontextmanager
+async def served(
+    *, fake: dict[str, Any] | None = None, ready: bool = True, **settings: Any
+) -> AsyncIterator[Served]:
+    """Start the application; `fake` goes to `fake_client`, the rest is settings by name.
+
+    Raises AssertionError in the end if a response broke the contract.
+    """
+    chosen = Settings(validate_responses=True, graceful_termination_timeout=5, **settings)
+    service = Service(chosen, fake_client(chosen.engine_config(), **fake or {}), Metrics())
+    violations: list[str] = []
+    app = create_app(service, report=violations.append)
+    transport = httpx.ASGITransport(app)
+    async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://parley") as http:
+        if ready:
+            await until_ready(service)
+        yield Served(http, service, app)
+    assert violations == []
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    """Return the events of a stream; `[DONE]` as that text."""
+    lines = response.text.split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") for line in lines), lines
+    payloads = [line.removeprefix("data: ") for line in lines]
+    return [payload if payload == "[DONE]" else orjson.loads(payload) for payload in payloads]
+
+
+async def until_ready(service: Service) -> None:
+    """Wait until the engine has loaded."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while service.engine.state is EngineState.LOADING:
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
+    """Start an ASGI application, and stop it in the end."""
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+    outgoing: asyncio.Queue[Message] = asyncio.Queue()
+    task = asyncio.create_task(
+        app({"type": "lifespan", "asgi": {"version": "3.0"}}, incoming.get, outgoing.put)
+    )
+    try:
+        await incoming.put({"type": "lifespan.startup"})
+        started = await asyncio.wait_for(outgoing.get(), PATIENCE_SECONDS)
+        assert started["type"] == "lifespan.startup.complete", started
+        yield
+    finally:
+        await incoming.put({"type": "lifespan.shutdown"})
+        await asyncio.wait_for(task, PATIENCE_SECONDS)

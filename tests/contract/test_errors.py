@@ -1,0 +1,114 @@
+"""The table of errors: every error of the engine and of HTTP, as the client sees it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from starlette.exceptions import HTTPException
+
+import openapi
+from handlers.http.errors import TABLE, Dialect, Refused, describe, tgi_body
+from inference import errors
+from inference.errors import (
+    GenerationFailed,
+    IncompleteGeneration,
+    InferenceError,
+    InvalidInput,
+    ModelUnavailable,
+    NotReady,
+    Overloaded,
+    TemplateFailed,
+)
+
+ROWS = [
+    (InvalidInput("`x` is bad"), 422, "validation", "Input validation error: `x` is bad"),
+    (TemplateFailed("template not found"), 422, "template_error", "Template error: template not found"),
+    (Overloaded(3.2), 429, "overloaded", "Model is overloaded"),
+    (NotReady("The model is loading", 1), 503, "not_ready", "The model is loading"),
+    (GenerationFailed("boom"), 424, "generation", "Request failed during generation: boom"),
+    (IncompleteGeneration("detail"), 500, "incomplete_generation", "Incomplete generation"),
+    (Refused("as it stands"), 422, "validation", "as it stands"),
+    (Refused("too many", status=422, error_type="batch size exceeded"), 422, "batch size exceeded", "too many"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20])
+def test_an_error_has_its_status_type_and_message(
+    error: Exception, status: int, error_type: str, message: str
+) -> None:
+    failure = describe(error, "id")
+    assert (failure.status, failure.error_type, failure.error) == (status, error_type, message)
+    assert not failure.unexpected
+    assert tgi_body(error) == {"error": message, "error_type": error_type}
+    assert json.loads(bytes(failure.reply().body)) == {"error": message, "error_type": error_type}
+
+
+@pytest.mark.parametrize(("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20])
+def test_inside_of_an_openai_stream_the_status_is_told(
+    error: Exception, status: int, error_type: str, message: str
+) -> None:
+    body = describe(error, "id").body(Dialect.OPENAI)
+    assert body == {"error": {"message": message, "http_status_code": status, "error_type": error_type}}
+
+
+def test_every_error_of_the_engine_is_in_the_table() -> None:
+    kinds = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, InferenceError)}
+    assert kinds - {InferenceError} == set(TABLE)
+
+
+def test_a_new_kind_of_an_error_is_answered_like_its_parent() -> None:
+    class Special(InvalidInput):
+        """A special case."""
+
+    assert describe(Special("x"), "id").status == 422
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.1, "2"), (59.5, "60")])
+def test_retry_after_is_whole_seconds_and_at_least_one(seconds: float, header: str) -> None:
+    assert describe(Overloaded(seconds), "id").headers == {"retry-after": header}
+    assert describe(NotReady("x", seconds), "id").headers == {"retry-after": header}
+
+
+def test_an_unavailable_model_is_503_with_retry_after() -> None:
+    failure = describe(ModelUnavailable("/root/models/x: no such file"), "id")
+    assert (failure.status, failure.error_type) == (503, "not_ready")
+    assert "/root" not in failure.error
+    assert "retry-after" in failure.headers
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["at 0x7f3a9c001234", "open /root/.cache/huggingface/x.bin", "in C:\\models\\x", "/usr/lib/python3/x.py line 3"],
+)
+def test_the_engines_insides_are_not_told(text: str) -> None:
+    told = describe(GenerationFailed(text), "id").error
+    assert "…" in told
+    assert not any(part in told for part in ("0x7f", "/root", "C:\\", "/usr"))
+
+
+def test_an_error_that_nobody_expected_is_opaque() -> None:
+    failure = describe(KeyError("/root/secret"), "id-7")
+    assert (failure.status, failure.error_type, failure.unexpected) == (500, "internal", True)
+    assert "id-7" in failure.error
+    assert "secret" not in failure.error
+
+
+def test_401_has_no_body_and_names_the_scheme() -> None:
+    reply = describe(HTTPException(401, "no token"), "id").reply()
+    assert (reply.status_code, reply.body) == (401, b"")
+    assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("status", "error_type"), [(404, "not_found"), (405, "method_not_allowed")])
+def test_refusals_of_the_router_have_the_one_form(status: int, error_type: str) -> None:
+    failure = describe(HTTPException(status, headers={"allow": "POST"}), "id")
+    assert (failure.status, failure.error_type) == (status, error_type)
+    assert failure.headers == {"allow": "POST"}
+
+
+def test_every_error_type_is_in_the_document() -> None:
+    documented = openapi.load()["components"]["schemas"]["ErrorResponse"]["properties"]["error_type"]
+    used = {row.error_type for row in TABLE.values()} | {"internal", "not_found", "method_not_allowed", "validation"}
+    assert used <= set(documented["x-extensible-enum"])

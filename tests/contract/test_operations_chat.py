@@ -1,0 +1,193 @@
+"""Chat completions and the tokens of a chat, as a client sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.version import fingerprint
+from tests.contract.serving import events_of, served
+
+pytestmark = pytest.mark.anyio
+
+REPLIES = {"replies": {"weather": "It is sunny. Bye"}}
+TEXT = "It is sunny. Bye"
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "the weather?"}]
+BODY: dict[str, Any] = {"messages": MESSAGES, "temperature": 0}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_an_answer_has_the_text_and_the_usage() -> None:
+    async with served(fake=REPLIES, model_id="org/m", docker_label="sha-1") as server:
+        response = await server.post(PATH, BODY)
+        tokenized = (await server.post("/chat_tokenize", BODY)).json()
+    body = response.json()
+    (choice,) = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
+    assert (choice["logprobs"], choice["finish_reason"]) == (None, "stop")
+    assert body["id"].startswith("chatcmpl-")
+    assert (body["model"], body["system_fingerprint"]) == ("org/m", fingerprint("sha-1"))
+    usage = body["usage"]
+    assert usage["prompt_tokens"] == len(tokenized["tokenize_response"])
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert response.headers["x-compute-characters"] == str(len(tokenized["templated_text"]))
+    assert response.headers["x-generated-tokens"] == str(usage["completion_tokens"])
+    assert float(response.headers["x-compute-time"]) > 0
+
+
+async def test_the_model_is_echoed_and_ids_differ() -> None:
+    async with served(model_id="org/m") as server:
+        answers = [
+            (await server.post(PATH, {**BODY, "model": name})).json() for name in ("gpt-4o", "tgi", None)
+        ]
+    assert [answer["model"] for answer in answers] == ["gpt-4o", "org/m", "org/m"]
+    assert len({answer["id"] for answer in answers}) == 3
+
+
+async def test_a_stream_tells_the_same_as_the_answer() -> None:
+    async with served(fake=REPLIES) as server:
+        body = {**BODY, "logprobs": True, "top_logprobs": 2}
+        whole = (await server.post(PATH, body)).json()
+        response = await server.post(PATH, {**body, "stream": True})
+    *chunks, done = events_of(response)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert done == "[DONE]"
+    assert "".join(choice["delta"]["content"] for choice in choices) == TEXT
+    assert all(choice["delta"]["role"] == "assistant" for choice in choices)
+    assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
+    assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"] == "stop"
+    streamed = [entry for choice in choices for entry in choice["logprobs"]["content"]]
+    assert streamed == whole["choices"][0]["logprobs"]["content"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in streamed)
+    assert {chunk["usage"] for chunk in chunks} == {None}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert response.headers["content-type"] == "text/event-stream"
+    assert int(response.headers["x-compute-characters"]) > 0
+    assert "x-total-time" not in response.headers
+
+
+async def test_usage_comes_in_one_chunk_more_if_asked_for() -> None:
+    async with served(fake=REPLIES) as server:
+        whole = (await server.post(PATH, BODY)).json()
+        body = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
+        *chunks, last, done = events_of(await server.post(PATH, body))
+        nulls = {**BODY, "stream": True, "stream_options": None}
+        plain = events_of(await server.post(PATH, nulls))[:-1]
+    assert done == "[DONE]"
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
+    assert all(chunk["usage"] is None and len(chunk["choices"]) == 1 for chunk in chunks + plain)
+    assert len(plain) == len(chunks)
+
+
+async def test_the_stop_sequence_ends_the_text_and_is_cut_off() -> None:
+    async with served(fake=REPLIES) as server:
+        body = {**BODY, "stop": " Bye"}
+        whole = (await server.post(PATH, body)).json()["choices"][0]
+        *chunks, _ = events_of(await server.post(PATH, {**body, "stream": True}))
+    assert (whole["message"]["content"], whole["finish_reason"]) == ("It is sunny.", "stop")
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == "It is sunny."
+
+
+async def test_the_limit_of_tokens_ends_the_text_with_length() -> None:
+    async with served(fake=REPLIES) as server:
+        body = (await server.post(PATH, {**BODY, "max_completion_tokens": 2})).json()
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 2
+
+
+async def test_the_assistants_last_message_is_continued() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The weather is"}]
+    async with served() as server:
+        text = (await server.post("/chat_tokenize", {"messages": messages})).json()["templated_text"]
+    assert text.endswith("The weather is")
+
+
+async def test_parts_and_a_tools_history_are_rendered() -> None:
+    call = {"id": "0", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "wea"}, {"type": "text", "text": "ther"}]},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "0", "content": "18 degrees"},
+    ]
+    async with served(fake=REPLIES) as server:
+        tokenized = (await server.post("/chat_tokenize", {"messages": messages})).json()
+        answer = await server.post(PATH, {"messages": messages, "temperature": 0})
+    assert "weather" in tokenized["templated_text"]
+    assert "18 degrees" in tokenized["templated_text"]
+    assert answer.json()["choices"][0]["message"]["content"] == TEXT
+
+
+async def test_chat_tokens_cover_the_rendered_text() -> None:
+    async with served() as server:
+        body = {"messages": [{"role": "user", "content": "Hé"}]}
+        reply = (await server.post("/chat_tokenize", body)).json()
+        counted = server.metric("tgi_request_count")
+    raw = reply["templated_text"].encode()
+    tokens = reply["tokenize_response"]
+    assert tokens[0]["start"] == 0
+    assert tokens[-1]["stop"] == len(raw)
+    assert all(left["stop"] == right["start"] for left, right in zip(tokens, tokens[1:], strict=False))
+    assert counted == 1
+
+
+async def test_every_optional_member_may_be_null() -> None:
+    names = ["model", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "max_tokens", "n"]
+    names += ["presence_penalty", "response_format", "seed", "stop", "temperature", "top_p", "tools"]
+    names += ["tool_prompt", "tool_choice", "stream_options"]
+    async with served() as server:
+        response = await server.post(PATH, {"messages": MESSAGES, "stream": False, **dict.fromkeys(names)})
+    assert response.status_code == 200
+    assert "x-ignored-parameters" not in response.headers
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": -0.5}, "`temperature` must be strictly positive"),
+    ({"top_p": 0}, "`top_p` must be > 0.0 and < 1.0"),
+    ({"max_tokens": 0}, "`max_new_tokens` must be strictly positive"),
+    ({"top_logprobs": 21}, "`top_logprobs` must be >= 0 and <= 20. Given: 21"),
+    (
+        {"max_tokens": 1, "max_completion_tokens": 2},
+        "`max_tokens` is 1 and `max_completion_tokens` is 2: they mean the same, give one",
+    ),
+    (
+        {"messages": [{"role": "user"}]},
+        "`messages[0]` has neither `content` nor `tool_calls`: give it one of them",
+    ),
+]
+
+
+async def test_bad_input_is_refused_streamed_or_not() -> None:
+    async with served() as server:
+        for members, message in REFUSED:
+            for stream in (False, True):
+                response = await server.post(PATH, {"messages": MESSAGES, "stream": stream, **members})
+                assert response.status_code == 422
+                expected = {"error": f"Input validation error: {message}", "error_type": "validation"}
+                assert response.json() == expected
+        images = [
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}
+        ]
+        image = await server.post(PATH, {"messages": images})
+        assert (image.status_code, image.json()["error_type"]) == (422, "validation")
+        assert server.metric('tgi_request_failure{err="validation"}') == 2 * len(REFUSED)
+
+
+async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> None:
+    async with served(fake={"fail_prompts": ["weather"], "fails_after": 1}) as server:
+        response = await server.post(PATH, {**BODY, "stream": True})
+        before = await server.post(PATH, BODY)
+    first, error, done = events_of(response)
+    assert first["object"] == "chat.completion.chunk"
+    assert error["error"] == {
+        "message": "Request failed during generation: injected failure: weather",
+        "http_status_code": 424,
+        "error_type": "generation",
+    }
+    assert done == "[DONE]"
+    assert before.status_code == 424

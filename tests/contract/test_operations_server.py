@@ -1,0 +1,126 @@
+"""What the server says of itself, texts as tokens, and the cloud platforms' addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.version import TGI_VERSION
+from tests.contract.serving import events_of, served
+
+pytestmark = pytest.mark.anyio
+
+REPLIES = {"replies": {"weather": " It is sunny."}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_tokens_have_their_bytes_places_in_the_text() -> None:
+    async with served() as server:
+        reply = (await server.post("/tokenize", {"inputs": "Hé"})).json()
+        bare = (await server.post("/tokenize", {"inputs": "Hé", "add_special_tokens": False})).json()
+        null = (await server.post("/tokenize", {"inputs": "Hé", "add_special_tokens": None})).json()
+        empty = await server.post("/tokenize", {"inputs": ""})
+    assert null == reply
+    assert bare == [token for token in reply if not token["special"]]
+    raw = "Hé".encode()
+    assert b"".join(raw[token["start"] : token["stop"]] for token in bare) == raw
+    assert empty.status_code == 200
+
+
+async def test_info_tells_the_members_of_all_tgi_versions() -> None:
+    async with served(model_id="org/m", max_total_tokens=128, docker_label="sha-1") as server:
+        info = (await server.http.get("/info")).json()
+    members = ["model_id", "model_sha", "model_pipeline_tag", "max_concurrent_requests", "max_best_of"]
+    members += ["max_stop_sequences", "max_input_tokens", "max_total_tokens", "validation_workers"]
+    members += ["max_client_batch_size", "router", "version", "sha", "docker_label"]
+    assert list(info)[:14] == members
+    assert (info["model_id"], info["router"]) == ("org/m", "text-generation-router")
+    assert (info["version"], info["docker_label"]) == (TGI_VERSION, "sha-1")
+    assert (info["max_input_tokens"], info["max_input_length"], info["max_total_tokens"]) == (127, 127, 128)
+    assert (info["model_dtype"], info["model_device_type"]) == ("torch.float32", "cpu")
+
+
+async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
+    flat = {"id": "org/m", "object": "model", "created": 0, "owned_by": "org/m"}
+    async with served(model_id="org/m") as server:
+        listed = (await server.http.get("/v1/models")).json()
+        found = [(await server.http.get(f"/v1/models/{name}")).json() for name in ("org/m", "tgi")]
+        unknown = await server.http.get("/v1/models/gpt-4")
+    assert listed == {"object": "list", "data": [flat], "id": "org/m", "created": 0, "owned_by": "org/m"}
+    assert found == [flat, flat]
+    assert unknown.status_code == 404
+    assert unknown.json() == {
+        "error": "The model `gpt-4` is not served here; `org/m` is.",
+        "error_type": "not_found",
+    }
+
+
+async def test_health_is_an_empty_200_at_three_addresses() -> None:
+    async with served() as server:
+        answers = [await server.http.get(path) for path in ("/health", "/ping", "/")]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(200, b"")] * 3
+
+
+async def test_health_is_503_after_the_engine_died() -> None:
+    async with served() as server:
+        core: Any = server.service.engine._core
+        core.crash()
+        core._thread.join()
+        answer = await server.http.get("/health")
+    assert answer.status_code == 503
+    assert answer.json() == {"error": "unhealthy", "error_type": "healthcheck"}
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_failed_generation_does_not_make_a_working_engine_unhealthy() -> None:
+    async with served(fake={"fail_prompts": ["bad"]}) as server:
+        failed = await server.post("/generate", {"inputs": "bad"})
+        health = await server.http.get("/health")
+    assert (failed.status_code, health.status_code) == (424, 200)
+
+
+async def test_while_the_model_loads_everything_that_needs_it_is_503() -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    posts: list[tuple[str, dict[str, Any]]] = [
+        ("/", {"inputs": "x"}),
+        ("/generate", {"inputs": "x"}),
+        ("/generate_stream", {"inputs": "x"}),
+        ("/v1/chat/completions", {**chat, "stream": True}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/tokenize", {"inputs": "x"}),
+        ("/chat_tokenize", chat),
+    ]
+    async with served(fake={"unavailable": "no such model"}) as server:
+        answers = [await server.post(path, body) for path, body in posts]
+        answers += [await server.http.get(path) for path in ("/info", "/v1/models")]
+        health = await server.http.get("/health")
+        metrics = await server.http.get("/metrics")
+    assert {(answer.status_code, answer.json()["error_type"]) for answer in answers} == {(503, "not_ready")}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+    assert health.status_code == 503
+    assert metrics.status_code == 200
+
+
+async def test_invocations_answer_as_the_route_that_the_body_belongs_to() -> None:
+    greedy = {"temperature": 0}
+    generate = {"inputs": "the weather", "parameters": {"max_new_tokens": 50}}
+    chat = {"messages": [{"role": "user", "content": "the weather"}], **greedy}
+    completion = {"prompt": ["the weather"], **greedy}
+    async with served(fake=REPLIES) as server:
+        generated = await server.post("/invocations", generate)
+        streamed = events_of(await server.post("/invocations", {**generate, "stream": True}))
+        chatted = await server.post("/invocations", chat)
+        completed = await server.post("/invocations", completion)
+        all_three = await server.post("/invocations", {**completion, **chat, **generate})
+        nothing = await server.post("/invocations", {"input": "the weather"})
+    assert generated.json() == all_three.json() == [{"generated_text": "the weather It is sunny."}]
+    assert "x-compute-time" in generated.headers
+    assert streamed[-1]["generated_text"] == "the weather It is sunny."
+    assert chatted.json()["choices"][0]["message"]["content"] == " It is sunny."
+    assert completed.json()["choices"][0]["text"] == " It is sunny."
+    assert (nothing.status_code, nothing.json()["error_type"]) == (422, "validation")

@@ -1,0 +1,199 @@
+"""From loading to stopping: the core's promises besides its tokens."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inference.config import EngineConfig, ModelConfig
+from inference.engine import TorchCore
+from inference.errors import ModelUnavailable
+from inference.types import CoreFailure, Frame
+from tests.engine.cores import SECONDS, Session, config, request
+from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, save_model
+
+PROMPT = prompts(10)[0]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("llama")
+    save_model("llama", directory)
+    return directory
+
+
+@pytest.fixture
+def copy(directory: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(directory, tmp_path / "model"))
+
+
+@pytest.fixture
+def session(directory: Path) -> Iterator[Session]:
+    session = Session(config(directory))
+    yield session
+    session.close()
+
+
+def load(path: Path | str, **settings: str | bool) -> TorchCore:
+    core = TorchCore(EngineConfig(model=ModelConfig(model_id=str(path), **settings)))  # type: ignore[arg-type]
+    core.load(print)
+    return core
+
+
+def test_model_is_described_and_the_plan_comes_before_the_weights(session: Session) -> None:
+    info = session.info
+    assert (info.dtype, info.device_type, info.level) == ("torch.float32", "cpu", "paged+merged")
+    assert (info.max_total_tokens, info.max_input_tokens) == (256, 255)
+    assert info.eos_token_ids == (EOS,)
+    assert [line.split()[0] for line in session.progress] == ["Memory", "Loaded", "Level"]
+    assert (
+        f"{info.max_batch_total_tokens:,} tokens x 768 B" in session.progress[0]
+    )  # 3 layers, 2 heads of 16 twice, float32
+
+
+def test_idle_core_uses_no_processor_time(session: Session) -> None:
+    session.run([request("a", PROMPT)])
+    before = time.process_time()
+    with pytest.raises(queue.Empty):
+        session.frames.get(timeout=0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_stopping_fails_what_is_left_and_what_comes_after(directory: Path) -> None:
+    session = Session(config(directory))
+    session.core.submit(request("long", PROMPT, tokens=240))
+    session.core.start(session.frames.put)
+    session.frames.get(timeout=SECONDS)
+    session.core.stop()
+    assert not session.core.alive
+    session.core.submit(request("late", PROMPT))
+    said = [output for frame in list(session.frames.queue) for output in frame.outputs]
+    assert [output.id for output in said if isinstance(output, CoreFailure)] == ["long", "late"]
+
+
+def test_request_that_can_not_be_queued_fails_alone(session: Session) -> None:
+    heard = session.run([request("a", ("no", "tokens")), request("b", PROMPT)])  # type: ignore[arg-type]
+    assert "could not be queued" in heard.failures["a"]
+    assert len(heard.tokens("b")) == 20
+
+
+def test_row_that_is_not_a_number_fails_alone(copy: Path) -> None:
+    healthy = prompts(9, 20)
+    texts = [generate(make_model("llama"), prompt, 20) for prompt in healthy]
+    poison = next(
+        token for token in range(VOCABULARY) if not any(token in each for each in (*healthy, *texts))
+    )
+    weights = load_file(copy / "model.safetensors")
+    weights["model.embed_tokens.weight"][poison] = torch.nan
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    session = Session(config(copy, max_batch_total_tokens=256))
+    assert session.info.level == "paged+merged"
+    for _ in range(3):  # the cache's pages are used again after the failure
+        heard = session.run(
+            [request("a", healthy[0]), request("bad", (poison, *PROMPT)), request("b", healthy[1])]
+        )
+        assert "not a number" in heard.failures["bad"]
+        assert [heard.tokens("a"), heard.tokens("b")] == texts
+    session.close()
+
+
+def test_failing_step_fails_its_requests_and_the_core_lives_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("inference.runner._rows", lambda *_: 1 / 0)
+        heard = session.run([request("a", PROMPT), request("b", PROMPT)])
+    assert set(heard.failures) == {"a", "b"}
+    assert "ZeroDivisionError" in heard.failures["a"]
+    assert len(session.run([request("c", PROMPT)]).tokens("c")) == 20
+
+
+def test_dying_loop_tells_every_request(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(config(directory))
+    monkeypatch.setattr("inference.scheduler.Scheduler.schedule", lambda _: 1 / 0)
+    heard = session.run([request("a", PROMPT), request("b", PROMPT)])
+    assert set(heard.failures) == {"a", "b"}
+    session.close()
+    assert not session.core.alive
+
+
+def test_merging_can_be_switched_off(directory: Path) -> None:
+    session = Session(config(directory, merge_linears=False))
+    assert session.info.level == "paged"
+    assert session.run([request("a", PROMPT)]).tokens("a") == generate(make_model("llama"), PROMPT, 20)
+    session.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dtype_that_is_asked_for_is_used(directory: Path, dtype: str) -> None:
+    core = TorchCore(EngineConfig(model=ModelConfig(model_id=str(directory), dtype=dtype)))
+    info = core.load(print)
+    assert info.dtype == f"torch.{dtype}"
+    assert info.level == "paged+merged"
+    frames: queue.Queue[Frame] = queue.Queue()
+    core.start(frames.put)
+    core.submit(request("a", PROMPT, tokens=1))
+    assert len(frames.get(timeout=SECONDS).outputs) == 1
+    core.stop()
+
+
+def test_model_of_stored_half_precision_is_widened_on_a_cpu(tmp_path: Path) -> None:
+    model = make_model("llama").bfloat16()
+    model.save_pretrained(tmp_path)
+    session = Session(config(tmp_path))
+    assert session.info.dtype == "torch.float32"
+    assert session.run([request("a", PROMPT)]).tokens("a") == generate(model.float(), PROMPT, 20)
+    session.close()
+
+
+def test_layers_without_a_paged_form_are_served_sequentially(copy: Path) -> None:
+    settings = json.loads((copy / "config.json").read_text())
+    settings["attention_chunk_size"] = 64
+    (copy / "config.json").write_text(json.dumps(settings))
+    session = Session(config(copy))
+    assert session.info.level == "sequential"
+    assert "chunked attention" in session.progress[-1]
+    session.close()
+
+
+def test_unknown_architecture_is_explained(copy: Path) -> None:
+    (copy / "config.json").write_text(json.dumps({"model_type": "perceptron"}))
+    with pytest.raises(ModelUnavailable, match=r"perceptron.*another version of transformers"):
+        load(copy)
+
+
+def test_model_that_does_not_generate_text_is_explained(copy: Path) -> None:
+    (copy / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(ModelUnavailable, match="no text generation model"):
+        load(copy)
+
+
+def test_model_with_code_of_its_own_is_explained(copy: Path) -> None:
+    settings = {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+    }
+    (copy / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelUnavailable, match="--trust-remote-code"):
+        load(copy)
+
+
+def test_damaged_weights_are_explained(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"not a model")
+    with pytest.raises(ModelUnavailable, match=r"model\.safetensors.*is damaged"):
+        load(copy)
+
+
+def test_device_that_is_not_there_is_explained(directory: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    with pytest.raises(ModelUnavailable, match="--device cpu"):
+        load(directory, device="cuda")

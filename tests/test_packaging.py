@@ -1,0 +1,182 @@
+"""The wheel, installed: what is in it, what it needs, and that it runs away from the checkout."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = ("handlers", "inference", "openapi")
+# declared, and used without an import of ours
+INDIRECT = {
+    "uvloop": "uvicorn's event loop",
+    "httptools": "uvicorn's HTTP parser",
+    "safetensors": "read by transformers",
+}
+# imported, and declared under another name
+DISTRIBUTIONS = {"yaml": "pyyaml"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy_of_the_checkout(folder))]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install it, without what it needs, into a folder of its own."""
+    folder = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(folder), str(wheel)], check=True, capture_output=True, timeout=100)
+    return folder
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    """Copy what git knows or would add, so that the build leaves nothing in the checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    source = folder / "source"
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    return source
+
+
+def run_installed(installed: Path, *line: str) -> subprocess.CompletedProcess[str]:
+    """Run Python away from the checkout, with the installed package first."""
+    environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [sys.executable, *line], cwd=installed, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+
+def names_in(wheel: Path) -> list[str]:
+    """Return the files of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_the_wheel_ships_three_packages_and_the_licence(wheel: Path) -> None:
+    names = names_in(wheel)
+    tops = {name.partition("/")[0] for name in names}
+    assert set(SHIPPED) == {top for top in tops if not top.endswith(".dist-info")}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_every_module_and_data_file_is_shipped(wheel: Path) -> None:
+    shipped = set(names_in(wheel))
+    source = {path.relative_to(ROOT).as_posix() for package in SHIPPED for path in (ROOT / package).rglob("*.py")}
+    data = {path.relative_to(ROOT).as_posix() for path in (ROOT / "openapi").glob("*.yaml")}
+    model = {path.relative_to(ROOT).as_posix() for path in (ROOT / "inference" / "embedded").glob("*")}
+    assert set() == {name for name in source | data | model if "__pycache__" not in name} - shipped
+
+
+def test_the_installed_package_is_the_one_that_runs(installed: Path) -> None:
+    code = "import handlers, inference, openapi; print(handlers.__file__, inference.__file__, openapi.__file__)"
+    done = run_installed(installed, "-c", code)
+    assert 3 == done.stdout.count(str(installed)), done.stderr
+
+
+def test_the_installed_command_serves_its_help_and_its_document(installed: Path) -> None:
+    assert "--max-total-tokens" in run_installed(installed, "-m", "handlers", "serve", "--help").stdout
+    assert '"openapi": "3.0' in run_installed(installed, "-m", "handlers", "print-schema").stdout
+
+
+def test_the_installed_server_answers(installed: Path) -> None:
+    code = """
+import asyncio, httpx
+from handlers.app import create_app
+from handlers.metrics import Metrics
+from handlers.service import Service
+from handlers.settings import Settings
+from inference.fake import fake_client
+settings = Settings()
+app = create_app(Service(settings, fake_client(settings.engine_config()), Metrics()))
+async def main():
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://parley") as client:
+        for path in ("/openapi.json", "/docs/", "/metrics"):
+            print((await client.get(path)).status_code)
+asyncio.run(main())
+"""
+    done = run_installed(installed, "-c", code)
+    assert "200\n200\n200\n" == done.stdout, done.stderr
+
+
+def test_the_commands_are_installed(installed: Path) -> None:
+    for name in ("parley", "text-generation-launcher"):
+        done = run_installed(installed, str(installed / "bin" / name), "--version")
+        assert done.stdout.startswith("parley "), done.stderr
+
+
+def third_party(package: str) -> Iterator[str]:
+    """Yield the packages of others that one of ours imports."""
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            tops = {name.partition(".")[0] for name in names}
+            yield from tops - set(SHIPPED) - set(sys.stdlib_module_names)
+
+
+def declared() -> dict[str, str]:
+    """Return the requirements of the base and of the engine, by normalised name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["engine"]]
+    return {normal(re.split(r"[<>=!~;\[ ]", line, maxsplit=1)[0]): line for line in lines}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
+    imported = {normal(DISTRIBUTIONS.get(name, name)) for package in SHIPPED for name in third_party(package)}
+    assert set() == imported - declared().keys()
+    assert set() == declared().keys() - imported - INDIRECT.keys()
+
+
+def test_each_dependency_is_bounded_above_and_below() -> None:
+    for line in declared().values():
+        assert ">=" in line, line
+        assert ",<" in line, line
+
+
+def test_the_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    import openapi
+
+    assert project["version"] == openapi.load()["info"]["version"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_dependency_has_a_licence_that_spreads() -> None:
+    for name in declared():
+        try:
+            metadata = importlib.metadata.metadata(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # the engine's are optional
+        about = f"{metadata.get('License-Expression')} {metadata.get_all('Classifier')}"
+        assert not re.search(r"\bA?GPL\b|Affero|GNU General Public", about), name

@@ -1,0 +1,72 @@
+"""What the handlers' tests share: a service on the engine that needs no model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from handlers.http.call import Call
+from handlers.metrics import Metrics
+from handlers.service import Service
+from handlers.settings import Settings
+from inference.client import EngineClient
+from inference.fake import fake_client
+
+Start = Callable[..., Awaitable[Service]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run tests that are marked `anyio` on asyncio alone, which is what the server runs on."""
+    return "asyncio"
+
+
+class CountingMetrics(Metrics):
+    """The metrics, with a list of what they were told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def count_request(self) -> None:
+        super().count_request()
+        self.told.append("request")
+
+    def failure(self, err: str) -> None:
+        super().failure(err)
+        self.told.append(err)
+
+    def finished(self, finish: Any, request: Any) -> None:
+        super().finished(finish, request)
+        self.told.append("finished")
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Return a function that starts a service: settings by name, and `fake` for the arguments of `fake_client`."""
+    engines: list[EngineClient] = []
+
+    async def make(*, fake: dict[str, Any] | None = None, **settings: Any) -> Service:
+        chosen = Settings(**settings)
+        engine = fake_client(chosen.engine_config(), **fake or {})
+        engines.append(engine)
+        await engine.start(lambda line: None)
+        metrics = CountingMetrics()
+        metrics.bind(engine.model)
+        return Service(chosen, engine, metrics)
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+def make_call(body: Any = None, **path: str) -> Call:
+    return Call(body=body, path=path, headers={}, request_id="r", received=time.monotonic())
+
+
+@pytest.fixture
+def call() -> Callable[..., Call]:
+    return make_call

@@ -1,0 +1,296 @@
+"""The command line: one process each, as users start it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import openapi
+from handlers import cli
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("torch", "connexion", "transformers", "starlette", "prometheus_client", "jsonschema", "yaml")
+PLAIN = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
+
+
+def run(*line: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `parley`, or some Python code, in the checkout."""
+    what = ["-c", code] if code else ["-m", "handlers", *line]
+    return subprocess.run(
+        [sys.executable, *what],
+        cwd=ROOT,
+        env={**PLAIN, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = f"""
+import sys
+from handlers.cli import main
+try:
+    main(["serve", "--help"])
+except SystemExit as end:
+    assert end.code == 0
+print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+    answer = run(code=code)
+    assert "[]\n" == answer.stderr
+    assert "--max-concurrent-requests" in answer.stdout
+
+
+@pytest.mark.parametrize("line", [(), ("--help",), ("-h",)])
+def test_help_names_every_command(line: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.main(line)
+    shown = capsys.readouterr().out
+    assert [] == [command for command in cli.COMMANDS if command not in shown]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert 0 == ended.value.code
+    assert f"usage: parley {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (("--max-inputs-tokens", "5"), "there is no flag --max-inputs-tokens; did you mean --max-input-tok"),
+        (("serve", "--prot=80"), "there is no flag --prot=80; did you mean --port?"),
+        (("serve", "--ngrok"), "there is no flag --ngrok"),
+        (("serve", "--max-input", "5"), "there is no flag --max-input"),
+        (("sevre",), "there is no command 'sevre'; did you mean serve?"),
+        (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
+        (("serve", "--port", "x"), "--port must be an integer; it is 'x'"),
+        (("serve", "--quantize", "awq"), "--quantize awq is not supported yet by this version: leave it out"),
+        (("print-schema", "--port", "1"), "there is no flag --port"),
+        (("download-weights",), "name a model, e.g. parley download-weights org/name"),
+    ],
+)
+def test_misuse_is_told_in_one_line_with_exit_code_2(
+    line: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MODEL_ID", "HF_MODEL_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert 2 == cli.main(line)
+    (shown,) = capsys.readouterr().err.splitlines()
+    assert shown.startswith(f"parley: {message}")
+
+
+def test_print_schema_prints_the_document() -> None:
+    assert openapi.load() == json.loads(run("print-schema").stdout)
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    line = f"{sys.executable} -m handlers print-schema | head -c 1"
+    answer = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ("{", "") == (answer.stdout, answer.stderr)
+
+
+def test_env_shows_what_was_given_and_no_secret() -> None:
+    answer = run("env", "--port", "80", API_KEY="s3cret", CUDA_GRAPHS="1")
+    assert "settings given:\n  CUDA_GRAPHS=1\n  --port 80\n" not in answer.stdout  # the table's order counts
+    assert "  --port 80\n  API_KEY=...\n" in answer.stdout
+    assert "s3cret" not in answer.stdout + answer.stderr
+    assert "CUDA_GRAPHS=1 has no effect here" in answer.stderr
+
+
+def test_the_launchers_env_flag_prints_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.launcher(["--env", "--port", "80"])
+    assert "speaks TGI: 3.3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.main([flag])
+    assert 0 == cli.launcher([flag])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    assert first.startswith("parley ")
+
+
+@pytest.mark.parametrize("command", ["check", "download-weights", "serve"])
+def test_a_model_that_is_not_there_ends_with_a_message_and_no_traceback(command: str) -> None:
+    answer = run(command, "--model-id", "/no/such/model", HOSTNAME="127.0.0.1", PORT=str(free_port()))
+    assert 1 == answer.returncode
+    assert "/no/such/model" in answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stdout + answer.stderr
+
+
+def test_without_torch_the_message_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from handlers.commands import check
+from handlers.settings_reading import read
+from handlers import serve
+from inference.text import pipeline
+pipeline.load_text = lambda model, workers: None
+sys.exit(check(read({}, {})))
+"""
+    answer = run(code=code)
+    assert 1 == answer.returncode
+    expected = "parley: torch is not installed, and the engine needs it: pip install 'parley[engine]'\n"
+    assert expected == answer.stderr
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a server that answers with the fake engine; gives its process and address."""
+    with fake_server() as started:
+        yield started
+
+
+@contextmanager
+def fake_server(step_seconds: float = 0.0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `parley serve` with the fake engine in the real one's place."""
+    port = free_port()
+    code = f"""
+import sys
+from handlers import cli, serve
+from inference.fake import fake_client
+serve.make_engine = lambda settings: fake_client(settings.engine_config(), step_seconds={step_seconds})
+sys.exit(cli.launcher(["--hostname", "127.0.0.1", "--port", "{port}", "-g", "20"]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], cwd=ROOT, env=PLAIN, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until_connected(process: subprocess.Popen[str]) -> list[str]:
+    """Return the lines that the server logs until it is ready."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.endswith(" Connected\n"):
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def json_request(address: str, body: object) -> urllib.request.Request:
+    """Return a POST of JSON."""
+    return urllib.request.Request(address, json.dumps(body).encode(), {"content-type": "application/json"})
+
+
+def post(address: str, body: object) -> tuple[int, bytes]:
+    """Send JSON; returns status and body."""
+    try:
+        with urllib.request.urlopen(json_request(address, body), timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def post_once_open(address: str, body: object) -> tuple[int, bytes]:
+    """Send JSON as soon as the port is open."""
+    for _ in range(200):
+        try:
+            return post(address, body)
+        except urllib.error.URLError:
+            time.sleep(0.05)
+    raise AssertionError(f"nothing listens on {address}")
+
+
+def test_serve_says_what_it_serves_and_where_and_then_connected(
+    server: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, address = server
+    lines = until_connected(process)
+    told = "".join(lines)
+    assert 1 == told.count("Connected")
+    assert f"Address {address}" in told
+    assert "Serving parley-embedded" in told
+    assert "Memory at rest: " in told
+    assert 200 == post(f"{address}/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 3}})[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_end_and_exits_0(number: signal.Signals) -> None:
+    with fake_server(step_seconds=0.1) as (process, address):
+        until_connected(process)
+        body = {"inputs": "Hi", "parameters": {"max_new_tokens": 8, "details": True}}
+        request = json_request(f"{address}/generate_stream", body)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            first = answer.readline()
+            process.send_signal(number)
+            rest = answer.read()
+        assert first.startswith(b"data:")
+        assert b'"finish_reason"' in rest
+        assert b'"error"' not in rest
+        assert 0 == process.wait(20)
+
+
+def test_a_signal_while_the_model_loads_ends_at_once() -> None:
+    port = free_port()
+    code = f"""
+import sys, time
+from handlers import cli, serve
+from inference.fake import fake_client
+def make_engine(settings):
+    client = fake_client(settings.engine_config())
+    client._core.load = lambda progress: (progress("slow"), time.sleep(60))
+    return client
+serve.make_engine = make_engine
+sys.exit(cli.main(["serve", "--hostname", "127.0.0.1", "--port", "{port}"]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], cwd=ROOT, env=PLAIN, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert any(line.endswith(" slow\n") for line in process.stdout)
+        assert 503 == post_once_open(f"http://127.0.0.1:{port}/generate", {"inputs": "Hi"})[0]
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30)
+        assert time.monotonic() - began < 30  # it did not wait for the load
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_port_in_use_ends_with_a_message() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code = f"""
+import sys
+from handlers import cli, serve
+from inference.fake import fake_client
+serve.make_engine = lambda settings: fake_client(settings.engine_config())
+sys.exit(cli.main(["--hostname", "127.0.0.1", "--port", "{port}"]))
+"""
+        answer = run(code=code)
+    assert 1 == answer.returncode
+    assert "address already in use" in answer.stdout
+    assert "Traceback" not in answer.stdout + answer.stderr

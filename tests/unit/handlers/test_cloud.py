@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.chat import chat_completions
+from handlers.cloud import operation_of
+from handlers.completions import completions
+from handlers.generate import compat_generate
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize("validator", ["compiled", "reference"])
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"inputs": "Hi"}, compat_generate),
+        ({"messages": MESSAGES}, chat_completions),
+        ({"prompt": "Hi"}, completions),
+        ({"prompt": "Hi", "messages": MESSAGES, "inputs": "Hi"}, compat_generate),
+        ({"prompt": "Hi", "messages": MESSAGES}, chat_completions),
+        ({"prompt": "Hi", "messages": MESSAGES, "inputs": 5}, chat_completions),
+        ({"prompt": ["Hi"], "inputs": "Hi", "parameters": "none"}, completions),
+    ],
+)
+def test_the_first_shape_that_fits_answers(body: dict[str, Any], expected: Any, validator: str) -> None:
+    assert operation_of(body, validator) is expected

@@ -1,0 +1,107 @@
+"""Logs: one line a record, plain or JSON, at the levels asked for."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from handlers.logs import configure, directives, levels
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Give logging back as it was."""
+    handlers, level = logging.root.handlers, logging.root.level
+    names = ("parley", "handlers", "inference", "uvicorn", "uvicorn.access", "httpx")
+    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
+    yield
+    logging.root.handlers = handlers
+    logging.root.setLevel(level)
+    logging.captureWarnings(False)
+    for logger, was in before:
+        logger.setLevel(was)
+        logger.disabled = False
+
+
+def test_plain_lines_carry_time_level_logger_message_and_fields() -> None:
+    stream = io.StringIO()
+    configure("info", stream=stream)
+    logging.getLogger("parley.access").info("Success", extra={"status": 200, "path": "/a b"})
+    time, rest = stream.getvalue().split(" ", 1)
+    assert ' INFO parley.access: Success status=200 path="/a b"\n' == rest
+    assert time.endswith("Z")
+    assert 27 == len(time)
+
+
+def test_json_lines_have_tgis_members() -> None:
+    stream = io.StringIO()
+    configure("info", json_output=True, stream=stream)
+    logging.getLogger("parley").warning("über %s", "alles", extra={"status": 200})
+    line = json.loads(stream.getvalue())
+    assert {"timestamp", "level", "fields", "target"} == line.keys()
+    assert {"message": "über alles", "status": 200} == line["fields"]
+    assert ("WARNING", "parley") == (line["level"], line["target"])
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+def test_a_message_with_line_breaks_stays_one_line(json_output: bool) -> None:
+    stream = io.StringIO()
+    configure("info", json_output=json_output, stream=stream)
+    logging.getLogger("parley").info("GET /\n2026 INFO forged", extra={"path": "/\r\nforged"})
+    assert 1 == len(stream.getvalue().splitlines())
+
+
+def test_an_exception_is_logged_with_its_traceback() -> None:
+    plain, as_json = io.StringIO(), io.StringIO()
+    for stream in (plain, as_json):
+        configure("info", json_output=stream is as_json, stream=stream)
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            logging.getLogger("handlers.x").exception("failed")
+    assert plain.getvalue().endswith("ValueError: broken\n")
+    assert json.loads(as_json.getvalue())["fields"]["exception"].endswith("ValueError: broken")
+
+
+@pytest.mark.parametrize(
+    ("value", "logger", "expected"),
+    [
+        ("info", "parley", logging.INFO),
+        ("warn", "inference", logging.WARNING),
+        ("DEBUG", "handlers", logging.DEBUG),
+        ("info,text_generation_router=debug", "parley", logging.DEBUG),
+        ("warn,text_generation_launcher::shards=trace", "handlers", logging.DEBUG),
+        ("error,httpx=info", "parley", logging.ERROR),
+        ("error,httpx=info", "httpx", logging.INFO),
+        ("info, uvicorn.error = off", "uvicorn.error", logging.CRITICAL + 10),
+    ],
+)
+def test_levels_of_a_list_of_targets(value: str, logger: str, expected: int) -> None:
+    assert expected == levels(value)[logger]
+
+
+@pytest.mark.parametrize("value", ["loud", "", "info,", "parley=", "=loud"])
+def test_an_unknown_level_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="must be trace, debug"):
+        directives(value)
+
+
+def test_libraries_are_silent_below_warnings_unless_named() -> None:
+    stream = io.StringIO()
+    configure("debug", stream=stream)
+    logging.getLogger("httpx").info("HTTP Request: GET")
+    logging.getLogger("uvicorn.access").info("GET /")
+    assert "" == stream.getvalue()
+    configure("info,httpx=info", stream=stream)
+    logging.getLogger("httpx").info("HTTP Request: GET")
+    assert 1 == stream.getvalue().count("HTTP Request")
+
+
+@pytest.mark.parametrize(("colorize", "coloured"), [(None, False), (False, False), (True, True)])
+def test_colour_on_a_terminal_or_when_asked_for(colorize: bool | None, coloured: bool) -> None:
+    stream = io.StringIO()
+    configure("info", colorize=colorize, stream=stream)
+    logging.getLogger("parley").info("x")
+    assert coloured is ("\x1b[32m INFO\x1b[0m" in stream.getvalue())

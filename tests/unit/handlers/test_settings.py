@@ -1,0 +1,353 @@
+"""Settings: one table, read from flags and environment, nothing ignored."""
+
+import argparse
+import ast
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers import settings_reading
+from handlers.settings import SETTINGS, Settings
+from handlers.settings_reading import Reading, add_arguments, check, read
+from handlers.settings_table import SettingsError, Support, boolean, comma_list, decimal, integer
+from inference.config import EngineConfig
+
+ROOT = Path(__file__).parents[3]
+
+# flag or variable, a text, the attribute, its value: TGI 3.3's launcher's own names
+TGI = [
+    ("--model-id", "MODEL_ID", "org/name", "model_id", "org/name"),
+    ("--revision", "REVISION", "main", "revision", "main"),
+    ("--validation-workers", "VALIDATION_WORKERS", "3", "validation_workers", 3),
+    ("--dtype", "DTYPE", "bfloat16", "dtype", "bfloat16"),
+    ("--trust-remote-code", "TRUST_REMOTE_CODE", "true", "trust_remote_code", True),
+    ("--max-concurrent-requests", "MAX_CONCURRENT_REQUESTS", "7", "max_concurrent_requests", 7),
+    ("--max-best-of", "MAX_BEST_OF", "5", "max_best_of", 5),
+    ("--max-stop-sequences", "MAX_STOP_SEQUENCES", "6", "max_stop_sequences", 6),
+    ("--max-top-n-tokens", "MAX_TOP_N_TOKENS", "9", "max_top_n_tokens", 9),
+    ("--max-input-tokens", "MAX_INPUT_TOKENS", "10", "max_input_tokens", 10),
+    ("--max-input-length", "MAX_INPUT_LENGTH", "10", "max_input_tokens", 10),
+    ("--max-total-tokens", "MAX_TOTAL_TOKENS", "20", "max_total_tokens", 20),
+    ("--waiting-served-ratio", "WAITING_SERVED_RATIO", "1.2", "waiting_served_ratio", 1.2),
+    ("--max-batch-prefill-tokens", "MAX_BATCH_PREFILL_TOKENS", "64", "max_batch_prefill_tokens", 64),
+    ("--max-batch-total-tokens", "MAX_BATCH_TOTAL_TOKENS", "640", "max_batch_total_tokens", 640),
+    ("--max-waiting-tokens", "MAX_WAITING_TOKENS", "1", "max_waiting_tokens", 1),
+    ("--max-batch-size", "MAX_BATCH_SIZE", "4", "max_batch_size", 4),
+    ("--cuda-graphs", "CUDA_GRAPHS", "1,2,4", "cuda_graphs", "1,2,4"),
+    ("--hostname", "HOSTNAME", "127.0.0.1", "hostname", "127.0.0.1"),
+    ("--port", "PORT", "8080", "port", 8080),
+    ("--prometheus-port", "PROMETHEUS_PORT", "9000", "prometheus_port", 9000),
+    ("--shard-uds-path", "SHARD_UDS_PATH", "/run/tgi", "shard_uds_path", "/run/tgi"),
+    ("--master-addr", "MASTER_ADDR", "localhost", "master_addr", "localhost"),
+    ("--master-port", "MASTER_PORT", "29500", "master_port", 29500),
+    ("--huggingface-hub-cache", "HUGGINGFACE_HUB_CACHE", "/data", "huggingface_hub_cache", "/data"),
+    ("--weights-cache-override", "WEIGHTS_CACHE_OVERRIDE", "/w", "weights_cache_override", "/w"),
+    ("--disable-custom-kernels", "DISABLE_CUSTOM_KERNELS", "1", "disable_custom_kernels", True),
+    ("--json-output", "JSON_OUTPUT", "true", "json_output", True),
+    ("--cors-allow-origin", "CORS_ALLOW_ORIGIN", "http://a", "cors_allow_origin", ("http://a",)),
+    ("--api-key", "API_KEY", "s3cret", "api_key", "s3cret"),
+    ("--tokenizer-config-path", "TOKENIZER_CONFIG_PATH", "/t.json", "tokenizer_config_path", "/t.json"),
+    ("--max-client-batch-size", "MAX_CLIENT_BATCH_SIZE", "8", "max_client_batch_size", 8),
+    ("--usage-stats", "USAGE_STATS", "no-stack", "usage_stats", "no-stack"),
+    ("--payload-limit", "PAYLOAD_LIMIT", "1000", "payload_limit", 1000),
+    ("--enable-prefill-logprobs", "ENABLE_PREFILL_LOGPROBS", "true", "enable_prefill_logprobs", True),
+    ("-g", "GRACEFUL_TERMINATION_TIMEOUT", "5", "graceful_termination_timeout", 5),
+]
+ENVIRONMENT_ONLY = [
+    ("COMPUTE_TYPE", "1-nvidia-l4", "compute_type", "1-nvidia-l4"),
+    ("DOCKER_LABEL", "v1", "docker_label", "v1"),
+    ("LOG_LEVEL", "info,text_generation_router=debug", "log_level", "info,text_generation_router=debug"),
+    ("LOG_COLORIZE", "1", "log_colorize", True),
+    ("HF_TOKEN", "hf_x", "hf_token", "hf_x"),
+    ("HUGGING_FACE_HUB_TOKEN", "hf_x", "hf_token", "hf_x"),
+    ("HF_API_TOKEN", "hf_x", "hf_token", "hf_x"),
+    ("HF_MODEL_ID", "org/name", "model_id", "org/name"),
+    ("HF_MODEL_REVISION", "main", "revision", "main"),
+    ("HF_MODEL_TRUST_REMOTE_CODE", "1", "trust_remote_code", True),
+    ("AIP_HTTP_PORT", "8080", "port", 8080),
+]
+# what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
+LATER = [
+    ("--quantize", "QUANTIZE", "bitsandbytes", "none"),
+    (None, "HF_MODEL_QUANTIZE", "awq", "none"),
+    ("--speculate", "SPECULATE", "2", "0"),
+    ("--lora-adapters", "LORA_ADAPTERS", "org/adapter", ","),
+    ("--num-shard", "NUM_SHARD", "2", "1"),
+    (None, "SM_NUM_GPUS", "4", "1"),
+    ("--sharded", "SHARDED", "true", "false"),
+    ("--kv-cache-dtype", "KV_CACHE_DTYPE", "fp8_e5m2", "auto"),
+    ("--rope-scaling", "ROPE_SCALING", "linear", None),
+    ("--rope-factor", "ROPE_FACTOR", "2.0", None),
+    ("--otlp-endpoint", "OTLP_ENDPOINT", "http://localhost:4317", None),
+    ("--otlp-service-name", "OTLP_SERVICE_NAME", "mine", "text-generation-inference.router"),
+    ("--watermark-gamma", "WATERMARK_GAMMA", "0.25", "0.5"),
+    ("--watermark-delta", "WATERMARK_DELTA", "1.0", "2.0"),
+    ("--disable-grammar-support", "DISABLE_GRAMMAR_SUPPORT", "true", "false"),
+    ("--cuda-memory-fraction", "CUDA_MEMORY_FRACTION", "0.5", "1.0"),
+    (None, "AIP_PREDICT_ROUTE", "/predict", None),
+    (None, "AIP_HEALTH_ROUTE", "/alive", "/health"),
+]
+
+
+def read_line(*line: str, **environment: str) -> Reading:
+    """Read a command line and variables as `parley serve` does."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_arguments(parser)
+    return read(vars(parser.parse_args(line)), environment)
+
+
+@pytest.mark.parametrize(("flag", "variable", "text", "attribute", "value"), TGI, ids=lambda case: str(case))
+def test_each_of_tgis_flags_is_read_from_line_and_environment(
+    flag: str, variable: str, text: str, attribute: str, value: Any
+) -> None:
+    expected = replace(Settings(), **{attribute: value})
+    assert expected == read_line(flag, text).settings
+    assert expected == read_line(**{variable: text}).settings
+
+
+@pytest.mark.parametrize(("variable", "text", "attribute", "value"), ENVIRONMENT_ONLY)
+def test_variables_without_a_flag_of_that_name_are_read(
+    variable: str, text: str, attribute: str, value: Any
+) -> None:
+    assert replace(Settings(), **{attribute: value}) == read_line(**{variable: text}).settings
+
+
+@pytest.mark.parametrize(("flag", "variable", "asking", "neutral"), LATER)
+def test_what_is_not_supported_yet_is_refused_unless_neutral(
+    flag: str | None, variable: str, asking: str, neutral: str | None
+) -> None:
+    with pytest.raises(SettingsError, match=f"{variable}={asking} is not supported yet .*: unset it"):
+        read_line(**{variable: asking})
+    if flag is not None:
+        with pytest.raises(SettingsError, match=f"{flag} {asking} is not supported yet .*: leave it out"):
+            read_line(flag, asking)
+    if neutral is not None:
+        assert Settings() == read_line(**{variable: neutral}).settings
+
+
+def test_every_row_is_tested_above_or_is_parleys_own() -> None:
+    tested = {attribute for *_, attribute, _ in TGI} | {attribute for _, _, attribute, _ in ENVIRONMENT_ONLY}
+    later = {variable for _, variable, _, _ in LATER}
+    for setting in SETTINGS:
+        covered = setting.attribute in tested or later & set(setting.variables)
+        assert covered or not setting.tgi or (setting.support is Support.ACCEPTED and setting.reason)
+
+
+def test_a_setting_without_effect_is_warned_of_once_with_the_reason() -> None:
+    variables = {"DISABLE_CUSTOM_KERNELS": "true", "USAGE_STATS": "off", "CUDA_GRAPHS": "4"}
+    reading = read_line("--cuda-graphs", "1,2", **variables)
+    assert (
+        "--cuda-graphs 1,2 has no effect here: this version captures no graphs",
+        "DISABLE_CUSTOM_KERNELS=true has no effect here: none of them is used",
+    ) == reading.warnings
+
+
+def test_a_flag_beats_a_variable_and_a_variable_the_default() -> None:
+    assert 3 == read_line("--max-best-of", "3", MAX_BEST_OF="4").settings.max_best_of
+    assert 4 == read_line(MAX_BEST_OF="4").settings.max_best_of
+    assert 2 == read_line().settings.max_best_of
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert Settings() == read_line(MODEL_ID="", PORT="", QUANTIZE="").settings
+
+
+def test_an_empty_api_key_is_refused_as_it_would_leave_the_server_open() -> None:
+    with pytest.raises(SettingsError, match="API_KEY is empty"):
+        read_line(API_KEY="")
+    with pytest.raises(SettingsError, match="--api-key must not be empty"):
+        read_line("--api-key", "")
+
+
+def test_vertex_port_beats_the_flag_and_says_so() -> None:
+    reading = read_line("--port", "80", AIP_HTTP_PORT="8080", PORT="90")
+    assert 8080 == reading.settings.port
+    assert ("--port 80 gives way to AIP_HTTP_PORT=8080",) == reading.warnings
+
+
+def test_short_flags() -> None:
+    settings = read_line("-p", "8081", "-g", "7").settings
+    assert (8081, 7) == (settings.port, settings.graceful_termination_timeout)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ((), True),
+        (("--merge-linears",), True),
+        (("--merge-linears", "0"), False),
+        (("--no-merge-linears",), False),
+    ],
+)
+def test_a_switch_that_is_on_can_be_turned_off(line: tuple[str, ...], expected: bool) -> None:
+    assert expected is read_line(*line).settings.merge_linears
+
+
+def test_a_switch_stands_alone_before_another_flag() -> None:
+    settings = read_line("--json-output", "--port", "1").settings
+    assert (True, 1) == (settings.json_output, settings.port)
+
+
+def test_a_container_name_in_hostname_gives_way_to_all_addresses_with_a_warning() -> None:
+    reading = read_line(HOSTNAME="3f2a1b9c")
+    assert "0.0.0.0" == reading.settings.hostname
+    assert 1 == len(reading.warnings)
+    assert "HOSTNAME=3f2a1b9c is not an IP address" in reading.warnings[0]
+
+
+def test_the_flag_takes_any_host_name() -> None:
+    reading = read_line("--hostname", "localhost", HOSTNAME="3f2a1b9c")
+    assert ("localhost", ()) == (reading.settings.hostname, reading.warnings)
+
+
+def test_repeated_origins_add_up() -> None:
+    assert ("a", "b", "c") == read_line(
+        "--cors-allow-origin", "a", "--cors-allow-origin", "b,c"
+    ).settings.cors_allow_origin
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "message"),
+    [
+        (("--port", "x"), {}, r"--port must be an integer; it is 'x'"),
+        (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
+        ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
+        ((), {"MAX_BATCH_SIZE": "0"}, r"MAX_BATCH_SIZE must be at least 1; it is '0'"),
+        (("--validation-workers", "0"), {}, r"--validation-workers must be at least 1; it is '0'"),
+        (("--num-shard", "0"), {}, r"--num-shard must be at least 1; it is '0'"),
+        ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),
+        (("--dtype", "int4"), {}, r"--dtype must be one of auto, float32, float16, bfloat16; it is 'int4'"),
+        ((), {"LOG_LEVEL": "loud"}, r"LOG_LEVEL must be .*; it is 'loud'"),
+        (("--port", "1", "--port", "2"), {}, r"--port is given twice: leave one of them out"),
+        (
+            ("--max-input-tokens", "1"),
+            {"MAX_INPUT_LENGTH": "1"},
+            r"--max-input-tokens 1 and MAX_INPUT_LENGTH=1 are the same setting: leave one of them out",
+        ),
+        (
+            (),
+            {"MAX_INPUT_TOKENS": "5", "MAX_TOTAL_TOKENS": "5"},
+            r"`max_input_tokens` must be < `max_total_tokens`. Given: 5 and 5",
+        ),
+        (
+            (),
+            {"MAX_BATCH_PREFILL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
+            r"`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        (
+            (),
+            {"MAX_TOTAL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
+            r"`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        ((), {"PORT": "1", "PROMETHEUS_PORT": "1"}, r"`prometheus_port` must not be `port`. Given: 1"),
+        ((), {"PARLEY_VALIDATR": "x"}, r"PARLEY_VALIDATR is no setting; did you mean PARLEY_VALIDATOR\?"),
+        ((), {"PARLEY_ZZZ": "x"}, r"PARLEY_ZZZ is no setting$"),
+    ],
+)
+def test_refusals_name_the_setting_the_limit_and_the_value(
+    line: tuple[str, ...], environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_line(*line, **environment)
+
+
+def test_secrets_are_shown_nowhere() -> None:
+    reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
+    assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"
+
+
+def test_engine_config_carries_every_value_under_the_engines_names() -> None:
+    settings = Settings(
+        model_id="m",
+        revision="r",
+        dtype="float32",
+        device="cpu",
+        trust_remote_code=True,
+        tokenizer_config_path="t",
+        huggingface_hub_cache="c",
+        max_concurrent_requests=1,
+        max_input_tokens=2,
+        max_total_tokens=3,
+        max_batch_prefill_tokens=4,
+        max_batch_total_tokens=5,
+        max_batch_size=6,
+        validation_workers=7,
+        enable_prefill_logprobs=True,
+        merge_linears=False,
+        compute_threads=8,
+    )
+    config = settings.engine_config()
+    default = EngineConfig()
+    for part, plain in ((config, default), (config.model, default.model)):
+        for field in fields(part):
+            assert getattr(part, field.name) != getattr(plain, field.name), field.name
+
+
+def test_the_engines_own_defaults_are_the_tables() -> None:
+    assert EngineConfig() == Settings().engine_config()
+
+
+def test_each_honoured_setting_is_used_somewhere() -> None:
+    used = {
+        node.attr
+        for path in (ROOT / "handlers").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    honoured = [row.attribute for row in SETTINGS if row.support is Support.HONOURED]
+    assert [] == [attribute for attribute in honoured if attribute not in used]
+
+
+def test_names_are_unique_and_each_row_explains_itself() -> None:
+    flags = [name for row in SETTINGS for name in (*row.names, row.short) if name]
+    variables = [name for row in SETTINGS for name in row.variables]
+    assert len(flags) == len(set(flags))
+    assert len(variables) == len(set(variables))
+    for row in SETTINGS:
+        assert row.help
+        assert bool(row.reason) or row.support is not Support.ACCEPTED
+
+
+def test_the_card_names_the_compute_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = tmp_path / "0000:00:01.0" / "information"
+    card.parent.mkdir()
+    card.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 1\n")
+    monkeypatch.setattr(settings_reading, "GPUS", tmp_path)
+    assert "1-nvidia-h100-80gb-hbm3" == read_line().settings.compute_type
+    assert "cpu+optimized" == read_line("--device", "cpu").settings.compute_type
+    assert "mine" == read_line("--compute-type", "mine").settings.compute_type
+
+
+@given(st.integers(), st.integers(), st.integers())
+def test_integers_are_read_within_their_bounds_only(value: int, low: int, span: int) -> None:
+    high = low + abs(span)
+    if low <= value <= high:
+        assert value == integer(low, high)(str(value))
+    else:
+        with pytest.raises(ValueError, match="must be"):
+            integer(low, high)(str(value))
+
+
+@given(st.text())
+def test_readers_take_a_text_or_refuse_it_with_a_reason(text: str) -> None:
+    for reader in (integer(1), decimal(0), boolean, comma_list):
+        reason = "must be"
+        try:
+            reader(text)
+        except ValueError as error:
+            reason = str(error)
+        assert reason.startswith("must be")
+
+
+@given(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))
+def test_check_compares_only_what_is_given(longest_input: int | None, total: int | None) -> None:
+    settings = Settings(max_input_tokens=longest_input, max_total_tokens=total)
+    if longest_input is not None and total is not None and longest_input >= total:
+        with pytest.raises(SettingsError):
+            check(settings)
+    else:
+        check(settings)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.wire.messages import to_template
+from inference.errors import InvalidInput
+
+
+def call(arguments: Any, **changes: Any) -> dict[str, Any]:
+    function = {"name": "get_weather", "arguments": arguments}
+    return {"id": "0", "type": "function", "function": function} | changes
+
+
+def rendered_arguments(given: Any) -> Any:
+    (message,) = to_template([{"role": "assistant", "content": None, "tool_calls": [call(given)]}])
+    calls: Any = message["tool_calls"]
+    return calls[0]["function"]["arguments"]
+
+
+def test_a_plain_message_passes_through() -> None:
+    assert to_template([{"role": "user", "content": "Hi"}]) == ({"role": "user", "content": "Hi"},)
+
+
+def test_parts_of_text_are_put_together_without_anything_between() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]
+    assert to_template([{"role": "user", "content": parts}])[0]["content"] == "a b"
+
+
+def test_name_and_tool_call_id_reach_the_template() -> None:
+    message = {"role": "tool", "content": "18 degrees", "name": "get_weather", "tool_call_id": "0"}
+    assert to_template([message]) == (message,)
+
+
+def test_members_that_templates_do_not_know_stay_behind() -> None:
+    message = {"role": "assistant", "content": "x", "refusal": None, "name": None, "audio": None}
+    assert to_template([message]) == ({"role": "assistant", "content": "x"},)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ('{"location": "Paris"}', {"location": "Paris"}),
+        ({"location": "Paris"}, {"location": "Paris"}),
+        ("not json", "not json"),
+        ("[1]", "[1]"),
+        (None, {}),
+    ],
+)
+def test_arguments_given_as_json_text_become_the_object(given: Any, expected: Any) -> None:
+    assert expected == rendered_arguments(given)
+
+
+def test_arguments_may_be_called_parameters() -> None:
+    function = {"name": "f", "parameters": '{"a": 1}', "description": "does f"}
+    (message,) = to_template([{"role": "assistant", "tool_calls": [call(None, function=function)]}])
+    assert message == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "0", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+    }
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
+    (message,) = to_template([{"role": "assistant", "content": content, "tool_calls": [call("{}")]}])
+    assert message["content"] == content
+    assert "tool_calls" in message
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"role": "user"}, "`messages[1]` has neither `content` nor `tool_calls`: give it one of them"),
+        (
+            {"role": "assistant", "content": None, "tool_calls": []},
+            "`messages[1]` has neither `content` nor `tool_calls`: give it one of them",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]},
+            "`messages[1].content[1].type` is 'image_url'; this model reads text only: send parts of type 'text'",
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_audio"}]},
+            "`messages[1].content[0].type` is 'input_audio'; this model reads text only: send parts of type 'text'",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text"}]},
+            "`messages[1].content[0]` is of type 'text' and has no `text`: add it",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "0", "type": "custom"}]},
+            "`messages[1].tool_calls[0]` must be of type 'function' and have a `function`. Given: 'custom'",
+        ),
+    ],
+)
+def test_what_can_not_be_rendered_is_refused_with_its_place(message: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        to_template([{"role": "system", "content": "s"}, message])
+    assert str(refusal.value) == complaint

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from handlers.wire import tgi
+from handlers.wire.limits import Limits
+from handlers.wire.tgi import Generate
+from inference.errors import InvalidInput
+from inference.types import FinishReason, LogprobsMode
+
+LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
+Fits = Callable[[str, Any], bool]
+
+
+def understand(parameters: dict[str, Any] | None, *, full_text: bool = False) -> Generate:
+    body: dict[str, Any] = {"inputs": "Hi"} | ({} if parameters is None else {"parameters": parameters})
+    seeds = count(100)
+    return tgi.to_generate(body, LIMITS, id="r", draw=lambda: next(seeds), full_text=full_text)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "stream", "message"),
+    [
+        ({"best_of": 2}, True, "`best_of` != 1 is not supported when streaming tokens"),
+        ({"best_of": 0}, True, "`best_of` != 1 is not supported when streaming tokens"),
+        (
+            {"decoder_input_details": True},
+            True,
+            "`decoder_input_details` == true is not supported when streaming tokens",
+        ),
+        ({"best_of": 3}, False, "`best_of` must be > 0 and <= 2. Given: 3"),
+        ({"best_of": 0}, False, "`best_of` must be > 0 and <= 2. Given: 0"),
+    ],
+)
+def test_what_tgi_refuses_before_the_queue_is_refused_there(
+    parameters: dict[str, Any], stream: bool, message: str
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        tgi.sequences({"inputs": "", "parameters": parameters | {"temperature": -1}}, LIMITS, stream=stream)
+    assert str(refusal.value) == message
+
+
+def test_best_of_can_be_switched_off_at_start() -> None:
+    limits = Limits(max_best_of=1, max_stop_sequences=4, max_top_n_tokens=5)
+    with pytest.raises(InvalidInput, match="^`best_of` != 1 is not allowed for this endpoint$"):
+        tgi.sequences({"inputs": "Hi", "parameters": {"best_of": 2}}, limits, stream=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "places"),
+    [
+        ({"inputs": "Hi"}, 1),
+        ({"inputs": "Hi", "parameters": {"best_of": None}}, 1),
+        ({"inputs": "Hi", "parameters": {"best_of": 2}}, 2),
+    ],
+)
+def test_each_candidate_takes_a_place(body: dict[str, Any], places: int) -> None:
+    assert places == tgi.sequences(body, LIMITS, stream=False)
+
+
+def test_absent_parameters_sample_and_empty_ones_do_not() -> None:
+    absent, empty = understand(None).requests[0].sampling, understand({}).requests[0].sampling
+    assert (absent.sample, absent.seed) == (True, 100)
+    assert (empty.sample, empty.seed) == (False, 0)
+
+
+def test_every_parameter_reaches_the_engine() -> None:
+    given = {
+        "max_new_tokens": 7,
+        "stop": ["a", "b"],
+        "truncate": 3,
+        "top_n_tokens": 2,
+        "seed": 5,
+        "decoder_input_details": True,
+        "do_sample": True,
+    }
+    request = understand(given).requests[0]
+    assert (request.id, request.prompt, request.add_special_tokens) == ("r", "Hi", True)
+    assert (request.max_new_tokens, request.stop, request.truncate) == (7, ("a", "b"), 3)
+    assert (request.top_n_tokens, request.sampling.seed, request.prompt_logprobs) == (2, 5, True)
+    assert request.logprobs is LogprobsMode.PROCESSED
+
+
+def test_nulls_mean_absent() -> None:
+    names = (
+        "best_of",
+        "temperature",
+        "repetition_penalty",
+        "frequency_penalty",
+        "top_k",
+        "top_p",
+        "typical_p",
+    )
+    names += ("max_new_tokens", "return_full_text", "truncate", "seed", "top_n_tokens")
+    assert understand({}) == understand(dict.fromkeys(names))
+
+
+def test_the_candidates_of_best_of_differ_in_seed_and_name_only() -> None:
+    first, second = understand({"best_of": 2, "do_sample": True}).requests
+    assert first.id != second.id
+    assert {first.sampling.seed, second.sampling.seed} == {100, 101}
+    assert first.prompt == second.prompt
+
+
+@pytest.mark.parametrize(
+    ("asked", "default", "expected"),
+    [(None, True, "Hi there"), (None, False, " there"), (True, False, "Hi there"), (False, True, " there")],
+)
+def test_the_prompt_comes_first_if_asked_for_or_if_the_route_says_so(
+    sample: Any, asked: bool | None, default: bool, expected: str
+) -> None:
+    wanted = understand({"return_full_text": asked}, full_text=default)
+    output = sample.output([sample.token(727, " there", -1.0)])
+    assert tgi.to_body(wanted, [output]) == {"generated_text": expected}
+    assert tgi.to_event(wanted, output[0])["generated_text"] == expected
+
+
+def test_without_details_the_body_is_the_text_alone(sample: Any) -> None:
+    output = sample.output([sample.token(727, " there", -1.0)])
+    assert tgi.to_body(understand({}), [output]) == {"generated_text": " there"}
+
+
+def test_details_are_told_as_tgi_tells_them(sample: Any, fits: Fits) -> None:
+    tokens = [sample.token(727, " there", -1.0576172), sample.token(29892, ",", -0.5053711)]
+    body = tgi.to_body(understand({"details": True, "top_n_tokens": 2}), [sample.output(tokens, top=True)])
+    there = {"id": 727, "text": " there", "logprob": -1.0576172, "special": False}
+    comma = {"id": 29892, "text": ",", "logprob": -0.5053711, "special": False}
+    filtered = {"id": 5, "text": "x", "logprob": None, "special": False}
+    assert body == {
+        "generated_text": " there,",
+        "details": {
+            "finish_reason": "length",
+            "generated_tokens": 2,
+            "seed": None,
+            "prefill": [],
+            "tokens": [there, comma],
+            "top_tokens": [[there, filtered], [comma, filtered]],
+        },
+    }
+    assert fits("GenerateResponse", body)
+
+
+def test_top_tokens_are_left_out_unless_asked_for(sample: Any) -> None:
+    output = sample.output([sample.token(1, "a", -1.0)])
+    wanted = understand({"details": True})
+    assert "top_tokens" not in tgi.to_body(wanted, [output])["details"]
+    assert "top_tokens" not in tgi.to_event(wanted, output[0])
+
+
+def test_asking_for_the_prompts_tokens_implies_details(sample: Any, fits: Fits) -> None:
+    prompt = (sample.prompt_token(1, "<s>", None), sample.prompt_token(6324, "Hi", -3.25))
+    output = sample.output([sample.token(2, "a", -1.0)], prompt=prompt)
+    body = tgi.to_body(understand({"decoder_input_details": True}), [output])
+    assert body["details"]["prefill"] == [
+        {"id": 1, "text": "<s>", "logprob": None},
+        {"id": 6324, "text": "Hi", "logprob": -3.25},
+    ]
+    assert fits("GenerateResponse", body)
+
+
+def test_the_candidate_with_the_highest_mean_logprob_wins(sample: Any, fits: Fits) -> None:
+    unlikely = sample.output([sample.token(1, "a", -1.0), sample.token(1, "a", -3.0)], seed=1)
+    likely = sample.output([sample.token(2, "b", -1.5), sample.token(2, "b", -1.5)], seed=2)
+    short = sample.output([sample.token(3, "c", -1.75)], seed=3, reason=FinishReason.EOS)
+    outputs = tgi.winner_first([unlikely, likely, short])
+    body = tgi.to_body(understand({"best_of": 2, "do_sample": True, "details": True}), outputs)
+    assert (body["generated_text"], body["details"]["seed"]) == ("bb", 2)
+    losers = body["details"]["best_of_sequences"]
+    assert [(loser["generated_text"], loser["seed"]) for loser in losers] == [("aa", 1), ("c", 3)]
+    assert fits("GenerateResponse", body)
+
+
+def test_stream_events_have_nulls_until_the_last_one(sample: Any, fits: Fits) -> None:
+    tokens = [sample.token(727, " there", -1.0576172), sample.token(2, "</s>", -0.01, special=True)]
+    output = sample.output(tokens, reason=FinishReason.EOS)
+    events = [tgi.to_event(understand({"details": True}), event) for event in output]
+    assert events == [
+        {
+            "index": 1,
+            "token": {"id": 727, "text": " there", "logprob": -1.0576172, "special": False},
+            "generated_text": None,
+            "details": None,
+        },
+        {
+            "index": 2,
+            "token": {"id": 2, "text": "</s>", "logprob": -0.01, "special": True},
+            "generated_text": " there",
+            "details": {"finish_reason": "eos_token", "generated_tokens": 2, "seed": None, "input_length": 2},
+        },
+    ]
+    assert all(fits("StreamResponse", event) for event in events)
+
+
+def test_stream_details_are_null_unless_asked_for(sample: Any) -> None:
+    (event,) = sample.output([sample.token(1, "a", -1.0)], seed=8)
+    assert tgi.to_event(understand({}), event)["details"] is None
+
+
+def test_the_stop_sequence_stays_in_the_text(sample: Any) -> None:
+    output = sample.output([sample.token(1, "a.", -1.0)], text_before_stop="a", reason=FinishReason.STOP)
+    body = tgi.to_body(understand({"details": True}), [output])
+    assert (body["generated_text"], body["details"]["finish_reason"]) == ("a.", "stop_sequence")

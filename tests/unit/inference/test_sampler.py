@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from inference.sampler import NOT_FINITE, TorchSampler  # noqa: E402
+from inference.state import Choice, Chosen, Chunk, Sequence  # noqa: E402
+from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
+
+GREEDY = Sampling()
+PROCESSED = LogprobsMode.PROCESSED
+RAW = LogprobsMode.RAW
+
+
+def sequence(
+    sampling: Sampling = GREEDY,
+    *,
+    mode: LogprobsMode = PROCESSED,
+    top: int = 0,
+    prompt: tuple[int, ...] = (1, 2, 3),
+    prompt_logprobs: bool = False,
+) -> Sequence:
+    return Sequence(
+        CoreRequest(
+            id="",
+            prompt_ids=prompt,
+            max_new_tokens=100,
+            sampling=sampling,
+            logprobs=mode,
+            top_n_tokens=top,
+            prompt_logprobs=prompt_logprobs,
+        )
+    )
+
+
+def choose(logits: Tensor, *sequences: Sequence) -> list[Chosen]:
+    chunks = [Chunk(each, 0, each.length) for each in sequences]
+    return TorchSampler().choose(chunks, logits)
+
+
+def choice(logits: list[float], of: Sequence) -> Choice:
+    (chosen,) = choose(torch.tensor([logits]), of)
+    assert chosen.choice is not None
+    return chosen.choice
+
+
+def test_greedy_takes_the_best_and_says_how_likely_it_was() -> None:
+    found = choice([0.0, 2.0, 1.0], sequence())
+    assert found.token_id == 1
+    assert found.logprob == pytest.approx(torch.tensor([0.0, 2.0, 1.0]).log_softmax(0)[1].item())
+    assert found.top == ()
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(PROCESSED, 0.0), (RAW, -0.6931472)])
+def test_logprobs_are_of_the_raw_or_of_the_warped_scores(mode: LogprobsMode, expected: float) -> None:
+    found = choice([1.0, 1.0 - 1e-6], sequence(Sampling(sample=True, top_k=1), mode=mode))
+    assert found.logprob == pytest.approx(expected, abs=1e-5)
+
+
+def test_both_modes_in_one_batch() -> None:
+    sampling = Sampling(temperature=0.5)
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+    results = choose(logits, sequence(sampling, mode=RAW), sequence(sampling, mode=PROCESSED))
+    expected = [logits[0].log_softmax(0)[0].item(), (logits[1] * 2).log_softmax(0)[0].item()]
+    assert [result.choice.logprob for result in results if result.choice] == pytest.approx(expected)
+
+
+def test_top_tokens_are_sorted_and_ties_make_them_more() -> None:
+    found = choice([1.0, 3.0, 2.0, 2.0, 0.0], sequence(top=2))
+    logprobs = torch.tensor([1.0, 3.0, 2.0, 2.0, 0.0]).log_softmax(0)
+    assert [token for token, _ in found.top] == [1, 2, 3]
+    assert [logprob for _, logprob in found.top] == pytest.approx(logprobs[[1, 2, 3]].tolist())
+
+
+def test_top_tokens_never_hold_what_a_filter_removed() -> None:
+    found = choice([1.0, 3.0, 2.0, 0.0], sequence(Sampling(sample=True, top_k=2), top=4))
+    assert [token for token, _ in found.top] == [1, 2]
+
+
+def test_top_tokens_of_a_raw_request_hold_them() -> None:
+    found = choice([1.0, 3.0, 2.0, 0.0], sequence(Sampling(sample=True, top_k=1), mode=RAW, top=3))
+    assert [token for token, _ in found.top] == [1, 2, 0]
+
+
+def test_each_row_gets_as_many_top_tokens_as_it_asked_for() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0]] * 3)
+    results = choose(logits, sequence(top=1), sequence(), sequence(top=50))
+    assert [len(result.choice.top) for result in results if result.choice] == [1, 0, 3]
+
+
+@pytest.mark.parametrize("bad", [[nan, 0.0], [inf, 0.0], [-inf, -inf]])
+@pytest.mark.parametrize("mode", LogprobsMode)
+def test_row_without_finite_scores_fails_alone(bad: list[float], mode: LogprobsMode) -> None:
+    sampled = Sampling(sample=True, seed=1)
+    logits = torch.tensor([[1.0, 0.0], bad, [0.0, 1.0]])
+    results = choose(logits, sequence(), sequence(sampled, mode=mode), sequence())
+    assert [result.failure for result in results] == [None, NOT_FINITE, None]
+    assert [result.choice.token_id for result in results if result.choice] == [0, 1]
+
+
+def test_draws_follow_the_distribution() -> None:
+    weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    count = 4000
+    rows = [sequence(Sampling(sample=True, seed=seed)) for seed in range(count)]
+    results = choose(weights.log().expand(count, 4), *rows)
+    drawn = torch.tensor([result.choice.token_id for result in results if result.choice]).bincount(
+        minlength=4
+    )
+    chi_square = float(((drawn - weights * count) ** 2 / (weights * count)).sum())
+    assert chi_square < 16.3  # 3 degrees of freedom: more once in a thousand, and the seeds are fixed
+
+
+def test_draws_along_one_text_follow_the_distribution() -> None:
+    weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    text = sequence(Sampling(sample=True, seed=5))
+    drawn = torch.zeros(4)
+    for _ in range(99):
+        found = choice(weights.log().tolist(), text)
+        drawn[found.token_id] += 1
+        text.append(found.token_id)
+    chi_square = float(((drawn - weights * 99) ** 2 / (weights * 99)).sum())
+    assert chi_square < 16.3
+
+
+def test_a_draw_never_takes_what_a_filter_removed() -> None:
+    logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
+    rows = [sequence(Sampling(sample=True, seed=seed, top_k=3)) for seed in range(500)]
+    drawn = [result.choice.token_id for result in choose(logits, *rows) if result.choice]
+    best = logits.topk(3).indices
+    assert all(token in row for token, row in zip(drawn, best.tolist(), strict=True))
+
+
+def test_seeded_draw_is_the_same_alone_and_in_any_batch() -> None:
+    logits = torch.randn(8, 200, generator=torch.Generator().manual_seed(0))
+    rows = [sequence(Sampling(sample=True, seed=seed, temperature=1.5, top_p=0.9)) for seed in range(8)]
+    together = choose(logits, *rows)
+    backwards = choose(logits.flip(0), *reversed(rows))[::-1]
+    alone = [choose(logits[row : row + 1], rows[row])[0] for row in range(8)]
+    assert together == backwards == alone
+
+
+def test_greedy_and_sampled_rows_mix() -> None:
+    logits = torch.tensor([[0.0, 5.0, 1.0]] * 3)
+    hot = Sampling(sample=True, temperature=100.0, seed=11)
+    results = choose(logits, sequence(), sequence(hot), sequence())
+    assert [results[0].choice, results[2].choice] == [choice([0.0, 5.0, 1.0], sequence())] * 2
+    assert results[1].choice == choice([0.0, 5.0, 1.0], sequence(hot))
+
+
+def test_prompt_logprobs_are_raw_and_cover_a_pieces_next_tokens() -> None:
+    text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True)
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    expected = [logits[at].log_softmax(0)[token].item() for at, token in enumerate((0, 2, 1))]
+    (first,) = TorchSampler().choose([Chunk(text, 0, 2)], logits[:2])
+    (last,) = TorchSampler().choose([Chunk(text, 2, 4)], logits[2:])
+    assert first.choice is None
+    assert [*first.prompt_logprobs, *last.prompt_logprobs] == pytest.approx(expected)
+    assert last.choice is not None
+    assert last.choice.token_id == int(logits[3].argmax())
+
+
+def test_piece_without_rows_gets_nothing() -> None:
+    text, other = sequence(prompt=(1, 2, 3, 4)), sequence()
+    results = TorchSampler().choose([Chunk(text, 0, 2), Chunk(other, 0, 3)], torch.tensor([[0.0, 1.0]]))
+    assert results[0] == Chosen()
+    assert results[1].choice is not None

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.text.stop import StopMatcher
+
+
+def run(pieces: list[str], stops: list[str]) -> tuple[list[str], str | None]:
+    matcher = StopMatcher(stops)
+    shown = [matcher.push(piece) for piece in pieces]
+    return [*shown, matcher.flush()], matcher.matched
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """Read character by character until some stop sequence, the longest first, ends the text."""
+    for end in range(1, len(text) + 1):
+        for stop in sorted(stops, key=len, reverse=True):
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)], stop
+    return text, None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "shown", "matched"),
+    [
+        (["ab", "cd"], [], ["ab", "cd", ""], None),
+        (["ab", "STOP", "cd"], ["STOP"], ["ab", "", "", ""], "STOP"),
+        (["ab ST", "OP cd"], ["STOP"], ["ab ", "", ""], "STOP"),
+        (["abSTOPcd"], ["STOP"], ["ab", ""], "STOP"),
+        (["ab ST", "ART"], ["STOP"], ["ab ", "START", ""], None),
+        (["ab S"], ["STOP"], ["ab ", "S"], None),
+        (["aab"], ["ab"], ["a", ""], "ab"),
+        (["aa", "ab"], ["aab"], ["", "a", ""], "aab"),
+        (["a", "b", "c", "d"], ["abcd", "bc"], ["", "", "a", "", ""], "bc"),
+        (["x\n\n", "User:"], ["\nUser:"], ["x\n", "", ""], "\nUser:"),
+    ],
+)
+def test_shows_text_as_soon_as_no_stop_sequence_can_hold_it(
+    pieces: list[str], stops: list[str], shown: list[str], matched: str | None
+) -> None:
+    assert run(pieces, stops) == (shown, matched)
+
+
+few = st.text(alphabet="abc", max_size=8)
+
+
+@given(st.lists(few, max_size=8), st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4))
+def test_agrees_with_reading_character_by_character(pieces: list[str], stops: list[str]) -> None:
+    shown, matched = run(pieces, stops)
+    assert ("".join(shown), matched) == naive("".join(pieces), stops)
+
+
+@given(st.lists(few, max_size=8), st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4))
+def test_holds_back_only_what_can_still_become_a_stop_sequence(pieces: list[str], stops: list[str]) -> None:
+    matcher = StopMatcher(stops)
+    text = shown = ""
+    for piece in pieces:
+        text += piece
+        shown += matcher.push(piece)
+        held = text[len(shown) :]
+        assert matcher.matched is not None or held == "" or any(stop.startswith(held) for stop in stops)

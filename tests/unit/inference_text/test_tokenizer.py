@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from inference.config import ModelConfig
+from inference.errors import ModelUnavailable
+from inference.text.files import ModelFiles
+from inference.text.tokenizer import FastTokenizer, SlowTokenizer, TextTokenizer, load_tokenizer
+from inference.types import TextToken
+from tests.unit.inference_text import tokenizers_in_memory as made
+
+Make = Callable[[], Tokenizer]
+byte_level = cache(made.byte_level)
+llama = cache(lambda: made.sentencepiece(strips=True))
+wordpiece = cache(made.wordpiece)
+
+
+def load(directory: Path, tokenizer: Tokenizer, **tokenizer_config: object) -> TextTokenizer:
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    return load_tokenizer(ModelFiles(directory), ModelConfig())
+
+
+@given(st.text(max_size=40))
+@pytest.mark.parametrize("make", [byte_level, llama, wordpiece])
+def test_places_are_in_order_and_texts_are_their_slices(make: Make, text: str) -> None:
+    data = text.encode()
+    tokens = FastTokenizer(make()).tokenize(text, add_special_tokens=False)
+    assert [token.id for token in tokens] == make().encode(text, add_special_tokens=False).ids
+    for token in tokens:
+        assert 0 <= token.start <= token.stop <= len(data)
+        assert token.text == data[token.start : token.stop].decode("utf-8", "replace")
+    assert [token.start for token in tokens] == sorted(token.start for token in tokens)
+    assert [token.stop for token in tokens] == sorted(token.stop for token in tokens)
+
+
+@given(st.text(max_size=40))
+def test_byte_offsets_are_the_character_offsets_of_the_library(text: str) -> None:
+    tokens = FastTokenizer(byte_level()).tokenize(text, add_special_tokens=False)
+    data = text.encode()
+    characters = [(len(data[: t.start].decode()), len(data[: t.stop].decode())) for t in tokens]
+    assert characters == byte_level().encode(text, add_special_tokens=False).offsets
+
+
+def test_tokens_added_by_the_tokenizer_have_no_place() -> None:
+    first, *rest = FastTokenizer(llama()).tokenize("hé", add_special_tokens=True)
+    assert first == TextToken(0, "", 0, 0, True)
+    assert [(token.text, token.start, token.stop) for token in rest] == [
+        ("h", 0, 1),
+        ("é", 1, 3),  # its two bytes are two tokens: both show the character
+        ("é", 1, 3),
+    ]
+
+
+def test_special_tokens_written_in_the_text_have_their_place() -> None:
+    *_, last = FastTokenizer(byte_level()).tokenize("a </s>", add_special_tokens=False)
+    assert last == TextToken(1, "</s>", 2, 6, True)
+
+
+def test_a_token_that_is_part_of_a_character_has_a_text_of_its_own() -> None:
+    tokenizer = FastTokenizer(byte_level())
+    first, *_ = tokenizer.encode("€", add_special_tokens=False)
+    assert tokenizer.token_text(first) == "\ufffd"
+
+
+def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
+    tokenizer = made.byte_level()
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=64)
+    assert len(load(tmp_path, tokenizer).encode("one two three", add_special_tokens=True)) > 2
+    assert len(load(tmp_path, tokenizer).encode("a", add_special_tokens=True)) == 1
+
+
+def test_add_special_tokens_adds_what_the_post_processor_says(tmp_path: Path) -> None:
+    tokenizer = load(tmp_path, made.sentencepiece(strips=True))
+    bare = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello", add_special_tokens=True) == [0, *bare]
+
+
+@pytest.mark.parametrize(
+    ("config", "before", "after"),
+    [
+        ({}, [0], []),
+        ({"add_bos_token": True}, [0], []),
+        ({"add_bos_token": True, "add_eos_token": True}, [0], [1]),
+        ({"add_bos_token": False}, [], []),
+    ],
+)
+def test_bos_and_eos_are_added_as_the_configuration_says(
+    tmp_path: Path, config: dict[str, object], before: list[int], after: list[int]
+) -> None:
+    tokenizer = load(
+        tmp_path, made.sentencepiece(strips=True), bos_token="<s>", eos_token={"content": "</s>"}, **config
+    )
+    bare = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello", add_special_tokens=True) == [*before, *bare, *after]
+
+
+def test_special_ids_come_from_every_file(tmp_path: Path) -> None:
+    tokenizer = made.byte_level()
+    added = {"900": {"content": "<tool>", "special": True}, "901": {"content": "<plain>", "special": False}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "foo bar"}))
+    loaded = load(
+        tmp_path, tokenizer, added_tokens_decoder=added, additional_special_tokens=["日本"], eos_token="</s>"
+    )
+    (tool,) = loaded.encode("<tool>", add_special_tokens=False)
+    (plain,) = loaded.encode("<plain>", add_special_tokens=False)
+    named = {tokenizer.token_to_id("foo bar"), tokenizer.token_to_id("日本")}
+    assert loaded.special_ids == {0, 1, 2, tool} | named
+    assert plain not in loaded.special_ids
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json can't be read"):
+        load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+
+
+def test_a_directory_without_any_tokenizer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ModelUnavailable, match="has no tokenizer"):
+        load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+
+
+class Letters:
+    """A tokenizer in Python, with the interface of transformers: a letter is a token."""
+
+    all_special_ids = (0,)
+
+    def __len__(self) -> int:
+        return 128
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [*([0] if add_special_tokens else []), *text.encode("ascii")]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        return bytes(ids).decode()
+
+
+def test_a_tokenizer_in_python_knows_no_places() -> None:
+    tokenizer = SlowTokenizer(Letters())
+    assert tokenizer.tokenize("a", add_special_tokens=True) == (
+        TextToken(0, "", 0, 0, True),
+        TextToken(97, "", 0, 0, False),
+    )
+    assert "".join(map(tokenizer.stream([98]).push, b"hello")) == "hello"
+
+
+@given(st.text(max_size=30))
+def test_offsets_and_ids_are_those_of_transformers(text: str) -> None:
+    reference = transformers_tokenizer()
+    expected = reference(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = FastTokenizer(byte_level()).tokenize(text, add_special_tokens=False)
+    data = text.encode()
+    places = [(len(data[: t.start].decode()), len(data[: t.stop].decode())) for t in tokens]
+    assert [token.id for token in tokens] == expected["input_ids"]
+    assert places == expected["offset_mapping"]
+
+
+@cache
+def transformers_tokenizer() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made.byte_level())
