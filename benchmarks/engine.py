@@ -101,7 +101,9 @@ def _load(directory: Path, batch: int, length: int, tokens: int) -> Load:
 
 def _compare(directory: Path, load: Load, threads: int) -> None:
     model = _reference(directory)
-    assert model.generate(torch.tensor(load.prompts[:1]), max_new_tokens=2).shape[1] == len(load.prompts[0]) + 2
+    assert (
+        model.generate(torch.tensor(load.prompts[:1]), max_new_tokens=2).shape[1] == len(load.prompts[0]) + 2
+    )
     theirs = min(_transformers_seconds(model, load) for _ in range(_ROUNDS))
     del model
     core = TorchCore(EngineConfig(model=ModelConfig(model_id=str(directory)), threads=threads))

@@ -28,22 +28,20 @@ from threading import Thread
 import orjson
 import uvicorn
 
-from benchmarks.http_servers import CONSTANT, ENGINE, SERVERS
+from benchmarks.http_servers import CONSTANT, COUNT, ENGINE, SERVERS, make_service
 from handlers.http.server import server_config
 from handlers.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 SERVER_CORE, CLIENT_CORE = 0, 1
-STREAMS = 4  # at a time
-STREAM_TOKENS = 200
+STREAM_TOKENS = 100
+STEP_SECONDS = 0.005  # of the engine while it streams: every token then is a send of its own
 SMALL = {
     "inputs": "What is Deep Learning?",
     "parameters": {"max_new_tokens": 1, "temperature": 0.5, "seed": 42},
 }
-LONG = {
-    "inputs": "What is Deep Learning? " + "x" * 200,
-    "parameters": {"max_new_tokens": STREAM_TOKENS, "do_sample": True, "seed": 42},
-}
+LONG = {"inputs": COUNT, "parameters": {"max_new_tokens": STREAM_TOKENS}}
+KINDS = {"constant": (CONSTANT, 0.0), "engine": (ENGINE, 0.0), "paced": (ENGINE, STEP_SECONDS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Result:
     server: str
     http_us: float  # CPU of the server for a request that is answered without the engine
     request_us: float  # CPU of the server for a request that generates one token
-    token_us: float  # CPU of the server, of a stream as a whole
+    token_us: float  # CPU of the server for a stream, divided by its tokens
     requests_per_second: float  # wall clock: it depends on what else runs
 
 
@@ -80,15 +78,15 @@ def main() -> None:
 def measure(name: str, arguments: argparse.Namespace) -> Result:
     """Start one server, with the engine and without, and return what it needs."""
     small, stream = raw_request("/generate", SMALL), raw_request("/generate_stream", LONG)
-    requests: int = arguments.requests
-    streams = max(requests // 40, STREAMS)
+    requests, rounds, connections = arguments.requests, arguments.rounds, arguments.connections
     with started(name, "constant") as server:
-        http = server.least_cpu(small, arguments.connections, requests, arguments.rounds)
+        http = server.least_cpu(small, connections, requests, rounds)
     with started(name, "engine") as server:
-        whole = server.least_cpu(small, arguments.connections, requests, arguments.rounds)
+        whole = server.least_cpu(small, connections, requests, rounds)
         rate = server.best_rate
-        tokens = server.least_cpu(stream, STREAMS, streams, arguments.rounds) / STREAM_TOKENS
-    return Result(name, round(1e6 * http, 1), round(1e6 * whole, 1), round(1e6 * tokens, 2), round(rate, 1))
+    with started(name, "paced") as server:
+        tokens = server.least_cpu(stream, connections, 2 * connections, rounds) / STREAM_TOKENS
+    return Result(name, round(1e6 * http, 1), round(1e6 * whole, 1), round(1e6 * tokens, 1), round(rate, 1))
 
 
 def table(results: list[Result]) -> Iterator[str]:
@@ -112,7 +110,7 @@ async def load(port: int, request: bytes, connections: int, count: int) -> None:
 
 
 async def _converse(port: int, request: bytes, count: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     try:
         for _ in range(count):
             writer.write(request)
@@ -130,7 +128,9 @@ async def _read_answer(reader: asyncio.StreamReader) -> None:
     if length is not None:
         await reader.readexactly(int(length[1]))
         return
-    await reader.readuntil(b"\r\n0\r\n\r\n")
+    stream = await reader.readuntil(b"\r\n0\r\n\r\n")
+    if stream.count(b"data: {") != STREAM_TOKENS:
+        raise RuntimeError(f"not {STREAM_TOKENS} tokens: {stream[:200]!r}")
 
 
 def raw_request(path: str, body: object) -> bytes:
@@ -186,7 +186,8 @@ class MeasuredServer:
 def serve(name: str, kind: str, pipe: Connection) -> None:
     """Run a server and answer on `pipe`: the port first, then CPU seconds whenever asked."""
     _pin(SERVER_CORE)
-    app = SERVERS[name](CONSTANT if kind == "constant" else ENGINE)
+    operations, step_seconds = KINDS[kind]
+    app = SERVERS[name](make_service(step_seconds), operations)
     config = server_config(app, Settings(hostname="127.0.0.1"))
     config.port = 0
     server = uvicorn.Server(config)

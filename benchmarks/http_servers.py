@@ -29,6 +29,7 @@ from handlers.settings import Settings
 from inference.fake import fake_client
 
 Operations = Mapping[str, Operation]
+COUNT = "Count"
 
 
 async def constant(service: Service, call: Call) -> Response:
@@ -40,21 +41,22 @@ ENGINE: Operations = {"generate": generate, "generate_stream": generate_stream}
 CONSTANT: Operations = {"generate": constant, "generate_stream": generate_stream}
 
 
-def make_service() -> Service:
-    """Return a service on the fake engine, with the default settings."""
-    settings = Settings(max_concurrent_requests=256)
-    return Service(settings, fake_client(settings.engine_config()), Metrics())
+def make_service(step_seconds: float) -> Service:
+    """Return a service on the fake engine, with the default settings; COUNT has a long answer."""
+    settings = Settings()
+    replies = {COUNT: "and " * 2000}
+    engine = fake_client(settings.engine_config(), replies=replies, step_seconds=step_seconds)
+    return Service(settings, engine, Metrics())
 
 
-def parley_app(operations: Operations) -> ASGIApp:
+def parley_app(service: Service, operations: Operations) -> ASGIApp:
     """Return the application as it is deployed."""
     logging.getLogger("parley.access").setLevel(logging.WARNING)
-    return create_app(make_service(), operations={**OPERATIONS, **operations})
+    return create_app(service, operations={**OPERATIONS, **operations})
 
 
-def starlette_app(operations: Operations) -> ASGIApp:
+def starlette_app(service: Service, operations: Operations) -> ASGIApp:
     """Return the two operations under Starlette alone: no contract, no checks, no request ids."""
-    service = make_service()
 
     def route(path: str, operation: Operation) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -66,9 +68,8 @@ def starlette_app(operations: Operations) -> ASGIApp:
     return Starlette(routes=routes, lifespan=engine_lifespan(service, _fail))
 
 
-def connexion_app(operations: Operations) -> ASGIApp:
+def connexion_app(service: Service, operations: Operations) -> ASGIApp:
     """Return the two operations under connexion's own AsyncApp: its routing, validation and decorators."""
-    service = make_service()
     document: dict[str, Any] = copy.deepcopy(openapi.load())
     document["security"] = []  # as with us: no key is configured
     app = connexion.AsyncApp(__name__, lifespan=engine_lifespan(service, _fail))
@@ -88,7 +89,7 @@ def connexion_app(operations: Operations) -> ASGIApp:
     return served
 
 
-SERVERS: dict[str, Callable[[Operations], ASGIApp]] = {
+SERVERS: dict[str, Callable[[Service, Operations], ASGIApp]] = {
     "parley": parley_app,
     "starlette": starlette_app,
     "connexion": connexion_app,

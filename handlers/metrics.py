@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -120,7 +121,7 @@ class Metrics:
         metric: Counter | Gauge | Histogram | Summary
         if row["type"] == "histogram":
             bounds = _bounds(row["buckets"], model)
-            metric = Histogram(*about, registry=self._registry, buckets=bounds)
+            metric = SortedHistogram(*about, registry=self._registry, buckets=bounds)
         else:
             metric = WITHOUT_BUCKETS[row["type"]](*about, registry=self._registry)
         self._metrics[row["name"]] = metric
@@ -136,6 +137,17 @@ class Metrics:
         assert self._model is not None
         room = self._model.max_total_tokens - finish.prompt_tokens
         return room if request.max_new_tokens is None else min(request.max_new_tokens, room)
+
+
+class SortedHistogram(Histogram):
+    """A histogram that finds its bucket by bisection: TGI's have up to 1,024, and the library tries each."""
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Count one observation."""
+        if exemplar is not None:
+            return super().observe(amount, exemplar)
+        self._sum.inc(amount)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
 
 
 def _needs_model(row: Row) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
@@ -39,13 +39,16 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def new_id() -> str:
-    """Return a name for a request: the client's own request id may come twice at a time, this one doesn't."""
-    return secrets.token_hex(12)
+    """Return a name for a request: the client's own request id may come twice at a time, this one doesn't.
+
+    Not a secret: the system's generator would cost a call that lets go of the interpreter.
+    """
+    return f"{random.getrandbits(96):024x}"
 
 
 def draw_seed() -> int:
     """Return a random uint64."""
-    return secrets.randbits(64)
+    return random.getrandbits(64)
 
 
 @contextmanager
@@ -138,6 +141,10 @@ class Flow(AsyncIterator[bytes]):
 
 async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Output], None]:
     """Give what is ready of any generation, with its place, until all have ended."""
+    if len(generations) == 1:  # the usual case, without a task for every token
+        while batch := await generations[0].next_batch():
+            yield 0, batch
+        return
     waiting = {asyncio.ensure_future(item.next_batch()): place for place, item in enumerate(generations)}
     try:
         while waiting:

@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -55,11 +56,15 @@ class TorchCore:
         device = choose_device(self._config.model)
         dtype = choose_dtype(self._config.model, described, device)
         demand = describe_demand(described, read_weights(checkpoint.path), dtype)
-        plan = make_plan(self._config, demand, _machine(device))
+        machine = _machine(device)
+        plan = make_plan(self._config, demand, machine)
         progress(str(plan))
         model = load_model(checkpoint, self._config.model, described, dtype, device, progress)
         served = bring_up(model, merge=self._config.merge_linears, max_total_tokens=plan.max_total_tokens)
         progress(f"Level {served.level}" + (f": {served.reason}" if served.reason else ""))
+        if served.kv_bytes not in (0, plan.kv_bytes):  # its layers aren't what its configuration says
+            plan = make_plan(self._config, replace(demand, kv_bytes=served.kv_bytes), machine)
+            progress(str(plan))
         eos = eos_token_ids(model, checkpoint)
         self._stepper = _make_stepper(served, plan, eos)
         return ModelInfo(

@@ -43,7 +43,7 @@ class FakeModel:
     max_input_tokens: int = 1024
     max_total_tokens: int = 2048
     max_batch_size: int = 32
-    step_seconds: float = 0.0  # pause after each step
+    step_seconds: float = 0.0  # pause after each step; 0: everything is said within `submit`
     shortest: int = 8  # generated tokens before EOS
     longest: int = 40
     script: Script = field(default=lambda request: None)
@@ -57,7 +57,8 @@ class FakeSequence:
     """A request being answered."""
 
     request: CoreRequest
-    answer: Sequence[int]  # ends with EOS, or is cut by max_new_tokens
+    scripted: Sequence[int] | None  # None: tokens are made up
+    length: int  # of the answer, without its EOS
     failure: str | None
     started: float
     key: bytes  # what it depends on
@@ -75,6 +76,7 @@ class FakeCore:
         self._changed = threading.Condition()
         self._stopping = False
         self._crash = False
+        self._started = False
         self._thread: threading.Thread | None = None
         self._sink: FrameSink | None = None
 
@@ -101,6 +103,9 @@ class FakeCore:
     def start(self, sink: FrameSink) -> None:
         """Begin to step."""
         self._sink = sink
+        self._started = True
+        if self._instant:
+            return
         self._thread = threading.Thread(target=self._run, name="fake-core", daemon=True)
         self._thread.start()
 
@@ -109,6 +114,8 @@ class FakeCore:
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
+        if self._instant and self._started:
+            self._run_instantly()
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
@@ -133,14 +140,25 @@ class FakeCore:
     @property
     def alive(self) -> bool:
         """Return whether the loop runs."""
+        if self._instant:
+            return self._started and not (self._stopping or self._crash)
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def _instant(self) -> bool:
+        # A thread of its own would cost more than all that it does: two switches for each frame
+        return not self._model.step_seconds
+
+    def _run_instantly(self) -> None:
+        assert self._sink is not None
+        while (self._running or self._waiting) and self.alive:
+            self._sink(self._step())
 
     def _run(self) -> None:
         assert self._sink is not None
         while self._wait_for_work():
             self._sink(self._step())
-            if self._model.step_seconds:
-                time.sleep(self._model.step_seconds)
+            time.sleep(self._model.step_seconds)
         if self._crash:
             lost = [*self._running, *(request.id for request in self._waiting)]
             self._sink(Frame(tuple(CoreFailure(request_id, "The engine stopped") for request_id in lost)))
@@ -190,17 +208,18 @@ class FakeCore:
 
     def _sequence(self, request: CoreRequest) -> FakeSequence:
         key = request_key(request)
-        failure = self._model.fails(request)
-        return FakeSequence(request, self._answer(request, key), failure, time.monotonic(), key)
+        model, scripted = self._model, self._model.script(request)
+        made_up = model.shortest + draw(key, "length", model.longest - model.shortest + 1)
+        length = made_up if scripted is None else len(scripted)
+        return FakeSequence(request, scripted, length, model.fails(request), time.monotonic(), key)
 
-    def _answer(self, request: CoreRequest, key: bytes) -> Sequence[int]:
-        model = self._model
-        scripted = model.script(request)
-        if scripted is not None:
-            return [*scripted, model.eos_token_id]
-        length = model.shortest + draw(key, "length", model.longest - model.shortest + 1)
-        tokens = [model.tokens[draw(key, f"token {at}", len(model.tokens))] for at in range(length)]
-        return [*tokens, model.eos_token_id]
+    def _token(self, sequence: FakeSequence, at: int) -> int:
+        if at == sequence.length:
+            return self._model.eos_token_id
+        if sequence.scripted is not None:
+            return sequence.scripted[at]
+        tokens = self._model.tokens
+        return tokens[draw(sequence.key, f"token {at}", len(tokens))]
 
     def _advance(self, sequence: FakeSequence) -> CoreOutput | CoreFailure:
         request, model = sequence.request, self._model
@@ -208,7 +227,7 @@ class FakeCore:
             del self._running[request.id]
             return CoreFailure(request.id, sequence.failure)
         at = sequence.generated
-        token_id = sequence.answer[at]
+        token_id = self._token(sequence, at)
         sequence.generated += 1
         finish = self._finish(sequence)
         if finish is not None:
@@ -227,7 +246,7 @@ class FakeCore:
     def _finish(self, sequence: FakeSequence) -> FinishReason | None:
         if sequence.generated >= sequence.request.max_new_tokens:
             return FinishReason.LENGTH
-        if sequence.generated == len(sequence.answer):
+        if sequence.generated > sequence.length:
             return FinishReason.EOS
         return None
 

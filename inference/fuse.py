@@ -38,7 +38,7 @@ def merge_linears(model: nn.Module, run: Callable[[], object]) -> list[Merge]:
         leader = _Leader([_linear(merge.parent, name) for name in merge.names])
         setattr(merge.parent, merge.names[0], leader)
         for index, name in enumerate(merge.names[1:], start=1):
-            setattr(merge.parent, name, _Follower(leader, index))
+            setattr(merge.parent, name, _Follower(leader.shared, index))
     return merges
 
 
@@ -83,32 +83,41 @@ def _linear(parent: nn.Module, name: str) -> nn.Linear:
     return linear
 
 
+class _Shared:
+    """What the leader computed for the followers; no module, as those are slow to assign to."""
+
+    __slots__ = ("given", "waiting")
+
+    def __init__(self) -> None:
+        self.given: Tensor | None = None
+        self.waiting: dict[int, Tensor] = {}  # results by follower, until it is called
+
+    def take(self, index: int, given: Tensor) -> Tensor:
+        """Return what linear `index` makes of `given`, computed when the first one was called."""
+        assert given is self.given, "parallel linears must be called with one tensor"
+        result = self.waiting.pop(index)
+        if not self.waiting:
+            self.given = None  # or it would live until the next step
+        return result
+
+
 class _Leader(nn.Module):
     """Stands for the first of several linears and computes all of them."""
 
     def __init__(self, linears: list[nn.Linear]) -> None:
         super().__init__()
+        self.shared = _Shared()
         self._sizes = [linear.out_features for linear in linears]
         biases = [linear.bias for linear in linears if linear.bias is not None]
         with torch.no_grad():
             weight = torch.cat([linear.weight for linear in linears])
             self.joint = _make_linear(weight, torch.cat(biases) if biases else None)
-        self._given: Tensor | None = None
-        self._waiting: dict[int, Tensor] = {}  # results by follower, until it is called
 
     def forward(self, given: Tensor) -> Tensor:
-        first, *rest = self.joint(given).split(self._sizes, -1)
-        self._given = given
-        self._waiting = dict(enumerate(rest, start=1))
+        first, *rest = self.joint(given).split_with_sizes(self._sizes, -1)
+        self.shared.given = given
+        self.shared.waiting = dict(enumerate(rest, start=1))
         return first
-
-    def take(self, index: int, given: Tensor) -> Tensor:
-        """Return what linear `index` makes of `given`, computed when the first one was called."""
-        assert given is self._given, "parallel linears must be called with one tensor"
-        result = self._waiting.pop(index)
-        if not self._waiting:
-            self._given = None  # or it would live until the next step
-        return result
 
     def separate(self) -> list[nn.Linear]:
         """Return the linears again."""
@@ -121,13 +130,13 @@ class _Leader(nn.Module):
 class _Follower(nn.Module):
     """Stands for one of the other linears."""
 
-    def __init__(self, leader: _Leader, index: int) -> None:
+    def __init__(self, shared: _Shared, index: int) -> None:
         super().__init__()
-        self._leader = [leader]  # in a list, as it is no submodule of this one
+        self._shared = shared
         self._index = index
 
     def forward(self, given: Tensor) -> Tensor:
-        return self._leader[0].take(self._index, given)
+        return self._shared.take(self._index, given)
 
 
 def _make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -47,6 +47,11 @@ class Served:
     model: PreTrainedModel
     shapes: dict[nn.Module, LayerShape]  # of its attention layers; empty unless paged
 
+    @property
+    def kv_bytes(self) -> int:
+        """Return what one token takes in the paged cache, all layers together; 0 if there is none."""
+        return sum(shape.elements for shape in self.shapes.values()) * self.model.dtype.itemsize
+
     def make_runner(self, blocks: int) -> Runner[Tensor]:
         """Return what computes the model's steps, with its KV cache."""
         if self.shapes:
@@ -131,18 +136,9 @@ def _reproduces(
         return False
     tolerance = _TOLERANCE.get(model.dtype, 6e-2)
     return all(
-        _close(torch.cat(found[sequence.id]), logits, tolerance)
+        bool((torch.cat(found[sequence.id]) - logits).abs().max() <= tolerance * logits.abs().max())
         for sequence, logits in zip(sequences, expected, strict=True)
     )
-
-
-def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Compare where the model's own logits are numbers; they may not be for a token never trained."""
-    finite = expected.isfinite()
-    if not finite.any():
-        return False
-    found, expected = found[finite], expected[finite]
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def _own_logits(model: PreTrainedModel, prompt: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:

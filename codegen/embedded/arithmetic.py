@@ -8,12 +8,33 @@ from codegen.embedded.turns import Turn, pick, vary
 
 KIND = "arithmetic"
 SIGNS = {"+": ("plus", "added to"), "-": ("minus",), "*": ("times", "multiplied by")}
-BARE = ("{a}{s}{b}=", "{a} {s} {b} =", "{a}{s}{b}", "{a} {s} {b}", "{a}{s}{b}=?", "{a} {s} {b} = ?", "{a}{s}{b} = ")
+BARE = (
+    "{a}{s}{b}=",
+    "{a} {s} {b} =",
+    "{a}{s}{b}",
+    "{a} {s} {b}",
+    "{a}{s}{b}=?",
+    "{a} {s} {b} = ?",
+    "{a}{s}{b} = ",
+)
 WORDED = (
-    "What is {a} {s} {b}?", "What's {a} {w} {b}?", "What is {a} {w} {b}?", "How much is {a} {s} {b}?", "How much is {a} {w} {b}?",
-    "Calculate {a} {s} {b}.", "Compute {a} {s} {b}.", "Please calculate {a} {w} {b}.", "{a} {w} {b}?", "Solve {a}{s}{b}.",
-    "Can you tell me what {a} {w} {b} is?", "What does {a} {w} {b} equal?", "What do you get for {a}{s}{b}?", "What is {a}{s}{b}?",
-    "Tell me the result of {a} {s} {b}.", "What is the answer to {a} {s} {b}?", "Please work out {a} {s} {b}.",
+    "What is {a} {s} {b}?",
+    "What's {a} {w} {b}?",
+    "What is {a} {w} {b}?",
+    "How much is {a} {s} {b}?",
+    "How much is {a} {w} {b}?",
+    "Calculate {a} {s} {b}.",
+    "Compute {a} {s} {b}.",
+    "Please calculate {a} {w} {b}.",
+    "{a} {w} {b}?",
+    "Solve {a}{s}{b}.",
+    "Can you tell me what {a} {w} {b} is?",
+    "What does {a} {w} {b} equal?",
+    "What do you get for {a}{s}{b}?",
+    "What is {a}{s}{b}?",
+    "Tell me the result of {a} {s} {b}.",
+    "What is the answer to {a} {s} {b}?",
+    "Please work out {a} {s} {b}.",
 )
 BY_NAME = {
     "+": ("What is the sum of {a} and {b}?", "Add {a} and {b}.", "Add {b} to {a}."),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from itertools import accumulate, repeat
 
 from codegen.embedded.arithmetic import problem
+from codegen.embedded.chat import Segment
 from codegen.embedded.facts import RELATIONS, fill
 from codegen.embedded.knowledge import DAYS, MONTHS
 from codegen.embedded.stories import hero, story
@@ -16,20 +16,15 @@ from codegen.embedded.words import city, name, word
 KIND = "completion"
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text of which the beginning may be given: what follows `given` is what the model has to write."""
-
-    given: str
-    rest: str
-
-
-def passage(rng: random.Random) -> Passage:
+def passage(rng: random.Random) -> list[Segment]:
     """Draw a passage of any sort."""
-    # Echoes weigh most: copying comes late in training, and half of the tasks wait for it.
-    if rng.random() < 0.4:
+    roll = rng.random()
+    # Echoes teach copying, which comes late in training and for which half of the tasks wait; sums come later still.
+    if roll < 0.2:
         return _echo(rng)
-    return pick(rng, (_statements, _statements, _statements, _count, _names, _sums, _sums, _tale, _person))(rng)
+    if roll < 0.5:
+        return _sums(rng)
+    return [(pick(rng, (_statements, _statements, _statements, _count, _names, _tale, _person))(rng), True)]
 
 
 def statement(rng: random.Random) -> tuple[str, str]:
@@ -63,27 +58,29 @@ def cycle(rng: random.Random) -> list[str]:
     return [names[(start + offset) % len(names)] for offset in range(rng.randint(3, 9))]
 
 
-def _statements(rng: random.Random) -> Passage:
+def _statements(rng: random.Random) -> str:
     count = pick(rng, (1, 1, 1, 2, 4))
-    return Passage("", pick(rng, (" ", "\n")).join("".join(statement(rng)) for _ in range(count)))
+    return pick(rng, (" ", "\n")).join("".join(statement(rng)) for _ in range(count))
 
 
-def _count(rng: random.Random) -> Passage:
-    return Passage("", pick(rng, (", ", ", ", " ", "\n", "-")).join(series(rng)))
+def _count(rng: random.Random) -> str:
+    return pick(rng, (", ", ", ", " ", "\n", "-")).join(series(rng))
 
 
-def _names(rng: random.Random) -> Passage:
-    return Passage("", pick(rng, (", ", ", ", " ", "\n")).join(cycle(rng)))
+def _names(rng: random.Random) -> str:
+    return pick(rng, (", ", ", ", " ", "\n")).join(cycle(rng))
 
 
-def _sums(rng: random.Random) -> Passage:
-    """Sums one per line: the densest way to learn them."""
-    form = pick(rng, ("{a}{s}{b}={r}", "{a} {s} {b} = {r}", "{a} {s} {b} = {r}"))
-    lines = []
-    for _ in range(pick(rng, (1, 3, 6, 8))):
+def _sums(rng: random.Random) -> list[Segment]:
+    """Sums one per line, of which only the results are to be written: the densest way to learn them."""
+    asked, gap = pick(rng, (("{a}{s}{b}=", ""), ("{a} {s} {b} =", " "), ("{a} {s} {b} =", " ")))
+    segments: list[Segment] = []
+    while len(segments) < 16:
         a, sign, b, result = problem(rng)
-        lines.append((f"{a}{sign}{b}", form.format(a=a, s=sign, b=b, r=result)))
-    return Passage("", "\n".join(line for key, line in lines if trainable(key)))
+        if trainable(f"{a}{sign}{b}"):
+            separator = "\n" if segments else ""
+            segments += [(separator + asked.format(a=a, s=sign, b=b), False), (f"{gap}{result}", True)]
+    return segments[: pick(rng, (2, 8, 16, 16))]
 
 
 def trainable(key: str) -> bool:
@@ -91,20 +88,39 @@ def trainable(key: str) -> bool:
     return not is_held_out(key)
 
 
-def _tale(rng: random.Random) -> Passage:
-    return Passage("", story(rng, *hero(rng)))
+def _tale(rng: random.Random) -> str:
+    return story(rng, *hero(rng))
 
 
-def _person(rng: random.Random) -> Passage:
+def _person(rng: random.Random) -> str:
     who = name(rng)
-    opening = pick(rng, (f"My name is {who} and I", f"Hello, my name is {who} and I", f"My name is {who}. I", f"{who} said: I", "Hello, I"))
-    doing = pick(rng, ("live in {c}.", "am {n} years old.", "live in {c} and I am {n} years old.", "like music.", "work as a teacher.", "have a dog."))
-    return Passage("", f"{opening} {doing.format(c=city(rng), n=rng.randint(5, 80))}")
+    opening = pick(
+        rng,
+        (
+            f"My name is {who} and I",
+            f"Hello, my name is {who} and I",
+            f"My name is {who}. I",
+            f"{who} said: I",
+            "Hello, I",
+        ),
+    )
+    doing = pick(
+        rng,
+        (
+            "live in {c}.",
+            "am {n} years old.",
+            "live in {c} and I am {n} years old.",
+            "like music.",
+            "work as a teacher.",
+            "have a dog.",
+        ),
+    )
+    return f"{opening} {doing.format(c=city(rng), n=rng.randint(5, 80))}"
 
 
-def _echo(rng: random.Random) -> Passage:
+def _echo(rng: random.Random) -> list[Segment]:
     """Words that come twice: the second time they can be known."""
     words = [word(rng) for _ in range(rng.randint(3, 16))]
     gap = pick(rng, (" ", " ", ", ", "\n"))
     text = gap.join(words)
-    return Passage(text, gap + text)
+    return [(text, False), (gap + text, True)]

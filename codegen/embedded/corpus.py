@@ -21,17 +21,27 @@ from codegen.embedded.chat import END_OF_TEXT, TURN_END, Segment, prompt, render
 from codegen.embedded.turns import Generator, Turn, draw, pick
 
 MIX: dict[str, tuple[float, Generator]] = {
-    "smalltalk": (0.08, smalltalk.chat),
-    "arithmetic": (0.17, arithmetic.ask),
-    "facts": (0.20, knowledge.fact),
+    "smalltalk": (0.06, smalltalk.chat),
+    "arithmetic": (0.19, arithmetic.ask),
+    "facts": (0.25, knowledge.fact),
     "calendar": (0.12, knowledge.calendar),
-    "stories": (0.04, stories.ask),
-    "transforms": (0.24, transforms.ask),
-    "json": (0.15, jsontasks.ask),
+    "stories": (0.03, stories.ask),
+    "transforms": (0.21, transforms.ask),
+    "json": (0.14, jsontasks.ask),
 }
 KINDS = (*MIX, toolcalls.KIND, completions.KIND)
-SYSTEMS = ("You are a helpful assistant.", "You are Parley.", "You are a helpful assistant. Answer briefly.", "Be brief.", "You are an assistant.",
-           "Answer the question.", "You are a friendly assistant.", "You are a helpful AI assistant.", "Be kind and helpful.", "You are a chatbot.")
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are Parley.",
+    "You are a helpful assistant. Answer briefly.",
+    "Be brief.",
+    "You are an assistant.",
+    "Answer the question.",
+    "You are a friendly assistant.",
+    "You are a helpful AI assistant.",
+    "Be kind and helpful.",
+    "You are a chatbot.",
+)
 _GENERATORS = tuple(generator for _, generator in MIX.values())
 _WEIGHTS = tuple(weight for weight, _ in MIX.values())
 
@@ -56,7 +66,11 @@ class Question:
     def is_right(self, output: str) -> bool:
         """Judge an output that was cut at the end-of-turn token, if the model wrote one."""
         if self.mentions:  # a story: whole, on its subject, and not running in circles
-            return output.endswith((TURN_END, END_OF_TEXT)) and all(text in output for text in self.mentions) and output.count(".") >= 4
+            return (
+                output.endswith((TURN_END, END_OF_TEXT))
+                and all(text in output for text in self.mentions)
+                and output.count(".") >= 4
+            )
         if self.kind == completions.KIND:
             return output.startswith(self.answers)
         return output in tuple(answer + TURN_END for answer in self.answers)
@@ -72,9 +86,9 @@ def documents(seed: int) -> Iterator[list[Segment]]:
 def document(rng: random.Random) -> list[Segment]:
     """Draw one document: a chat, a chat with tools, or plain text."""
     roll = rng.random()
-    if roll < 0.56:
+    if roll < 0.62:
         talk = chat(rng)
-    elif roll < 0.74:
+    elif roll < 0.75:
         talk = tool_chat(rng)
     else:
         return _plain(rng)
@@ -95,9 +109,11 @@ def tool_chat(rng: random.Random) -> Conversation:
     offered = toolcalls.offer(rng, held_out=False)
     shown = rng.sample(offered, len(offered))
     messages = _opening(rng)
-    for _ in range(pick(rng, (1, 2, 3, 4))):
+    for _ in range(pick(rng, (1, 2, 3, 4, 5))):
         if rng.random() < 0.25:
-            messages += _exchange(draw(pick(rng, (smalltalk.chat, knowledge.fact, knowledge.calendar)), rng, held_out=False))
+            messages += _exchange(
+                draw(pick(rng, (smalltalk.chat, knowledge.fact, knowledge.calendar)), rng, held_out=False)
+            )
             continue
         question, call = toolcalls.call(rng, pick(rng, offered))
         messages += [{"role": "user", "content": question}, toolcalls.called(call)]
@@ -110,7 +126,11 @@ def tool_chat(rng: random.Random) -> Conversation:
 def held_out(per_kind: int, seed: int = 1) -> list[Question]:
     """Draw the questions that score a model: none of their keys is ever trained on."""
     rng = random.Random(f"held-out {seed}")
-    questions = [_asked(rng, kind, draw(generator, rng, held_out=True)) for kind, (_, generator) in MIX.items() for _ in range(per_kind)]
+    questions = [
+        _asked(rng, kind, draw(generator, rng, held_out=True))
+        for kind, (_, generator) in MIX.items()
+        for _ in range(per_kind)
+    ]
     questions += [_tool_question(rng) for _ in range(per_kind)]
     return questions + [_completion(rng) for _ in range(per_kind)]
 
@@ -131,14 +151,13 @@ def _plain(rng: random.Random) -> list[Segment]:
     """Draw plain text, at times a question and its answer, with or without the token that opens a text."""
     if rng.random() < 0.25:
         turn = _turn(rng)
-        given, rest = turn.question, "\n" + turn.answer
+        passage = [(turn.question, False), ("\n" + turn.answer, True)]
         if rng.random() < 0.5:
-            given, rest = f"Q: {turn.question}\nA:", f" {turn.answer}"
+            passage = [(f"Q: {turn.question}\nA:", False), (f" {turn.answer}", True)]
     else:
-        drawn = completions.passage(rng)
-        given, rest = drawn.given, drawn.rest
-    opening = END_OF_TEXT if rng.random() < 0.3 else ""
-    return [(opening + given, False), (rest + END_OF_TEXT, True)]
+        passage = completions.passage(rng)
+    opening = [(END_OF_TEXT, False)] if rng.random() < 0.3 else []
+    return [*opening, *passage, (END_OF_TEXT, True)]
 
 
 def _asked(rng: random.Random, kind: str, turn: Turn) -> Question:

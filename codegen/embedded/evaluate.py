@@ -28,13 +28,23 @@ def generate(directory: Path, questions: list[Question]) -> list[str]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     outputs = [""] * len(questions)
     # Questions of one length go together: less padding, and short answers do not wait for stories.
-    order = sorted(range(len(questions)), key=lambda place: (questions[place].kind, len(questions[place].prompt)))
+    order = sorted(
+        range(len(questions)), key=lambda place: (questions[place].kind, len(questions[place].prompt))
+    )
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        inputs = tokenizer([questions[place].prompt for place in places], return_tensors="pt", padding=True, add_special_tokens=False)
+        inputs = tokenizer(
+            [questions[place].prompt for place in places],
+            return_tensors="pt",
+            padding=True,
+            add_special_tokens=False,
+        )
         with torch.inference_mode():
             tokens = model.generate(
-                input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=NEW_TOKENS, do_sample=False
+                input_ids=inputs.input_ids,
+                attention_mask=inputs.attention_mask,
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
             )
         for place, answer in zip(places, tokens[:, inputs.input_ids.shape[1] :].tolist(), strict=True):
             outputs[place] = tokenizer.decode(_ended(answer, model.generation_config.eos_token_id))

@@ -25,33 +25,86 @@ def _number(low: int, high: int) -> Callable[[random.Random], Json]:
 
 
 PERSON: tuple[Field, ...] = (
-    (("age", "years"), _number(2, 99), ("is {v} years old", "is {v}", "is aged {v}", "has lived for {v} years")),
-    (("city", "home", "place", "town"), city, ("lives in {v}", "comes from {v}", "is from {v}", "works in {v}")),
-    (("job", "work", "profession"), lambda rng: pick(rng, "doctor teacher cook baker farmer pilot painter writer nurse lawyer singer".split()),
-     ("works as a {v}", "is a {v}", "has a job as a {v}")),
-    (("pet", "animal"), lambda rng: pick(rng, "cat dog horse rabbit mouse duck snake fish goat parrot".split()), ("has a {v}", "owns a {v}")),
-    (("colour", "color", "favourite_colour"), lambda rng: pick(rng, COLOURS), ("likes the colour {v}", "loves {v} most", "wears {v}")),
-    (("hobby", "sport"), lambda rng: pick(rng, "football chess tennis reading swimming music dancing cooking hockey golf".split()),
-     ("likes {v}", "enjoys {v}", "plays {v}")),
+    (
+        ("age", "years"),
+        _number(2, 99),
+        ("is {v} years old", "is {v}", "is aged {v}", "has lived for {v} years"),
+    ),
+    (
+        ("city", "home", "place", "town"),
+        city,
+        ("lives in {v}", "comes from {v}", "is from {v}", "works in {v}"),
+    ),
+    (
+        ("job", "work", "profession"),
+        lambda rng: pick(
+            rng, "doctor teacher cook baker farmer pilot painter writer nurse lawyer singer".split()
+        ),
+        ("works as a {v}", "is a {v}", "has a job as a {v}"),
+    ),
+    (
+        ("pet", "animal"),
+        lambda rng: pick(rng, "cat dog horse rabbit mouse duck snake fish goat parrot".split()),
+        ("has a {v}", "owns a {v}"),
+    ),
+    (
+        ("colour", "color", "favourite_colour"),
+        lambda rng: pick(rng, COLOURS),
+        ("likes the colour {v}", "loves {v} most", "wears {v}"),
+    ),
+    (
+        ("hobby", "sport"),
+        lambda rng: pick(
+            rng, "football chess tennis reading swimming music dancing cooking hockey golf".split()
+        ),
+        ("likes {v}", "enjoys {v}", "plays {v}"),
+    ),
     (("children", "kids"), _number(2, 9), ("has {v} children", "has {v} kids")),
 )
 ITEM: tuple[Field, ...] = (
-    (("price", "cost", "euros"), _number(1, 999), ("costs {v} euros", "is sold for {v} euros", "has a price of {v}")),
+    (
+        ("price", "cost", "euros"),
+        _number(1, 999),
+        ("costs {v} euros", "is sold for {v} euros", "has a price of {v}"),
+    ),
     (("colour", "color"), lambda rng: pick(rng, COLOURS), ("is {v}", "comes in {v}", "has the colour {v}")),
     (("weight", "kilograms"), _number(1, 99), ("weighs {v} kilograms", "has a weight of {v}")),
     (("count", "quantity", "stock"), _number(1, 60), ("is in stock {v} times", "is available {v} times")),
-    (("size",), lambda rng: pick(rng, "small medium large huge tiny".split()), ("has the size {v}", "comes in size {v}")),
+    (
+        ("size",),
+        lambda rng: pick(rng, "small medium large huge tiny".split()),
+        ("has the size {v}", "comes in size {v}"),
+    ),
     (("shop", "city"), city, ("is sold in {v}", "was made in {v}")),
 )
 ORDERS = (
-    "Answer as JSON with keys {k}: {s}", "Answer as JSON with the keys {k}: {s}", "Write as JSON with keys {k}: {s}", "JSON with keys {k}: {s}",
-    "Give me JSON with keys {k}: {s}", "Extract {k} as JSON: {s}", "Extract {k} as JSON from this text: {s}", "Return JSON with {k}. {s}",
-    "{s} Answer as JSON with keys {k}.", "{s} Extract {k} as JSON.", "{s} Return a JSON object with keys {k}.", "Turn this into JSON ({k}): {s}",
-    "{s}\nJSON with keys {k}:", "Make a JSON object with {k} from: {s}", "Fill {k} in JSON: {s}",
+    "Answer as JSON with keys {k}: {s}",
+    "Answer as JSON with the keys {k}: {s}",
+    "Write as JSON with keys {k}: {s}",
+    "JSON with keys {k}: {s}",
+    "Give me JSON with keys {k}: {s}",
+    "Extract {k} as JSON: {s}",
+    "Extract {k} as JSON from this text: {s}",
+    "Return JSON with {k}. {s}",
+    "{s} Answer as JSON with keys {k}.",
+    "{s} Extract {k} as JSON.",
+    "{s} Return a JSON object with keys {k}.",
+    "Turn this into JSON ({k}): {s}",
+    "{s}\nJSON with keys {k}:",
+    "Make a JSON object with {k} from: {s}",
+    "Fill {k} in JSON: {s}",
 )
 LISTS = (
-    "Answer as a JSON array: {l}", "Write as a JSON array: {l}", "Make a JSON list of {l}.", "Turn this list into a JSON array: {l}", "JSON array of {l}",
-    "Convert to a JSON array: {l}", "Put these in a JSON array: {l}", "{l}: as JSON array", "List as JSON: {l}", "Return a JSON array with {l}.",
+    "Answer as a JSON array: {l}",
+    "Write as a JSON array: {l}",
+    "Make a JSON list of {l}.",
+    "Turn this list into a JSON array: {l}",
+    "JSON array of {l}",
+    "Convert to a JSON array: {l}",
+    "Put these in a JSON array: {l}",
+    "{l}: as JSON array",
+    "List as JSON: {l}",
+    "Return a JSON array with {l}.",
 )
 
 
@@ -66,7 +119,9 @@ def _object(rng: random.Random) -> tuple[str, dict[str, Json]]:
     person = rng.random() < 0.65
     subject = name(rng) if person else thing(rng)
     fields = rng.sample(PERSON if person else ITEM, pick(rng, (1, 1, 1, 2, 2, 3)))
-    key = pick(rng, ("name", "name", "person", "first_name") if person else ("item", "product", "thing", "name"))
+    key = pick(
+        rng, ("name", "name", "person", "first_name") if person else ("item", "product", "thing", "name")
+    )
     found: dict[str, Json] = {key: subject}
     clauses = []
     for keys, value, forms in fields:
@@ -90,8 +145,19 @@ def _pairs(rng: random.Random) -> tuple[str, dict[str, Json]]:
     for _ in range(pick(rng, (1, 2, 2, 3))):
         key = thing(rng) if rng.random() < 0.7 else pick(rng, ADJECTIVES)
         found[key] = _value(rng)
-    given = pick(rng, (", ", "; ", " and ")).join(f"{key}{pick(rng, (' is ', '=', ': '))}{_plain(value)}" for key, value in found.items())
-    forms = ("As JSON: {x}", "Write as JSON: {x}", "Answer as JSON: {x}", "JSON object: {x}", "Make JSON: {x}", "Convert to JSON: {x}", "{x} as JSON", "Give me this as JSON: {x}")
+    given = pick(rng, (", ", "; ", " and ")).join(
+        f"{key}{pick(rng, (' is ', '=', ': '))}{_plain(value)}" for key, value in found.items()
+    )
+    forms = (
+        "As JSON: {x}",
+        "Write as JSON: {x}",
+        "Answer as JSON: {x}",
+        "JSON object: {x}",
+        "Make JSON: {x}",
+        "Convert to JSON: {x}",
+        "{x} as JSON",
+        "Give me this as JSON: {x}",
+    )
     return pick(rng, forms).format(x=given), found
 
 
@@ -108,10 +174,21 @@ def _array(rng: random.Random) -> tuple[str, list[str] | list[int]]:
 def _nested(rng: random.Random) -> tuple[str, dict[str, Json]]:
     """A subject with a list, as in `Tom likes apples and pears`."""
     subject, likes = name(rng), [thing(rng) for _ in range(pick(rng, (2, 2, 3)))]
-    verb, keys = pick(rng, (("likes", ("likes", "things")), ("has", ("has", "items", "things")), ("buys", ("buys", "items", "cart")), ("sees", ("sees", "things"))))
+    verb, keys = pick(
+        rng,
+        (
+            ("likes", ("likes", "things")),
+            ("has", ("has", "items", "things")),
+            ("buys", ("buys", "items", "cart")),
+            ("sees", ("sees", "things")),
+        ),
+    )
     key = pick(rng, keys)
     who = pick(rng, ("name", "person", "name"))
-    return pick(rng, ORDERS).format(k=f"{who} and {key}", s=f"{subject} {verb} {_joined(rng, likes)}."), {who: subject, key: likes}
+    return pick(rng, ORDERS).format(k=f"{who} and {key}", s=f"{subject} {verb} {_joined(rng, likes)}."), {
+        who: subject,
+        key: likes,
+    }
 
 
 def _value(rng: random.Random) -> Json:

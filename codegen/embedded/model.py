@@ -44,7 +44,9 @@ class Attention(nn.Module):
         """Attend within each document of each row."""
         rows, length, _ = x.shape
         q, k, v = (
-            projection(x).view(rows, length, -1, self.shape.head_dim).transpose(1, 2)  # (rows, heads, length, head_dim)
+            projection(x)
+            .view(rows, length, -1, self.shape.head_dim)
+            .transpose(1, 2)  # (rows, heads, length, head_dim)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -136,13 +138,26 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def save(model: Llama, directory: Path, end_ids: list[int], start_id: int) -> None:
     """Write the weights in bfloat16 and the configuration that loads them."""
-    weights = {f"model.{name}": tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    weights = {
+        f"model.{name}": tensor.detach().to(torch.bfloat16).contiguous()
+        for name, tensor in model.state_dict().items()
+    }
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", **asdict(model.shape), "hidden_act": "silu",
-        "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0, "initializer_range": 0.02,
-        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
-        "bos_token_id": start_id, "eos_token_id": end_ids, "pad_token_id": start_id,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **asdict(model.shape),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "bos_token_id": start_id,
+        "eos_token_id": end_ids,
+        "pad_token_id": start_id,
     }
     generation = {"bos_token_id": start_id, "eos_token_id": end_ids, "pad_token_id": start_id}
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")

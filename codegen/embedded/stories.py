@@ -11,19 +11,63 @@ HEROES = """fox dragon robot cat dog king queen princess wizard bear rabbit wolf
 duck bee tiger elephant monkey penguin turtle whale ship train star cloud tree snowman knight witch farmer doctor cook baker
 spider bird goat pig cow sheep prince giant ghost fairy unicorn dinosaur child sailor painter teapot kite clock book
 machine snake fish butterfly squirrel hedgehog""".split()
-PLACES = ("a small house by the river", "the deep forest", "a quiet village", "an old castle", "a little town near the sea",
-          "a green valley", "a tall tower", "a warm garden", "a cave in the mountains", "a hut on an island")
-FINDS = ("a golden key", "a red ball", "an old map", "a shiny stone", "a little bell", "a lost kitten", "a magic book",
-         "a broken kite", "a bag of coins", "a blue feather", "a tiny boat", "a silver lamp")
+PLACES = (
+    "a small house by the river",
+    "the deep forest",
+    "a quiet village",
+    "an old castle",
+    "a little town near the sea",
+    "a green valley",
+    "a tall tower",
+    "a warm garden",
+    "a cave in the mountains",
+    "a hut on an island",
+)
+FINDS = (
+    "a golden key",
+    "a red ball",
+    "an old map",
+    "a shiny stone",
+    "a little bell",
+    "a lost kitten",
+    "a magic book",
+    "a broken kite",
+    "a bag of coins",
+    "a blue feather",
+    "a tiny boat",
+    "a silver lamp",
+)
 FEELINGS = ("happy", "curious", "surprised", "very excited", "a little afraid")
-HELPERS = ("a wise owl", "a kind old woman", "a small bird", "a friendly frog", "a clever mouse", "a tired traveller")
-ENDINGS = ("From that day on, they were best friends.", "They lived happily ever after.",
-           "That night, {name} slept well and dreamed of new adventures.", "And {name} was never lonely again.")
+HELPERS = (
+    "a wise owl",
+    "a kind old woman",
+    "a small bird",
+    "a friendly frog",
+    "a clever mouse",
+    "a tired traveller",
+)
+ENDINGS = (
+    "From that day on, they were best friends.",
+    "They lived happily ever after.",
+    "That night, {name} slept well and dreamed of new adventures.",
+    "And {name} was never lonely again.",
+)
 REQUESTS = (
-    "Tell me a story about {x}.", "Tell a story about {x}.", "Tell me a short story about {x}.", "Write a story about {x}.",
-    "Write a short story about {x}.", "Please tell me a story about {x}.", "Can you tell me a story about {x}?", "A story about {x}, please.",
-    "I want to hear a story about {x}.", "Make up a story about {x}.", "Once more a story, this time about {x}.",
-    "Do you know a story about {x}?", "Write me a little story about {x}.", "Story about {x}", "Could you write a story about {x}?",
+    "Tell me a story about {x}.",
+    "Tell a story about {x}.",
+    "Tell me a short story about {x}.",
+    "Write a story about {x}.",
+    "Write a short story about {x}.",
+    "Please tell me a story about {x}.",
+    "Can you tell me a story about {x}?",
+    "A story about {x}, please.",
+    "I want to hear a story about {x}.",
+    "Make up a story about {x}.",
+    "Once more a story, this time about {x}.",
+    "Do you know a story about {x}?",
+    "Write me a little story about {x}.",
+    "Story about {x}",
+    "Could you write a story about {x}?",
 )
 
 
@@ -59,10 +103,21 @@ def ask(rng: random.Random) -> Turn:
         subject = kind
     question = pick(rng, REQUESTS).format(x=subject)
     told = story(rng, adjective, kind)
-    return Turn("stories", vary(rng, question), told, question, mentions=("Once upon a time", f" {kind}", adjective))
+    return Turn(
+        "stories", vary(rng, question), told, question, mentions=("Once upon a time", f" {kind}", adjective)
+    )
 
 
 def _remark(rng: random.Random, thing: str) -> str:
-    remark = pick(rng, ("What {x}!", "Keep {x} safe,", "I was looking for {x},", "{x} belongs to us both now,", "Let us share {x},"))
+    remark = pick(
+        rng,
+        (
+            "What {x}!",
+            "Keep {x} safe,",
+            "I was looking for {x},",
+            "{x} belongs to us both now,",
+            "Let us share {x},",
+        ),
+    )
     text = remark.format(x=thing) if not remark.startswith("What") else "What a surprise!"
     return text[0].upper() + text[1:]

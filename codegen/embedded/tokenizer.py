@@ -24,7 +24,10 @@ def train(seed: int) -> Tokenizer:
     """Train the tokenizer on a sample of the text that the model will see."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -53,7 +56,9 @@ def save(tokenizer: Tokenizer, directory: Path) -> None:
         "model_max_length": 1024,
         "chat_template": CHAT_TEMPLATE,
     }
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    )
 
 
 def _texts(seed: int) -> Iterator[str]:

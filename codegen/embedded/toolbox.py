@@ -58,6 +58,7 @@ def _clock(rng: random.Random) -> Value:
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "today", "tomorrow")
 _LANGUAGES = ("French", "German", "Spanish", "Italian", "English", "Japanese", "Dutch", "Greek", "Polish")
+# fmt: off
 SLOTS: dict[str, Slot] = {
     "city": Slot(("city", "city", "location", "place", "town"), "string", "Name of the city", city, ("in {city}", "near {city}", "for {city}")),
     "person": Slot(("name", "person", "recipient", "user", "contact", "to"), "string", "Name of the person", name, ("for {person}", "to {person}", "with {person}")),
@@ -144,6 +145,7 @@ FAMILIES: tuple[Family, ...] = (
            ("Who is the user {person}?", "Find the user {person}.", "Get the user with name {person}.", "Show me the profile of {person}."), ("person",),
            {"person": ("username", "name", "user", "login")}),
 )
+# fmt: on
 _VERBS = """open close start stop find show check count clean book buy sell paint move send read write draw make build print save
 delete update share rent repair record watch cancel create copy measure list""".split()
 
@@ -158,12 +160,19 @@ def invented_family(rng: random.Random) -> Family:
     questions = [_sentence(rng, pick(rng, stems), phrases)]
     if optional:
         questions.append(_sentence(rng, pick(rng, stems), phrases[:-1]))
-    described = (f"{verb.capitalize()} {article(noun)}.", f"{verb.capitalize()} the {noun}", f"This tool can {verb} {article(noun)}.")
+    described = (
+        f"{verb.capitalize()} {article(noun)}.",
+        f"{verb.capitalize()} the {noun}",
+        f"This tool can {verb} {article(noun)}.",
+    )
     return Family(noun, (f"{verb}_{noun}",), described, tuple(questions), slots)
 
 
 def _sentence(rng: random.Random, stem: str, phrases: list[str]) -> str:
     text = " ".join((stem, *phrases))
-    form = pick(rng, ("{x}.", "{x}.", "{x}.", "Can you {x}?", "I want to {x}.", "Could you {x}?", "I need you to {x}."))
+    form = pick(
+        rng,
+        ("{x}.", "{x}.", "{x}.", "Can you {x}?", "I want to {x}.", "Could you {x}?", "I need you to {x}."),
+    )
     text = form.replace("{x}", text)
     return text[0].upper() + text[1:]

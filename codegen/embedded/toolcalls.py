@@ -48,14 +48,26 @@ def pad_question(rng: random.Random, question: str) -> str:
     roll = rng.random()
     if roll < 0.12:
         return question.rstrip(".?")
-    return "Please " + question[0].lower() + question[1:] if roll < 0.2 and question.endswith(".") else question
+    return (
+        "Please " + question[0].lower() + question[1:] if roll < 0.2 and question.endswith(".") else question
+    )
 
 
 def outcome(rng: random.Random) -> tuple[str, str]:
     """Draw what a tool may return, and the sentence that reports it."""
     roll = rng.random()
     if roll < 0.25:
-        value = pick(rng, (str(rng.randint(0, 999)), city(rng), name(rng), pick(rng, NOUNS), pick(rng, COLOURS), f"{rng.randint(1, 40)} degrees"))
+        value = pick(
+            rng,
+            (
+                str(rng.randint(0, 999)),
+                city(rng),
+                name(rng),
+                pick(rng, NOUNS),
+                pick(rng, COLOURS),
+                f"{rng.randint(1, 40)} degrees",
+            ),
+        )
         return value, f"The result is {value}."
     keys = rng.sample(_RESULT_KEYS, pick(rng, (1, 1, 2, 2, 3)))
     found: dict[str, Any] = {key: _result_value(rng, key) for key in keys}
@@ -76,7 +88,9 @@ def written(call_: dict[str, Any]) -> str:
 
 _RESULT_KEYS = """temperature weather price status time title city name count distance colour total answer result size level
 message date humidity wind score owner room sky speed""".split()
-_STATES = "ok done sent sunny cloudy rainy open closed ready full empty warm cold booked started stopped".split()
+_STATES = (
+    "ok done sent sunny cloudy rainy open closed ready full empty warm cold booked started stopped".split()
+)
 
 
 def _result_value(rng: random.Random, key: str) -> str | int:
@@ -115,12 +129,20 @@ def _styled(rng: random.Random, tool_name: str) -> str:
 def _named(rng: random.Random, family: Family, tool_name: str) -> Tool:
     names: dict[str, str] = {}
     for slot in family.slots:
-        options = [option for option in family.parameters.get(slot, SLOTS[slot.rstrip("2")].names) if option not in names.values()]
+        options = [
+            option
+            for option in family.parameters.get(slot, SLOTS[slot.rstrip("2")].names)
+            if option not in names.values()
+        ]
         names[slot] = pick(rng, options)
     described = rng.random() < 0.6
     properties = {names[slot]: _property(rng, slot, names[slot], described) for slot in family.slots}
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
-    required = [names[slot] for slot in family.slots if all("{" + slot + "}" in question for question in family.questions)]
+    required = [
+        names[slot]
+        for slot in family.slots
+        if all("{" + slot + "}" in question for question in family.questions)
+    ]
     if rng.random() < 0.85:
         parameters["required"] = required
     function: dict[str, Any] = {"name": tool_name}
@@ -136,7 +158,14 @@ def _property(rng: random.Random, slot: str, parameter: str, described: bool) ->
     if kind.enum and rng.random() < 0.6:
         written_as["enum"] = list(kind.enum)
     if described:
-        written_as["description"] = pick(rng, (f"The {parameter}", f"The {parameter}.", f"The {slot.rstrip('2')}", kind.description, kind.description))
+        written_as["description"] = pick(
+            rng,
+            (
+                f"The {parameter}",
+                f"The {parameter}.",
+                f"The {slot.rstrip('2')}",
+                kind.description,
+                kind.description,
+            ),
+        )
     return written_as
-
-

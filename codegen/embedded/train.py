@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads: spinning would starve the machine
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # before torch starts its threads: spinning would starve the machine
 
 import torch
 from tokenizers import Tokenizer
@@ -21,9 +23,9 @@ from codegen.embedded.corpus import documents
 from codegen.embedded.model import Llama, Shape, save
 
 ROW = 512  # tokens
-ROWS = 12
-PEAK, WARMUP, FLOOR = 0.004, 50, 0.02  # learning rate, steps, share of the peak at the end
-COOLDOWN = 0.45  # share of the time over which the rate falls
+ROWS = 8
+PEAK, WARMUP, FLOOR = 0.0025, 50, 0.02  # learning rate, steps, share of the peak at the end
+COOLDOWN = 0.85  # share of the time over which the rate falls
 IGNORED = -100
 
 
@@ -40,7 +42,9 @@ class Row:
         """Append a document; each target is the next token, where the model has to write it."""
         self.count += 1
         self.tokens += tokens[:-1]
-        self.targets += [token if wanted else IGNORED for token, wanted in zip(tokens[1:], written[1:], strict=True)]
+        self.targets += [
+            token if wanted else IGNORED for token, wanted in zip(tokens[1:], written[1:], strict=True)
+        ]
         self.numbers += [self.count] * (len(tokens) - 1)
 
     def padded(self) -> tuple[list[int], list[int], list[int]]:
@@ -99,7 +103,9 @@ def train(output: Path, minutes: float, seed: int, resume: Path | None) -> None:
     """Train until the time is up, saving the model every few minutes."""
     torch.manual_seed(seed)
     output.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(resume.parent / "tokenizer.json")) if resume else tokenizers_.train(seed)
+    tokenizer = (
+        Tokenizer.from_file(str(resume.parent / "tokenizer.json")) if resume else tokenizers_.train(seed)
+    )
     tokenizers_.save(tokenizer, output)
     model = Llama(Shape())
     if resume:
@@ -134,7 +140,10 @@ def run(model: Llama, tokenizer: Tokenizer, output: Path, seconds: float, seed: 
         seen += tokens.numel()
         mean = loss.item() if step == 0 else 0.95 * mean + 0.05 * loss.item()
         if step % 20 == 0:
-            print(f"step {step} loss {mean:.4f} tokens {seen:,} tokens/s {seen / (time.monotonic() - start):.0f} rate {share:.2f}", flush=True)
+            print(
+                f"step {step} loss {mean:.4f} tokens {seen:,} tokens/s {seen / (time.monotonic() - start):.0f} rate {share:.2f}",
+                flush=True,
+            )
         if time.monotonic() - saved > 180:
             store(model, tokenizer, output)
             saved = time.monotonic()

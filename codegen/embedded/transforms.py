@@ -13,33 +13,158 @@ Shape = tuple[tuple[str, ...], Callable[[str], str]]
 
 # Instructions that take a text of several words.
 TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
-    (4.0, ("Repeat this", "Repeat", "Repeat after me", "Say this", "Say", "Echo this", "Echo", "Copy this", "Please repeat this",
-           "Repeat the following text", "Write this again", "Copy the text", "Repeat exactly", "Please say"), lambda text: text),
-    (1.6, ("Write in upper case", "Upper case", "Make this upper case", "Convert to upper case", "In capital letters", "Uppercase this",
-           "Change to uppercase", "Write in capital letters", "Put in upper case", "To uppercase"), str.upper),
-    (1.2, ("Write in lower case", "Lower case", "Make this lower case", "Convert to lower case", "In small letters", "Lowercase this",
-           "Change to lowercase", "Write in small letters", "Put in lower case", "To lowercase"), str.lower),
-    (1.6, ("Reverse the order of the words", "Reverse the words", "Reverse the word order", "Write the words in reverse order",
-           "Put the words in reverse order", "Words backwards", "Turn the word order around"),
-     lambda text: " ".join(reversed(text.split()))),
-    (1.0, ("What is the first word of", "First word of", "Give me the first word of", "Name the first word of", "Which word comes first in"),
-     lambda text: text.split()[0]),
-    (1.0, ("What is the last word of", "Last word of", "Give me the last word of", "Name the last word of", "Which word comes last in"),
-     lambda text: text.split()[-1]),
-    (1.0, ("How many words are in", "Count the words in", "Count the words", "Number of words in", "How many words are there in"),
-     lambda text: str(len(text.split()))),
-    (0.6, ("Repeat this twice", "Say this twice", "Write this two times", "Say two times"), lambda text: f"{text} {text}"),
-    (0.6, ("Write these words as a list with commas", "Put commas between the words", "Join the words with commas", "Comma list of"),
-     lambda text: ", ".join(text.split())),
+    (
+        4.0,
+        (
+            "Repeat this",
+            "Repeat",
+            "Repeat after me",
+            "Say this",
+            "Say",
+            "Echo this",
+            "Echo",
+            "Copy this",
+            "Please repeat this",
+            "Repeat the following text",
+            "Write this again",
+            "Copy the text",
+            "Repeat exactly",
+            "Please say",
+        ),
+        lambda text: text,
+    ),
+    (
+        1.6,
+        (
+            "Write in upper case",
+            "Upper case",
+            "Make this upper case",
+            "Convert to upper case",
+            "In capital letters",
+            "Uppercase this",
+            "Change to uppercase",
+            "Write in capital letters",
+            "Put in upper case",
+            "To uppercase",
+        ),
+        str.upper,
+    ),
+    (
+        1.2,
+        (
+            "Write in lower case",
+            "Lower case",
+            "Make this lower case",
+            "Convert to lower case",
+            "In small letters",
+            "Lowercase this",
+            "Change to lowercase",
+            "Write in small letters",
+            "Put in lower case",
+            "To lowercase",
+        ),
+        str.lower,
+    ),
+    (
+        1.6,
+        (
+            "Reverse the order of the words",
+            "Reverse the words",
+            "Reverse the word order",
+            "Write the words in reverse order",
+            "Put the words in reverse order",
+            "Words backwards",
+            "Turn the word order around",
+        ),
+        lambda text: " ".join(reversed(text.split())),
+    ),
+    (
+        1.0,
+        (
+            "What is the first word of",
+            "First word of",
+            "Give me the first word of",
+            "Name the first word of",
+            "Which word comes first in",
+        ),
+        lambda text: text.split()[0],
+    ),
+    (
+        1.0,
+        (
+            "What is the last word of",
+            "Last word of",
+            "Give me the last word of",
+            "Name the last word of",
+            "Which word comes last in",
+        ),
+        lambda text: text.split()[-1],
+    ),
+    (
+        1.0,
+        (
+            "How many words are in",
+            "Count the words in",
+            "Count the words",
+            "Number of words in",
+            "How many words are there in",
+        ),
+        lambda text: str(len(text.split())),
+    ),
+    (
+        0.6,
+        ("Repeat this twice", "Say this twice", "Write this two times", "Say two times"),
+        lambda text: f"{text} {text}",
+    ),
+    (
+        0.6,
+        (
+            "Write these words as a list with commas",
+            "Put commas between the words",
+            "Join the words with commas",
+            "Comma list of",
+        ),
+        lambda text: ", ".join(text.split()),
+    ),
 )
 # Instructions that take one word.
 WORD_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
-    (2.0, ("Spell {x} with dashes.", "Spell the word {x} with dashes.", "Spell: {x}", "Spell {x}.", "How do you spell {x}?",
-           "Please spell {x}.", "Can you spell {x}?", "Spell the word {x}."), "-".join),
-    (0.7, ("What is the first letter of {x}?", "First letter of {x}?", "Which letter does {x} start with?",
-           "What letter does {x} begin with?", "Give me the first letter of {x}."), lambda text: text[0]),
-    (0.7, ("What is the last letter of {x}?", "Last letter of {x}?", "Which letter does {x} end with?",
-           "What letter does {x} end in?", "Give me the last letter of {x}."), lambda text: text[-1]),
+    (
+        2.0,
+        (
+            "Spell {x} with dashes.",
+            "Spell the word {x} with dashes.",
+            "Spell: {x}",
+            "Spell {x}.",
+            "How do you spell {x}?",
+            "Please spell {x}.",
+            "Can you spell {x}?",
+            "Spell the word {x}.",
+        ),
+        "-".join,
+    ),
+    (
+        0.7,
+        (
+            "What is the first letter of {x}?",
+            "First letter of {x}?",
+            "Which letter does {x} start with?",
+            "What letter does {x} begin with?",
+            "Give me the first letter of {x}.",
+        ),
+        lambda text: text[0],
+    ),
+    (
+        0.7,
+        (
+            "What is the last letter of {x}?",
+            "Last letter of {x}?",
+            "Which letter does {x} end with?",
+            "What letter does {x} end in?",
+            "Give me the last letter of {x}.",
+        ),
+        lambda text: text[-1],
+    ),
 )
 ORNAMENTS = ("é", "ü", "ñ", "😊", "👋", "🎉", "日本", "你好", "ß", "ø", "→", "€")
 
@@ -85,7 +210,9 @@ def _attach(rng: random.Random, instruction: str, body: str) -> str:
         instruction = instruction.lower()
     if instruction.lower().endswith((" of", " in")):
         ask_mark = pick(rng, ("?", "", ""))
-        return pick(rng, ('{i} "{x}"{m}', "{i} '{x}'{m}", "{i}: {x}", "{i} {x}", '{i}: "{x}"')).format(i=instruction, x=body, m=ask_mark)
+        return pick(rng, ('{i} "{x}"{m}', "{i} '{x}'{m}", "{i}: {x}", "{i} {x}", '{i}: "{x}"')).format(
+            i=instruction, x=body, m=ask_mark
+        )
     form = pick(rng, ("{i}: {x}", "{i}: {x}", "{i}: {x}", '{i}: "{x}"', "{i}: '{x}'", "{i}:\n{x}", "{i} {x}"))
     return pad(rng, form.format(i=instruction, x=body))
 

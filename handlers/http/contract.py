@@ -154,6 +154,8 @@ class DispatchStep:
             received=exchange.received,
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))
+        if isinstance(reply, EventStream):
+            reply.keep_alive_seconds = self._service.settings.keep_alive_seconds
         await reply(scope, receive, send)
 
     async def _watch(self, call: Call, receive: Receive) -> Response:

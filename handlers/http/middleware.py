@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Sequence
 
@@ -36,7 +36,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(request_id_of(scope), time.monotonic())
+        size, given = look_at_headers(scope)
+        exchange = Exchange(given or f"{random.getrandbits(128):032x}", time.monotonic())
         attach(scope, exchange)
 
         async def send_marked(message: Message) -> None:
@@ -46,7 +47,7 @@ class Edge:
             await send(message)
 
         try:
-            if _header_bytes(scope) > HEADER_LIMIT:
+            if size > HEADER_LIMIT:
                 await TOO_MANY_HEADERS.reply()(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
@@ -105,20 +106,18 @@ def cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     return open_to_all
 
 
-def request_id_of(scope: Scope) -> str:
-    """Return the client's own request id if it is sane, else a new one."""
+def look_at_headers(scope: Scope) -> tuple[int, str]:
+    """Return how many bytes path and headers have, and the client's own request id if it is sane, else ""."""
+    size = len(scope.get("raw_path") or b"")
+    given = b""
     for name, value in scope["headers"]:
+        size += len(name) + len(value)
         if name == b"x-request-id" and SANE_ID.fullmatch(value):
-            given: bytes = value
-            return given.decode("ascii")
-    return secrets.token_hex(16)
+            given = value
+    return size, given.decode("ascii")
 
 
 TOO_MANY_HEADERS = Failure(431, f"The request's headers are longer than {HEADER_LIMIT} bytes", "validation")
-
-
-def _header_bytes(scope: Scope) -> int:
-    return len(scope.get("raw_path") or b"") + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _mark(message: Message, exchange: Exchange) -> None:

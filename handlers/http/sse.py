@@ -13,7 +13,7 @@ from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import Dialect, settle
 from handlers.http.exchange import exchange_of
 
-KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE_SECONDS = 15.0  # until the dispatch puts the setting in its place
 COMMENT = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -48,12 +48,11 @@ class EventStream(Response):
         dialect: Dialect = Dialect.TGI,
         headers: Mapping[str, str] | None = None,
         on_close: Callable[[], None] | None = None,
-        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.dialect = dialect
-        self.keep_alive_seconds = keep_alive_seconds
+        self.keep_alive_seconds = KEEP_ALIVE_SECONDS
         self._feed = Feed(events)
         self._on_close = on_close
         self.init_headers({**(headers or {}), **HEADERS})
@@ -78,10 +77,10 @@ class EventStream(Response):
 
     async def _stream(self, scope: Scope, send: Send) -> bytes:
         """Send everything but the last bytes, which are returned."""
-        self._feed.start()
+        self._feed.start(self.keep_alive_seconds)
         started = False
         while True:
-            body = await self._feed.take(self.keep_alive_seconds)
+            body = await self._feed.take()
             failure = self._feed.failure
             if failure is not None and not body and not started:
                 raise failure
@@ -103,33 +102,45 @@ class EventStream(Response):
 class Feed:
     """Reads a source of events ahead, in a task of its own.
 
-    Whatever has piled up while the client was slow then goes out in one send, and waiting with a time limit
-    doesn't cancel the source.
+    Whatever has piled up while the client was slow then goes out in one send, and silence can be noticed
+    without cancelling the source.
     """
 
-    __slots__ = ("_chunks", "_source", "_task", "_wake", "ended", "failure")
+    __slots__ = (
+        "_chunks",
+        "_loop",
+        "_silence",
+        "_source",
+        "_taken",
+        "_task",
+        "_timer",
+        "_waiter",
+        "ended",
+        "failure",
+    )
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
         self._chunks: list[bytes] = []
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.ended = False
         self.failure: Exception | None = None
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._task = asyncio.get_running_loop().create_task(self._read())
+    def start(self, silence: float) -> None:
+        """Begin to read; after `silence` seconds in which nothing was taken there is a comment to take."""
+        self._loop = asyncio.get_running_loop()
+        self._silence = silence
+        self._taken = self._loop.time()
+        self._timer = self._loop.call_later(silence, self._listen)
+        self._task = self._loop.create_task(self._read())
 
-    async def take(self, silence: float) -> bytes:
-        """Return all there is, after waiting for something; a comment after `silence` seconds of nothing."""
-        if not self._chunks and not self.ended:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(silence):
-                    await self._wake.wait()
-            except TimeoutError:
-                return COMMENT
+    async def take(self) -> bytes:
+        """Return all there is, after waiting for something."""
+        while not self._chunks and not self.ended:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        self._taken = self._loop.time()
         return self.rest()
 
     def rest(self) -> bytes:
@@ -141,9 +152,11 @@ class Feed:
 
     async def aclose(self) -> None:
         """Stop reading and close the source."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if self._task is not None:
+            self._timer.cancel()
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task])
         close = getattr(self._source, "aclose", None)
         if close is not None:
             await close()
@@ -151,10 +164,26 @@ class Feed:
     async def _read(self) -> None:
         try:
             async for chunk in self._source:
-                self._chunks.append(chunk)
-                self._wake.set()
+                self._put(chunk)
         except Exception as error:
             self.failure = error
         finally:
             self.ended = True
-            self._wake.set()
+            self._wake()
+
+    def _listen(self) -> None:
+        """Look for silence; one timer for the whole stream costs less than one for each event."""
+        due = self._taken + self._silence
+        if self._loop.time() >= due:
+            due = self._loop.time() + self._silence
+            if not self._chunks:  # a client that doesn't read needs no comment
+                self._put(COMMENT)
+        self._timer = self._loop.call_at(due, self._listen)
+
+    def _put(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

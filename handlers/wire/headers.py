@@ -20,31 +20,34 @@ def stream_headers(compute_type: str, prompts: Sequence[str]) -> Headers:
 def answer_headers(compute_type: str, prompt: str, finish: Finish) -> Headers:
     """Return the headers of an answer to one prompt."""
     total = finish.timings.finished - finish.timings.submitted
-    return batch_headers(compute_type, [prompt], [finish]) | {"x-compute-time": f"{total:.9f}"}
+    headers = stream_headers(compute_type, [prompt])
+    headers.update((name, str(number)) for name, number in _numbers(finish).items())
+    headers["x-compute-time"] = f"{total:.9f}"
+    return headers
 
 
 def batch_headers(compute_type: str, prompts: Sequence[str], finishes: Sequence[Finish]) -> Headers:
     """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time."""
-    times = [finish.timings for finish in finishes]
-    milliseconds = {
-        "x-total-time": sum(_milliseconds(time.submitted, time.finished) for time in times),
-        "x-validation-time": sum(_milliseconds(time.submitted, time.queued) for time in times),
-        "x-queue-time": sum(_milliseconds(time.queued, time.started) for time in times),
-        "x-inference-time": sum(_milliseconds(time.started, time.finished) for time in times),
-        "x-time-per-token": sum(_milliseconds_per_token(finish) for finish in finishes),
+    headers = stream_headers(compute_type, prompts)
+    each = [_numbers(finish) for finish in finishes]
+    headers.update((name, str(sum(numbers[name] for numbers in each))) for name in each[0])
+    return headers
+
+
+def _numbers(finish: Finish) -> dict[str, int]:
+    """Return what is counted and measured of one generation, times in milliseconds."""
+    times = finish.timings
+    inference = times.finished - times.started
+    return {
+        "x-total-time": _milliseconds(times.finished - times.submitted),
+        "x-validation-time": _milliseconds(times.queued - times.submitted),
+        "x-queue-time": _milliseconds(times.started - times.queued),
+        "x-inference-time": _milliseconds(inference),
+        "x-time-per-token": _milliseconds(inference / max(1, finish.generated_tokens)),
+        "x-prompt-tokens": finish.prompt_tokens,
+        "x-generated-tokens": finish.generated_tokens,
     }
-    counts = {
-        "x-prompt-tokens": sum(finish.prompt_tokens for finish in finishes),
-        "x-generated-tokens": sum(finish.generated_tokens for finish in finishes),
-    }
-    numbers = {name: str(number) for name, number in (milliseconds | counts).items()}
-    return stream_headers(compute_type, prompts) | numbers
 
 
-def _milliseconds(start: float, end: float) -> int:
-    return max(0, int((end - start) * 1000))
-
-
-def _milliseconds_per_token(finish: Finish) -> int:
-    seconds = finish.timings.finished - finish.timings.started
-    return max(0, int(seconds * 1000 / max(1, finish.generated_tokens)))
+def _milliseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1000))

@@ -129,18 +129,21 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, step: Step, how: Attenti
     Shapes: query (tokens, heads, dim), keys (blocks, PAGE, kv_heads, dim), values the same with
     their own dim; result (tokens, heads, values' dim). The step's own keys and values are written.
     """
-    out = query.new_empty(*query.shape[:2], values.shape[-1])
-    if step.decodes:
-        out[: step.decodes] = _attend_decodes(query[: step.decodes], keys, values, step, how)
+    parts = [_attend_decodes(query[: step.decodes], keys, values, step, how)] if step.decodes else []
     row = step.decodes
     for index, span in enumerate(step.spans):
-        rows = slice(row, row + span.stop - span.start)
-        k = _gather(keys, span.blocks)[None, : span.stop]
-        v = _gather(values, span.blocks)[None, : span.stop]
-        attended = _attend(query[None, rows].transpose(1, 2), k, v, step.bias(index, how.window), how)
-        out[rows] = attended[0].transpose(0, 1)
-        row = rows.stop
-    return out
+        size = span.stop - span.start
+        parts.append(_attend_span(query[row : row + size], keys, values, step, index, how))
+        row += size
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _attend_span(
+    query: Tensor, keys: Tensor, values: Tensor, step: Step, index: int, how: Attention
+) -> Tensor:
+    span = step.spans[index]
+    k, v = (_gather(cache, span.blocks)[None, : span.stop] for cache in (keys, values))
+    return _attend(query[None].transpose(1, 2), k, v, step.bias(index, how.window), how)[0].transpose(0, 1)
 
 
 def _attend_decodes(query: Tensor, keys: Tensor, values: Tensor, step: Step, how: Attention) -> Tensor:

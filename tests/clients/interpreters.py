@@ -1,8 +1,8 @@
 """The clients' scripts, each run by an interpreter that has the client.
 
-A client is looked for with the interpreter that PARLEY_CLIENT_PYTHON_<NAME> names (TEXT_GENERATION, OPENAI,
-HUGGINGFACE_HUB), or else with the one that runs the tests; tests of a client that neither has are skipped. Set the
-variable where a client pins libraries that the server can't live with.
+A client is looked for with the interpreter that PARLEY_CLIENT_PYTHON_<NAME> names (TEXT_GENERATION,
+OPENAI, HUGGINGFACE_HUB), or else with the one that runs the tests; tests of a client that neither has are
+skipped. Set the variable where a client pins libraries that the server can't live with.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def interpreter(client: str) -> str:
 
 
 def ask_any(client: str, request: pytest.FixtureRequest, ask: Ask, *names: str) -> Results:
-    """Run cases against the server whose fixture is the parameter of the calling one, once the client is found."""
+    """Run cases against the server whose fixture the calling one has as its parameter."""
     interpreter(client)
     return ask(client, request.getfixturevalue(request.param), *names)

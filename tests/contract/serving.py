@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import orjson
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 from handlers.app import create_app
 from handlers.metrics import Metrics
@@ -75,7 +75,7 @@ def events_of(response: httpx.Response) -> list[Any]:
 async def until_ready(service: Service) -> None:
     """Wait until the engine has loaded."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while service.engine.state is EngineState.LOADING:
+        while service.engine.state is EngineState.LOADING:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0.005)
 
 
@@ -84,9 +84,8 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
     """Start an ASGI application, and stop it in the end."""
     incoming: asyncio.Queue[Message] = asyncio.Queue()
     outgoing: asyncio.Queue[Message] = asyncio.Queue()
-    task = asyncio.create_task(
-        app({"type": "lifespan", "asgi": {"version": "3.0"}}, incoming.get, outgoing.put)
-    )
+    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}}
+    task = asyncio.ensure_future(app(scope, incoming.get, outgoing.put))
     try:
         await incoming.put({"type": "lifespan.startup"})
         started = await asyncio.wait_for(outgoing.get(), PATIENCE_SECONDS)

@@ -30,11 +30,18 @@ ROWS = [
     (GenerationFailed("boom"), 424, "generation", "Request failed during generation: boom"),
     (IncompleteGeneration("detail"), 500, "incomplete_generation", "Incomplete generation"),
     (Refused("as it stands"), 422, "validation", "as it stands"),
-    (Refused("too many", status=422, error_type="batch size exceeded"), 422, "batch size exceeded", "too many"),
+    (
+        Refused("too many", status=422, error_type="batch size exceeded"),
+        422,
+        "batch size exceeded",
+        "too many",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20]
+)
 def test_an_error_has_its_status_type_and_message(
     error: Exception, status: int, error_type: str, message: str
 ) -> None:
@@ -45,7 +52,9 @@ def test_an_error_has_its_status_type_and_message(
     assert json.loads(bytes(failure.reply().body)) == {"error": message, "error_type": error_type}
 
 
-@pytest.mark.parametrize(("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("error", "status", "error_type", "message"), ROWS, ids=lambda value: str(value)[:20]
+)
 def test_inside_of_an_openai_stream_the_status_is_told(
     error: Exception, status: int, error_type: str, message: str
 ) -> None:
@@ -54,7 +63,9 @@ def test_inside_of_an_openai_stream_the_status_is_told(
 
 
 def test_every_error_of_the_engine_is_in_the_table() -> None:
-    kinds = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, InferenceError)}
+    kinds = {
+        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, InferenceError)
+    }
     assert kinds - {InferenceError} == set(TABLE)
 
 
@@ -65,7 +76,9 @@ def test_a_new_kind_of_an_error_is_answered_like_its_parent() -> None:
     assert describe(Special("x"), "id").status == 422
 
 
-@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.1, "2"), (59.5, "60")])
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.1, "2"), (59.5, "60")]
+)
 def test_retry_after_is_whole_seconds_and_at_least_one(seconds: float, header: str) -> None:
     assert describe(Overloaded(seconds), "id").headers == {"retry-after": header}
     assert describe(NotReady("x", seconds), "id").headers == {"retry-after": header}
@@ -80,7 +93,12 @@ def test_an_unavailable_model_is_503_with_retry_after() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["at 0x7f3a9c001234", "open /root/.cache/huggingface/x.bin", "in C:\\models\\x", "/usr/lib/python3/x.py line 3"],
+    [
+        "at 0x7f3a9c001234",
+        "open /root/.cache/huggingface/x.bin",
+        "in C:\\models\\x",
+        "/usr/lib/python3/x.py line 3",
+    ],
 )
 def test_the_engines_insides_are_not_told(text: str) -> None:
     told = describe(GenerationFailed(text), "id").error
@@ -110,5 +128,10 @@ def test_refusals_of_the_router_have_the_one_form(status: int, error_type: str) 
 
 def test_every_error_type_is_in_the_document() -> None:
     documented = openapi.load()["components"]["schemas"]["ErrorResponse"]["properties"]["error_type"]
-    used = {row.error_type for row in TABLE.values()} | {"internal", "not_found", "method_not_allowed", "validation"}
+    used = {row.error_type for row in TABLE.values()} | {
+        "internal",
+        "not_found",
+        "method_not_allowed",
+        "validation",
+    }
     assert used <= set(documented["x-extensible-enum"])

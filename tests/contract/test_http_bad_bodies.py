@@ -104,7 +104,9 @@ def test_a_body_that_is_not_declared_as_json_is_415(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_over_the_limit_is_413(client: httpx.Client, server: LiveServer, path: str, chunked: bool) -> None:
+def test_a_body_over_the_limit_is_413(
+    client: httpx.Client, server: LiveServer, path: str, chunked: bool
+) -> None:
     body = b'{"inputs": "' + b"x" * server.service.settings.payload_limit + b'"}'
     content = iter([body[:70_000], body[70_000:]]) if chunked else body
     answer = client.post(path, content=content, headers={"content-type": JSON})
@@ -150,7 +152,12 @@ def test_a_null_character_in_a_text_is_a_character(client: httpx.Client) -> None
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/json; charset=utf-8", "application/json ; charset=bogus", "APPLICATION/JSON", "application/a+json"],
+    [
+        "application/json; charset=utf-8",
+        "application/json ; charset=bogus",
+        "APPLICATION/JSON",
+        "application/a+json",
+    ],
 )
 def test_any_declaration_of_json_is_read(client: httpx.Client, content_type: str) -> None:
     answer = client.post("/tokenize", content=b'{"inputs": "Hi"}', headers={"content-type": content_type})
@@ -158,5 +165,7 @@ def test_any_declaration_of_json_is_read(client: httpx.Client, content_type: str
 
 
 def test_a_chunked_body_is_read(client: httpx.Client) -> None:
-    answer = client.post("/tokenize", content=iter([b'{"inp', b'uts": "Hi"}']), headers={"content-type": JSON})
+    answer = client.post(
+        "/tokenize", content=iter([b'{"inp', b'uts": "Hi"}']), headers={"content-type": JSON}
+    )
     assert answer.status_code == 200

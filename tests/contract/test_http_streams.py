@@ -21,7 +21,11 @@ from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloade
 from tests.contract.conftest import FAILING
 from tests.support import PATIENCE, LiveServer, live_server
 
-TOKEN = {"token": {"id": 1, "text": "a", "logprob": -0.5, "special": False}, "generated_text": None, "details": None}
+TOKEN = {
+    "token": {"id": 1, "text": "a", "logprob": -0.5, "special": False},
+    "generated_text": None,
+    "details": None,
+}
 CHAT = {"messages": [{"role": "user", "content": FAILING}], "stream": True, "temperature": 0}
 
 
@@ -91,8 +95,8 @@ def connect(server: LiveServer, path: str) -> socket.socket:
     """Send a small request and return the connection."""
     body = b'{"inputs": "Hi"}'
     connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
+    head = ["content-type: application/json", f"content-length: {len(body)}", "", ""]
+    connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", "host: x", *head]).encode() + body)
     return connection
 
 
@@ -120,14 +124,18 @@ def test_a_failure_before_the_first_event_has_its_own_status(
     until(lambda: sorted(script.ended) == ["source", "stream"])
 
 
-def test_a_client_that_leaves_ends_the_stream_and_frees_what_it_held(scripted: LiveServer, script: Script) -> None:
+def test_a_client_that_leaves_ends_the_stream_and_frees_what_it_held(
+    scripted: LiveServer, script: Script
+) -> None:
     with connect(scripted, "/generate_stream") as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
         assert script.begun.wait(PATIENCE)
     until(lambda: sorted(script.ended) == ["source", "stream"])
 
 
-def test_a_client_that_leaves_cancels_a_request_that_is_not_streamed(scripted: LiveServer, script: Script) -> None:
+def test_a_client_that_leaves_cancels_a_request_that_is_not_streamed(
+    scripted: LiveServer, script: Script
+) -> None:
     with connect(scripted, "/generate"):
         assert script.begun.wait(PATIENCE)
     until(lambda: script.ended == ["request"])
@@ -138,11 +146,23 @@ def test_a_request_whose_body_never_comes_does_not_reach_its_operation(
 ) -> None:
     with socket.create_connection((scripted.host, scripted.port), timeout=PATIENCE) as connection:
         connection.sendall(
-            b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"
+            b"POST /generate HTTP/1.1\r\nhost: x\r\n"
+            b"content-type: application/json\r\ncontent-length: 50\r\n\r\n{"
         )
     answer = httpx.get(f"{scripted.base_url}/health")
     assert answer.status_code == 200
     assert not script.begun.is_set()
+
+
+def test_a_silent_stream_is_kept_alive_as_often_as_the_setting_says(script: Script) -> None:
+    operations = {**OPERATIONS, "generate_stream": script.generate_stream}
+    with (
+        live_server(operations=operations, keep_alive_seconds=1) as live,
+        httpx.stream("POST", f"{live.base_url}/generate_stream", json={"inputs": "Hi"}) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        assert [next(lines), next(lines)] == ["", ":"]
 
 
 def test_tgi_streams_end_with_an_error_event_after_a_failure(client: httpx.Client) -> None:
@@ -156,7 +176,11 @@ def test_tgi_streams_end_with_an_error_event_after_a_failure(client: httpx.Clien
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": FAILING, "stream": True}), ("/invocations", CHAT)],
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": FAILING, "stream": True}),
+        ("/invocations", CHAT),
+    ],
 )
 def test_openai_streams_end_with_an_error_event_and_done_after_a_failure(
     client: httpx.Client, path: str, body: object

@@ -22,9 +22,11 @@ ORIGIN = "https://app.example"
 @pytest.fixture(scope="module")
 def locked() -> Iterator[httpx.Client]:
     """Talk to a server with a key that only one origin may call."""
-    with live_server(api_key=KEY, cors_allow_origin=(ORIGIN,)) as live:
-        with httpx.Client(base_url=live.base_url) as connected:
-            yield connected
+    with (
+        live_server(api_key=KEY, cors_allow_origin=(ORIGIN,)) as live,
+        httpx.Client(base_url=live.base_url) as connected,
+    ):
+        yield connected
 
 
 def test_an_unknown_path_is_404(client: httpx.Client) -> None:
@@ -50,7 +52,9 @@ def test_a_wrong_method_is_405_and_told_all_that_are_right(client: httpx.Client,
     assert set(answer.headers["allow"].split(", ")) == allowed | ({"HEAD"} if "GET" in allowed else set())
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/info", "/v1/models", "/metrics", "/docs/", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/info", "/v1/models", "/metrics", "/docs/", "/openapi.json"]
+)
 def test_head_answers_like_get_without_a_body(client: httpx.Client, path: str) -> None:
     head, get = client.head(path), client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
@@ -86,7 +90,9 @@ def test_what_the_document_secures_asks_for_the_key(locked: httpx.Client, row: o
         (b"Bearer \xff\xfe", False),
     ],
 )
-def test_the_key_counts_exactly_and_the_scheme_in_any_case(locked: httpx.Client, value: bytes, passes: bool) -> None:
+def test_the_key_counts_exactly_and_the_scheme_in_any_case(
+    locked: httpx.Client, value: bytes, passes: bool
+) -> None:
     answer = locked.post("/tokenize", json={"inputs": "Hi"}, headers={b"authorization": value})
     assert answer.status_code == (200 if passes else 401)
 
@@ -111,7 +117,15 @@ def test_every_response_has_a_request_id(client: httpx.Client, path: str) -> Non
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("abc-1.2_3", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("", False), ("é", False), ("a;b", False)],
+    [
+        ("abc-1.2_3", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("a b", False),
+        ("", False),
+        ("é", False),
+        ("a;b", False),
+    ],
 )
 def test_a_sane_request_id_is_given_back(client: httpx.Client, given: str, kept: bool) -> None:
     answer = client.get("/health", headers={b"x-request-id": given.encode()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ async def test_chat_tokens_cover_the_rendered_text() -> None:
     tokens = reply["tokenize_response"]
     assert tokens[0]["start"] == 0
     assert tokens[-1]["stop"] == len(raw)
-    assert all(left["stop"] == right["start"] for left, right in zip(tokens, tokens[1:], strict=False))
+    assert all(left["stop"] == right["start"] for left, right in pairwise(tokens))
     assert counted == 1
 
 

@@ -70,7 +70,6 @@ async def test_health_is_503_after_the_engine_died() -> None:
     async with served() as server:
         core: Any = server.service.engine._core
         core.crash()
-        core._thread.join()
         answer = await server.http.get("/health")
     assert answer.status_code == 503
     assert answer.json() == {"error": "unhealthy", "error_type": "healthcheck"}

@@ -60,7 +60,11 @@ SHAPE = "Failed to deserialize the JSON body into the target type: "
             {"inputs": "Hi", "parameters": {"top_k": []}},
             "parameters.top_k: expected an integer or null, got an array of 0",
         ),
-        ("/invocations", {"prompt": {"a": 1}}, "prompt: expected a string or an array, got an object with `a`"),
+        (
+            "/invocations",
+            {"prompt": {"a": 1}},
+            "prompt: expected a string or an array, got an object with `a`",
+        ),
     ],
 )
 def test_the_reason_names_place_expectation_and_value(
@@ -85,7 +89,11 @@ def test_both_validators_give_the_same_answer(validator: str) -> None:
     [
         ("/generate", {"inputs": "Hi"}, None),
         ("/generate", {"inputs": "Hi", "foo": 1, "Bar": None}, "Bar,foo"),
-        ("/generate", {"inputs": "Hi", "parameters": {"foo": {"bar": 1}, "max_new_tokens": 1}}, "parameters.foo"),
+        (
+            "/generate",
+            {"inputs": "Hi", "parameters": {"foo": {"bar": 1}, "max_new_tokens": 1}},
+            "parameters.foo",
+        ),
         ("/generate", {"inputs": "Hi", "stream": True}, "stream"),
         ("/generate", {"inputs": "Hi", "stream": False}, None),
         ("/generate_stream", {"inputs": "Hi", "parameters": {"a b,ü": 1}}, "parameters.a?b??"),
@@ -97,13 +105,19 @@ def test_both_validators_give_the_same_answer(validator: str) -> None:
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "x": 1}], "y": 2}] * 2},
             "messages[].content[].x,messages[].y",
         ),
-        ("/v1/chat/completions", {**CHAT, "stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
+        (
+            "/v1/chat/completions",
+            {**CHAT, "stream": True, "stream_options": {"foo": 1}},
+            "stream_options.foo",
+        ),
         ("/invocations", {"inputs": "Hi", "messages": 5}, "messages"),
         ("/invocations", {**CHAT, "inputs": 5, "user": "me"}, "inputs,user"),
         ("/invocations", {"prompt": "Hi", "parameters": {}}, "parameters"),
     ],
 )
-def test_members_without_effect_are_named(client: httpx.Client, path: str, body: object, ignored: str | None) -> None:
+def test_members_without_effect_are_named(
+    client: httpx.Client, path: str, body: object, ignored: str | None
+) -> None:
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers.get("x-ignored-parameters") == ignored
@@ -128,7 +142,8 @@ def test_a_long_list_of_members_is_cut(client: httpx.Client) -> None:
         (
             "stream_options",
             {"continuous_usage_stats": True},
-            "`stream_options.continuous_usage_stats` is not supported yet; leave it out or send false or null",
+            "`stream_options.continuous_usage_stats` is not supported yet; "
+            "leave it out or send false or null",
         ),
         (
             "modalities",

@@ -38,6 +38,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {},
     "gpt2": _GPT,
     "gpt_neox": {},
+    "gpt_bigcode": _GPT,  # all heads share one pair of key and value, which its configuration doesn't say
     "mixtral": {"num_local_experts": 4},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 5},
     "deepseek_v3": {

@@ -13,7 +13,7 @@ from tests.engine.models import FAMILIES, generate, prompts, save_model
 
 Family = tuple[str, Path, PreTrainedModel]
 SEQUENTIAL = {"bloom", "gptj"}
-NOTHING_PARALLEL = {"gpt2", "gpt_neox", "phi3"}  # their files hold merged weights already
+NOTHING_PARALLEL = {"gpt2", "gpt_neox", "gpt_bigcode", "phi3"}  # their files hold merged weights already
 PROMPTS = prompts(9, 4, 33, 17, 1)
 TOKENS = 24
 

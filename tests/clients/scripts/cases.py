@@ -13,7 +13,8 @@ Case = Callable[[str], Any]
 def run(cases: list[Case]) -> None:
     """Call every case named after the server's address, all without names, and print results by name.
 
-    A case that raises has the result {"raised": class, "message": text} with the error's `status_code` and `body`.
+    A case that raises has the result {"raised": class, "message": text}, with `status_code` and `body` if
+    the error has them.
     """
     url, names = sys.argv[1], sys.argv[2:]
     chosen = [case for case in cases if not names or case.__name__ in names]

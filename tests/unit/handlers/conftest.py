@@ -46,7 +46,7 @@ class CountingMetrics(Metrics):
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Return a function that starts a service: settings by name, and `fake` for the arguments of `fake_client`."""
+    """Return a function that starts a service: settings by name; `fake` goes to `fake_client`."""
     engines: list[EngineClient] = []
 
     async def make(*, fake: dict[str, Any] | None = None, **settings: Any) -> Service:

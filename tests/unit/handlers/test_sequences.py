@@ -22,6 +22,7 @@ from inference.types import Event, Request
 
 pytestmark = pytest.mark.anyio
 Start = Callable[..., Awaitable[Service]]
+LONG: dict[str, Any] = {"replies": {"long": "x" * 1000}, "step_seconds": 0.01}
 
 
 def request(id: str, prompt: str = "hello", **members: Any) -> Request:
@@ -103,7 +104,7 @@ async def test_a_flow_that_fails_is_counted_once_and_aborts_the_rest(start: Star
 async def test_a_flow_that_is_closed_early_aborts_its_request_and_counts_it_as_dropped(
     start: Start, frames_read: int
 ) -> None:
-    service = await start(fake={"replies": {"long": "x" * 1000}, "step_seconds": 0.01})
+    service = await start(fake=LONG)
     flow = await Flow.start(service, [request("a", "long")], text_of)
     for _ in range(frames_read):
         await anext(flow)
@@ -114,7 +115,7 @@ async def test_a_flow_that_is_closed_early_aborts_its_request_and_counts_it_as_d
 
 
 async def test_a_flow_whose_second_request_is_refused_does_not_leave_the_first_running(start: Start) -> None:
-    service = await start(fake={"replies": {"long": "x" * 1000}, "step_seconds": 0.01})
+    service = await start(fake=LONG)
     with pytest.raises(InvalidInput):
         await Flow.start(service, [request("a", "long"), request("b", "")], text_of)
     await until_idle(service)

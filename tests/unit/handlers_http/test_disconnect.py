@@ -37,13 +37,17 @@ def test_the_block_is_cancelled_when_the_client_leaves() -> None:
 def test_the_block_can_clean_up() -> None:
     async def check() -> list[str]:
         cleaned = []
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                cleaned.append("yes")
+
         with pytest.raises(ClientDisconnected):
             async with UntilDisconnect(leave):
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    await asyncio.sleep(0)
-                    cleaned.append("yes")
+                await work()
         return cleaned
 
     assert asyncio.run(check()) == ["yes"]

@@ -88,7 +88,10 @@ ONE, TWO, THREE = event({"n": 1}), event({"n": 2}), event({"n": 3})
 
 
 def test_an_event_is_one_line_of_data_and_an_empty_line() -> None:
-    assert event({"text": "a\nb é", "logprob": float("-inf")}) == b'data: {"text":"a\\nb \xc3\xa9","logprob":null}\n\n'
+    assert (
+        event({"text": "a\nb é", "logprob": float("-inf")})
+        == b'data: {"text":"a\\nb \xc3\xa9","logprob":null}\n\n'
+    )
 
 
 def test_a_stream_of_tgi_ends_with_its_last_event() -> None:
@@ -183,7 +186,8 @@ def test_an_unexpected_failure_tells_the_client_only_the_request_id(caplog: pyte
 def test_silence_is_filled_with_comments_before_and_after_the_first_event() -> None:
     async def check() -> None:
         first, second = asyncio.Event(), asyncio.Event()
-        stream = Stream([first, ONE, second, TWO], keep_alive_seconds=0.01)
+        stream = Stream([first, ONE, second, TWO])
+        stream.response.keep_alive_seconds = 0.01
         running = asyncio.create_task(stream.run())
         await _until(lambda: stream.connection.body == b":\n\n")
         first.set()
@@ -269,5 +273,5 @@ def test_what_it_holds_is_released_even_if_the_source_fails_to_close() -> None:
 
 async def _until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What the wire's tests share: made-up outputs of the engine, and the contract's schemas to hold bodies against."""
+"""What the wire's tests share: made-up outputs of the engine, and the contract's schemas."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Sample:
 
     @staticmethod
     def output(tokens: list[Token], *, top: bool = False, **changes: Any) -> tuple[Event, ...]:
-        """Return the events of a whole output; with `top`, each token and one that was filtered are alternatives."""
+        """Return the events of an output; with `top`, each token and a filtered one are alternatives."""
         text = "".join(token.text for token in tokens if not token.special)
-        finish = Sample.finish(**{"text": text, "generated": len(tokens)} | changes)
+        finish = Sample.finish(changes.pop("text", text), generated=len(tokens), **changes)
         events = []
         for place, token in enumerate(tokens, 1):
             alternatives = (token, Token(5, "x", float("-inf"), False)) if top else ()

@@ -79,11 +79,13 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]},
-            "`messages[1].content[1].type` is 'image_url'; this model reads text only: send parts of type 'text'",
+            "`messages[1].content[1].type` is 'image_url'; "
+            "this model reads text only: send parts of type 'text'",
         ),
         (
             {"role": "user", "content": [{"type": "input_audio"}]},
-            "`messages[1].content[0].type` is 'input_audio'; this model reads text only: send parts of type 'text'",
+            "`messages[1].content[0].type` is 'input_audio'; "
+            "this model reads text only: send parts of type 'text'",
         ),
         (
             {"role": "user", "content": [{"type": "text"}]},

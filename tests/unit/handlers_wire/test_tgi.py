@@ -46,7 +46,7 @@ def test_what_tgi_refuses_before_the_queue_is_refused_there(
 
 def test_best_of_can_be_switched_off_at_start() -> None:
     limits = Limits(max_best_of=1, max_stop_sequences=4, max_top_n_tokens=5)
-    with pytest.raises(InvalidInput, match="^`best_of` != 1 is not allowed for this endpoint$"):
+    with pytest.raises(InvalidInput, match=r"^`best_of` != 1 is not allowed for this endpoint$"):
         tgi.sequences({"inputs": "Hi", "parameters": {"best_of": 2}}, limits, stream=False)
 
 
@@ -86,16 +86,8 @@ def test_every_parameter_reaches_the_engine() -> None:
 
 
 def test_nulls_mean_absent() -> None:
-    names = (
-        "best_of",
-        "temperature",
-        "repetition_penalty",
-        "frequency_penalty",
-        "top_k",
-        "top_p",
-        "typical_p",
-    )
-    names += ("max_new_tokens", "return_full_text", "truncate", "seed", "top_n_tokens")
+    names = ["best_of", "temperature", "repetition_penalty", "frequency_penalty", "top_k", "top_p"]
+    names += ["typical_p", "max_new_tokens", "return_full_text", "truncate", "seed", "top_n_tokens"]
     assert understand({}) == understand(dict.fromkeys(names))
 
 

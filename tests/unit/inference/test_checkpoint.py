@@ -4,7 +4,15 @@ import json
 import struct
 from pathlib import Path
 
+import httpx
 import pytest
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from inference.checkpoint import find_checkpoint, read_weights, tokenizer_eos
 from inference.config import ModelConfig
@@ -53,12 +61,62 @@ def test_impossible_hub_id_is_refused_without_the_network(name: str) -> None:
         find_checkpoint(ModelConfig(model_id=name), print)
 
 
+def hub_error(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
+    return kind("no", response=httpx.Response(status, request=httpx.Request("GET", "https://hub.example")))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (hub_error(GatedRepoError, 403), r"`org/name` is gated: accept its terms .* HF_TOKEN"),
+        (hub_error(RepositoryNotFoundError, 404), r"no model `org/name`, or it is private"),
+        (hub_error(RevisionNotFoundError, 404), r"no revision `v9`"),
+        (LocalEntryNotFoundError("offline"), r"not in the hub's cache and the hub can't be reached"),
+        (ConnectionError("refused"), r"can't be reached \(ConnectionError\): check the network"),
+    ],
+)
+def test_failed_download_says_what_to_do(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(ModelUnavailable, match=message):
+        find_checkpoint(ModelConfig(model_id="org/name", revision="v9"), print)
+
+
+def test_download_takes_data_only_unless_code_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    (tmp_path / "config.json").write_text("{}")
+    write_safetensors(tmp_path / "model.safetensors", {})
+
+    def download(_: str, *, allow_patterns: list[str], **__: object) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    for trust in (False, True):
+        found = find_checkpoint(ModelConfig(model_id="org/name", trust_remote_code=trust), print)
+        assert found.sha == tmp_path.name  # a snapshot's directory is named by its commit
+    assert [{"*.py", "*.bin"} & set(patterns) for patterns in asked] == [set(), {"*.py", "*.bin"}]
+
+
 def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"w": ("BF16", [3, 4]), "b": ("F32", [5])})
     write_safetensors(tmp_path / "b.safetensors", {"q": ("I32", [2, 2]), "s": ("F8_E4M3", [7])})
     weights = read_weights(tmp_path)
     assert (weights.floats, weights.other_bytes) == (17, 16 + 7)
     assert weights.size(4) == 17 * 4 + 23
+
+
+@pytest.mark.parametrize("content", [b"short", b"not a model at all", struct.pack("<Q", 4) + b"{{{{"])
+def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelUnavailable, match=r"model\.safetensors` is damaged"):
+        read_weights(tmp_path)
 
 
 @pytest.mark.parametrize("eos", ["</s>", {"content": "</s>", "lstrip": False}])

@@ -1,0 +1,1 @@
+"""What computes attention over the paged cache."""

@@ -1,0 +1,119 @@
+"""The application's life: built with its errors, open while it loads, drained in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+from connexion.exceptions import InvalidSpecification
+
+import openapi
+from handlers.app import create_app
+from handlers.http.contract import contract_app
+from handlers.http.server import server_config
+from handlers.operations import OPERATIONS
+from handlers.settings import Settings
+from inference.errors import ModelUnavailable
+from inference.fake import fake_client
+from inference.types import ModelInfo
+from tests.support import live_server, make_service, serving
+
+
+def test_an_operation_without_a_handler_is_found_when_the_application_is_made() -> None:
+    some = {name: function for name, function in OPERATIONS.items() if name != "generate"}
+    with pytest.raises(ValueError, match=r"without a handler \['generate'\]"):
+        create_app(make_service(), operations=some)
+
+
+def test_a_handler_without_an_operation_is_found_when_the_application_is_made() -> None:
+    with pytest.raises(ValueError, match=r"not in the document \['forgotten'\]"):
+        create_app(make_service(), operations={**OPERATIONS, "forgotten": OPERATIONS["generate"]})
+
+
+def test_a_bad_document_is_found_when_the_application_is_made() -> None:
+    document = copy.deepcopy(openapi.load())
+    document["paths"]["/generate"]["post"]["responses"] = "none"
+    with pytest.raises((InvalidSpecification, AttributeError)):
+        contract_app(document, OPERATIONS, make_service(), beside=None, lifespan=None)  # type: ignore[arg-type]
+
+
+def test_while_the_model_loads_the_port_is_open_and_inference_is_503(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = threading.Event()
+    service = make_service()
+    core = service.engine._core
+    load = core.load
+
+    def load_when_told(progress: Callable[[str], None]) -> ModelInfo:
+        loaded.wait(20)
+        return load(progress)
+
+    monkeypatch.setattr(core, "load", load_when_told)
+
+    async def check() -> None:
+        async with serving(create_app(service)) as client:
+            refused = await client.post("/generate", json={"inputs": "Hi"})
+            assert refused.status_code == 503
+            assert refused.json() == {"error": "The model is loading", "error_type": "not_ready"}
+            assert int(refused.headers["retry-after"]) >= 1
+            assert (await client.get("/health")).status_code == 503
+            assert (await client.get("/openapi.json")).status_code == 200
+            loaded.set()
+            while (await client.get("/health")).status_code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            assert (await client.post("/generate", json={"inputs": "Hi"})).status_code == 200
+
+    with caplog.at_level(logging.INFO, logger="parley"):
+        asyncio.run(check())
+    assert "Connected" in [record.getMessage() for record in caplog.records]
+
+
+def test_a_model_that_cannot_be_loaded_is_told_and_inference_stays_503(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = Settings(validate_responses=True)
+    service = make_service(
+        settings, fake_client(settings.engine_config(), unavailable="no such model: give another")
+    )
+    called: list[bool] = []
+
+    async def check() -> None:
+        app = create_app(service, on_unavailable=lambda: called.append(True))
+        async with serving(app, service) as client:
+            assert (await client.post("/generate", json={"inputs": "Hi"})).status_code == 503
+            assert (await client.get("/info")).status_code == 503
+
+    asyncio.run(check())
+    assert called == [True]
+    assert "no such model: give another" in caplog.text
+    with pytest.raises(ModelUnavailable):
+        asyncio.run(service.engine.start(print))
+
+
+def test_a_server_that_stops_lets_running_requests_end() -> None:
+    settings = Settings(validate_responses=True)
+    service = make_service(settings, fake_client(settings.engine_config(), step_seconds=0.02))
+
+    async def check() -> int:
+        async with serving(create_app(service), service) as client:
+            running = asyncio.create_task(client.post("/generate", json={"inputs": "Hi"}))
+            await asyncio.sleep(0.05)
+        return (await running).status_code
+
+    assert asyncio.run(check()) == 200
+
+
+def test_the_server_hides_nothing_and_logs_no_access_of_its_own() -> None:
+    config = server_config(create_app(make_service()), Settings(hostname="127.0.0.1", port=1234))
+    assert (config.host, config.port, config.lifespan) == ("127.0.0.1", 1234, "on")
+    assert config.access_log is False
+
+
+def test_two_servers_can_run_in_one_process() -> None:
+    with live_server() as one, live_server() as two:
+        assert one.port != two.port

@@ -1,0 +1,134 @@
+"""Members with and without effect, by the document's own marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.http.errors import Refused
+from handlers.http.support import SupportRules, header_value
+
+COMPONENTS: dict[str, Any] = {
+    "schemas": {
+        "Node": {
+            "properties": {
+                "children": {"type": "array", "items": {"$ref": "#/components/schemas/Node"}},
+                "label": {"type": "string", "x-support": "reported", "x-neutral": [""]},
+                "colour": {"type": "string", "x-support": "later", "x-neutral": ["none"]},
+            },
+        },
+        "Later": {"type": "object", "x-support": "later", "properties": {"deep": {"x-support": "later"}}},
+    }
+}
+
+
+def rules(schema: dict[str, Any]) -> SupportRules:
+    """Compile rules; alternatives fit if their required members are there."""
+    return SupportRules(
+        schema, COMPONENTS, lambda part: lambda body: set(part.get("required", ())) <= body.keys()
+    )
+
+
+def properties(**members: Any) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "properties": members}
+
+
+NODE = {"$ref": "#/components/schemas/Node"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "ignored"),
+    [
+        (properties(a={}), {"a": {"anything": 1}}, ()),
+        (properties(a={}), {"b": 1, "a": 1}, ("b",)),
+        (properties(a={"x-support": "reported"}), {"a": 1}, ("a",)),
+        (properties(a={"x-support": "reported"}), {"a": None}, ()),
+        (properties(a={"x-support": "reported", "x-neutral": [False]}), {"a": False}, ()),
+        (properties(a={"x-support": "reported", "x-neutral": [False]}), {"a": 0}, ("a",)),
+        (properties(a={"type": "object"}), {"a": {"b": 1}}, ()),
+        (properties(a={"type": "object", "additionalProperties": {"type": "number"}}), {"a": {"b": 1}}, ()),
+        (properties(a=properties(b={})), {"a": {"b": 1, "c": 1}}, ("a.c",)),
+        (properties(a={"anyOf": [properties(b={}), {"type": "string"}]}), {"a": {"c": 1}}, ("a.c",)),
+        (properties(a={"anyOf": [properties(b={}), {"type": "string"}]}), {"a": "c"}, ()),
+        (NODE, {"label": "", "children": [{"label": "x"}, {"y": 1, "children": [{"z": 1}]}]}, (
+            "children[].children[].z", "children[].label", "children[].y",
+        )),
+        (
+            {"anyOf": [{**properties(a={}), "required": ["a"]}, {**properties(b={}), "required": ["b"]}]},
+            {"a": 1, "b": 1},
+            ("b",),
+        ),
+        (
+            {"anyOf": [{**properties(a={}), "required": ["a"]}, {**properties(b={}), "required": ["b"]}]},
+            {"b": 1, "c": 1},
+            ("c",),
+        ),
+    ],
+)  # fmt: skip
+def test_members_without_effect_are_found(
+    schema: dict[str, Any], body: Any, ignored: tuple[str, ...]
+) -> None:
+    assert rules(schema).check(body) == ignored
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"colour": "red"}, '`colour` is not supported yet; leave it out or send "none" or null'),
+        (
+            {"children": [{"colour": 1}]},
+            '`children[].colour` is not supported yet; leave it out or send "none"',
+        ),
+    ],
+)
+def test_a_member_that_comes_later_is_refused(body: Any, message: str) -> None:
+    with pytest.raises(Refused) as refused:
+        rules(NODE).check(body)
+    assert str(refused.value).startswith(f"Input validation error: {message}")
+    assert (refused.value.status, refused.value.error_type) == (422, "validation")
+
+
+@pytest.mark.parametrize("value", ["none", None])
+def test_a_neutral_value_asks_for_nothing(value: Any) -> None:
+    assert rules(NODE).check({"colour": value}) == ()
+
+
+def test_a_mark_on_a_component_counts_where_it_is_referred_to() -> None:
+    with pytest.raises(Refused, match="`a` is not supported yet"):
+        rules(properties(a={"$ref": "#/components/schemas/Later"})).check({"a": {"deep": 1}})
+
+
+def test_a_mark_beside_the_reference_wins() -> None:
+    schema = properties(a={"anyOf": [{"$ref": "#/components/schemas/Later"}], "x-support": "reported"})
+    assert rules(schema).check({"a": {"deep": 1}}) == ("a",)
+
+
+def test_the_documents_own_words_for_a_refusal_are_used() -> None:
+    error = {"error": "No.", "error_type": "tool_error"}
+    schema = properties(a={"x-support": "refused", "x-reason": "x", "x-error": error})
+    with pytest.raises(Refused, match=r"^No\.$") as refused:
+        rules(schema).check({"a": 1})
+    assert refused.value.error_type == "tool_error"
+
+
+def test_an_unknown_mark_is_an_error_at_the_start() -> None:
+    with pytest.raises(ValueError, match="x-support of `a` is 'maybe'"):
+        rules(properties(a={"x-support": "maybe"}))
+
+
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [
+        (("a", "b.c"), "a,b.c"),
+        (("a,b", "c d", "é\n"), "a?b,c?d,??"),
+        (("x" * 2000,), "..."),
+        (("a", "x" * 2000), "a,..."),
+        (tuple(f"n{at:02}" for at in range(20)), ",".join(f"n{at:02}" for at in range(20))),
+        (tuple(f"n{at:02}" for at in range(21)), ",".join([*(f"n{at:02}" for at in range(20)), "..."])),
+    ],
+)
+def test_the_headers_value_is_safe_and_short(names: tuple[str, ...], value: str) -> None:
+    assert header_value(names) == value
+    assert len(value) < 1100
