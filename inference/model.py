@@ -71,14 +71,13 @@ def load_model(
             checkpoint.path,
             config=described,
             dtype=dtype,
-            device_map=None if device.type == "cpu" else {"": device},  # straight to the device
             attn_implementation="eager",
             trust_remote_code=config.trust_remote_code,
             use_safetensors=None if config.trust_remote_code else True,
         )
     except (ValueError, KeyError, OSError, ImportError, RuntimeError) as error:
         raise _unavailable(config, error) from error
-    model.eval().requires_grad_(False)
+    model.to(device).eval().requires_grad_(False)
     progress(f"Loaded {type(model).__name__} as {dtype} in {time.monotonic() - started:.1f} s")
     return model
 

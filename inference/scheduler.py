@@ -73,8 +73,7 @@ class Scheduler:
         budget = _Budget(self._limits, used=len(decodes))
         prompts = self._continue_prompts(budget)
         running_before = len(self.running)
-        if not preempted:
-            prompts += self._admit(budget)
+        prompts += self._admit(budget)  # never what was preempted just now: its blocks aren't all free
         return Batch(tuple(decodes + prompts), len(self.running) - running_before, preempted)
 
     def _decodes(self) -> list[Chunk]:

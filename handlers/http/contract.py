@@ -137,15 +137,13 @@ class Validation(RoutedMiddleware[ValidationAPI]):
 class DispatchStep:
     """Calls one operation and sends its reply; a client that leaves cancels both."""
 
-    def __init__(self, operation_id: str, function: Operation, service: Service, *, watched: bool) -> None:
-        self._id = operation_id
+    def __init__(self, function: Operation, service: Service, *, watched: bool) -> None:
         self._function = function
         self._service = service
         self._watched = watched  # only what takes a body works long enough to be worth cancelling
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        exchange.operation = self._id
         call = Call(
             body=exchange.body,
             path=scope.get("path_params", {}),
@@ -182,8 +180,8 @@ class DispatchAPI(RoutedAPI[DispatchStep]):
 
     def make_operation(self, operation: Any) -> DispatchStep:
         """Return the step of one operation."""
-        name: str = operation.operation_id
-        return DispatchStep(name, operation.function, self._service, watched=name in self._checks)
+        watched = operation.operation_id in self._checks
+        return DispatchStep(operation.function, self._service, watched=watched)
 
 
 class Dispatch(RoutedMiddleware[DispatchAPI]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import Scope
 
 KEY = "parley"
@@ -16,7 +17,6 @@ class Exchange:
 
     request_id: str
     received: float  # time.monotonic()
-    operation: str = ""  # set by the dispatch: the operationId
     body: Any = None  # set by the validation: the JSON body
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
     status: int = 0  # set with the first message of the response
@@ -25,6 +25,12 @@ class Exchange:
 def attach(scope: Scope, exchange: Exchange) -> None:
     """Put the exchange where `exchange_of` finds it."""
     scope.setdefault("extensions", {})[KEY] = exchange
+
+
+def operation_id(scope: Scope) -> str:
+    """Return which operation connexion's routing has found for the request; "" for none."""
+    routing = scope["extensions"].get(ROUTING_CONTEXT, {})
+    return routing.get("operation_id") or ""
 
 
 def exchange_of(scope: Scope) -> Exchange:

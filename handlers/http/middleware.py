@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.errors import ClientDisconnected, Failure, settle
-from handlers.http.exchange import Exchange, attach, exchange_of
+from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 HEADER_LIMIT = 64 * 1024  # bytes of all request headers
@@ -135,6 +135,6 @@ def _log(scope: Scope, exchange: Exchange) -> None:
         "status": exchange.status,
         "seconds": round(time.monotonic() - exchange.received, 6),
         "request_id": exchange.request_id,
-        "operation": exchange.operation,
+        "operation": operation_id(scope),
     }
     access.info("%s %s", scope["method"], path.decode("latin-1"), extra=fields)

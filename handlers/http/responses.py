@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.errors import Failure
+from handlers.http.exchange import operation_id
 from handlers.http.explain import explain
 from handlers.http.operations import Document, OperationRow, operation_table
 from handlers.http.validation import Verdict, available, compile_schema
@@ -151,8 +151,7 @@ class CheckedResponse:
 
     def _begin(self, message: Message) -> None:
         self._start = message
-        routing = self._scope["extensions"].get(ROUTING_CONTEXT, {})
-        self._operation = routing.get("operation_id") or ""
+        self._operation = operation_id(self._scope)
         responses = self._table.get(self._operation)
         if responses is None:
             self._streams = True

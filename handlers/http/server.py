@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+from typing import Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,7 +22,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         host=settings.hostname,
         port=settings.port,
         loop="uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
-        http="httptools" if importlib.util.find_spec("httptools") else "h11",
+        http=_protocol(),
         ws="none",
         lifespan="on",  # "auto" would hide errors of the start-up
         interface="asgi3",
@@ -32,6 +34,14 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=settings.graceful_termination_timeout,
     )
+
+
+def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+    if importlib.util.find_spec("httptools") is None:
+        return "h11"  # which limits the head by itself
+    from handlers.http.protocol import BoundedHeadProtocol
+
+    return BoundedHeadProtocol
 
 
 def run(app: ASGIApp, settings: Settings) -> None:

@@ -6,6 +6,7 @@ import re
 
 import httpx
 import pytest
+import yaml
 
 import openapi
 from openapi.yamlload import parse
@@ -24,6 +25,7 @@ def test_the_document_is_served_as_it_was_written(client: httpx.Client) -> None:
     assert answer.headers["content-type"] == "application/yaml"
     assert answer.text == openapi.text()
     assert parse(answer.text) == openapi.load()
+    assert yaml.safe_load(answer.text)["openapi"] == "3.0.3"  # for readers without libyaml, too
 
 
 def test_try_it_out_calls_the_server_that_served_the_document(client: httpx.Client) -> None:

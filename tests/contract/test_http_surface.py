@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import socket
@@ -140,6 +141,19 @@ def test_too_many_header_bytes_are_431_and_the_server_goes_on(client: httpx.Clie
     assert client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("piece", [b"x-a: b\r\n", b"x" * 1000], ids=["many headers", "one long header"])
+def test_headers_without_end_are_cut_off(server: LiveServer, client: httpx.Client, piece: bytes) -> None:
+    flood = piece * (65536 // len(piece))
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nx-b: ")
+        with contextlib.suppress(ConnectionError):  # the server may close while we still send
+            for _ in range(100):
+                connection.sendall(flood)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 400")
+    assert client.get("/health").status_code == 200
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -194,9 +208,11 @@ def test_any_origin_may_call_a_server_without_a_list(client: httpx.Client) -> No
 def test_each_request_is_logged_once(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="parley.access"):
         client.post("/tokenize?key=1", json={"inputs": "Hi"}, headers={"x-request-id": "logged-1"})
+        client.post("/generate", json={}, headers={"x-request-id": "logged-3"})
         client.get("/no%0Awhere", headers={"x-request-id": "logged-2"})
     lines = [record for record in caplog.records if record.name == "parley.access"]
-    assert [record.getMessage() for record in lines] == ["POST /tokenize", "GET /no%0Awhere"]
+    said = [record.getMessage() for record in lines]
+    assert said == ["POST /tokenize", "POST /generate", "GET /no%0Awhere"]
     told = [(vars(line)["status"], vars(line)["request_id"], vars(line)["operation"]) for line in lines]
-    assert told == [(200, "logged-1", "tokenize"), (404, "logged-2", "")]
+    assert told == [(200, "logged-1", "tokenize"), (422, "logged-3", "generate"), (404, "logged-2", "")]
     assert all(vars(line)["seconds"] >= 0 for line in lines)

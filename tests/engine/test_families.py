@@ -56,5 +56,8 @@ def test_alone(session: Session, oracle: list[list[int]], index: int) -> None:
 def test_in_one_batch_with_prompts_in_pieces(session: Session, oracle: list[list[int]]) -> None:
     heard = session.run(request(str(i), prompt, tokens=TOKENS) for i, prompt in enumerate(PROMPTS))
     assert [heard.tokens(str(i)) for i in range(len(PROMPTS))] == oracle
-    if "paged" in session.info.level:
-        assert max(stats.prefill_tokens + stats.decode_sequences for stats in heard.stats) <= 16
+    longest_step = max(stats.prefill_tokens + stats.decode_sequences for stats in heard.stats)
+    if session.info.level == "sequential":  # whole prompts, as not every model's cache takes pieces
+        assert longest_step >= 33
+    else:
+        assert longest_step <= 16

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -133,6 +134,18 @@ def test_a_draw_never_takes_what_a_filter_removed() -> None:
     drawn = [result.choice.token_id for result in choose(logits, *rows) if result.choice]
     best = logits.topk(3).indices
     assert all(token in row for token, row in zip(drawn, best.tolist(), strict=True))
+
+
+def test_smallest_noise_takes_the_first_token_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.sampler.uniforms", lambda seeds, _: np.zeros(len(seeds)))
+    sampled = sequence(Sampling(sample=True, top_k=2))
+    assert choice([-5.0, 1.0, -5.0, 2.0], sampled).token_id == 1
+
+
+def test_largest_noise_takes_the_last_token_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.sampler.uniforms", lambda seeds, _: np.full(len(seeds), 1 - 2.0**-48))
+    sampled = sequence(Sampling(sample=True, top_k=2))
+    assert choice([2.0, 1.0, -5.0, -5.0], sampled).token_id == 1
 
 
 def test_seeded_draw_is_the_same_alone_and_in_any_batch() -> None:

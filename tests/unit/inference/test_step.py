@@ -105,6 +105,23 @@ def test_prompt_logprobs_come_once_with_the_first_token() -> None:
     assert set(given[1:]) <= {None}
 
 
+def test_prompt_logprobs_of_a_prompt_that_was_preempted_come_once() -> None:
+    limits = Limits(tokens=2, sequences=2, logit_rows=64)
+    stepper = Stepper(Scheduler(BlockPool(5), limits), PaperRunner(), PaperSampler(), ())
+    stepper.add(request("1", PAGE - 1, 40))
+    stepper.add(request("2", 40, 2, prompt_logprobs=True))
+    given, preempted = [], 0
+    while not stepper.idle:
+        frame = stepper.step()
+        assert frame.stats is not None
+        preempted += frame.stats.preempted
+        given += [
+            each.prompt_logprobs for each in frame.outputs if isinstance(each, CoreOutput) and each.id == "2"
+        ]
+    assert preempted == 1  # by then the second prompt is computed in part
+    assert given == [(None, *(-float(position) for position in range(1, 40))), None]
+
+
 def test_statistics_count_every_token_once() -> None:
     stepper = make()
     stepper.add(request("1", 50, 4))

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inference.client import EngineClient
+from inference.config import EngineConfig
+from inference.errors import (
+    GenerationFailed,
+    IncompleteGeneration,
+    NotReady,
+)
+from inference.fake import FakeCore, FakeModel
+from inference.types import (
+    CoreOutput,
+    EngineState,
+    FinishReason,
+    Frame,
+    Request,
+    Sampling,
+)
+from tests.unit.inference.puppet import (
+    EOS,
+    Puppet,
+    load_text,
+    with_fake,
+    with_puppet,
+)
+
+
+def test_a_failed_request_raises_once_and_the_others_go_on() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        bad = await client.submit(Request(id="bad", prompt="Hi"))
+        good = await client.submit(Request(id="good", prompt="Hi"))
+        core.say("bad", "x")
+        core.fail("bad")
+        core.say("good", "ok", FinishReason.LENGTH)
+        assert (await anext(bad)).delta == "x"
+        with pytest.raises(GenerationFailed, match="out of paper"):
+            await anext(bad)
+        with pytest.raises(StopAsyncIteration):
+            await anext(bad)
+        assert len(await good.collect()) == 2
+
+    with_puppet(check)
+
+
+def test_closing_aborts_a_request_and_what_comes_late_is_dropped() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "x")
+        await asyncio.sleep(0)
+        await generation.aclose()
+        await generation.aclose()
+        core.say("a", "y", FinishReason.LENGTH)
+        assert core.aborted == ["a"]
+        with pytest.raises(IncompleteGeneration):
+            await generation.collect()
+
+    with_puppet(check)
+
+
+def test_closing_after_the_end_aborts_nothing() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "x", FinishReason.LENGTH)
+        await generation.collect()
+        await generation.aclose()
+        assert core.aborted == []
+
+    with_puppet(check)
+
+
+def test_closing_wakes_whoever_waits() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        waiting = asyncio.create_task(generation.collect())
+        await asyncio.sleep(0)
+        await generation.aclose()
+        with pytest.raises(IncompleteGeneration):
+            await waiting
+
+    with_puppet(check)
+
+
+def test_an_id_in_use_is_refused() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        await client.submit(Request(id="a", prompt="Hi"))
+        with pytest.raises(ValueError, match="in use"):
+            await client.submit(Request(id="a", prompt="Hi"))
+
+    with_puppet(check)
+
+
+def test_the_death_of_the_core_fails_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.client.WATCH_SECONDS", 0.01)
+
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generations = [await client.submit(Request(id=str(at), prompt="Hi")) for at in range(3)]
+        core.say("0", "last words", FinishReason.LENGTH)
+        core.alive = False
+        assert len(await generations[0].collect()) == len("last words")
+        for generation in generations[1:]:
+            with pytest.raises(GenerationFailed, match="stopped"):
+                await generation.collect()
+        assert client.state is EngineState.FAILED
+        assert await client.probe() is False
+        with pytest.raises(NotReady):
+            client.admit()
+        with pytest.raises(NotReady):
+            await client.submit(Request(id="late", prompt="Hi"))
+
+    with_puppet(check)
+
+
+def test_text_that_cannot_be_made_fails_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        bad = await client.submit(Request(id="bad", prompt="Hi"))
+        good = await client.submit(Request(id="good", prompt="Hi"))
+        core.sink(Frame((CoreOutput("bad", -1, -0.5), CoreOutput("good", 40, -0.5))))
+        core.say("good", "x", FinishReason.LENGTH)
+        with pytest.raises(GenerationFailed, match="Detokenisation"):
+            await bad.collect()
+        assert core.aborted == ["bad"]
+        assert len(await good.collect()) == 2
+
+    with_puppet(check)
+
+
+def test_draining_waits_for_what_runs_and_admits_nothing() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        permit = client.admit()
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        drained = asyncio.create_task(client.drain(60))
+        await asyncio.sleep(0)
+        assert client.state is EngineState.DRAINING
+        with pytest.raises(NotReady, match="shuts down"):
+            client.admit()
+        core.say("a", "x", FinishReason.LENGTH)
+        assert len(await generation.collect()) == 1
+        await asyncio.sleep(0)
+        assert not drained.done()  # the response has not ended
+        permit.release()
+        await drained
+
+    with_puppet(check)
+
+
+def test_draining_fails_what_is_left_when_time_is_up() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        await client.drain(0.01)
+        with pytest.raises(GenerationFailed, match="shuts down"):
+            await generation.collect()
+        assert core.aborted == ["a"]
+        with pytest.raises(NotReady):
+            await client.submit(Request(id="b", prompt="Hi"))
+
+    with_puppet(check)
+
+
+def test_a_crash_ends_every_request() -> None:
+    async def run() -> None:
+        model = FakeModel(tokens=(40,), eos_token_id=EOS, step_seconds=0.001, shortest=900, longest=900)
+        core = FakeCore(model)
+        client = EngineClient(core, EngineConfig(), load_text)
+        await client.start(lambda message: None)
+        generations = [await client.submit(Request(id=str(at), prompt="Hi")) for at in range(40)]
+        await anext(generations[0])
+        core.crash()
+        for generation in generations:
+            with pytest.raises(GenerationFailed):
+                await generation.collect()
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_chats_and_tokens_come_through() -> None:
+    async def check(client: EngineClient) -> None:
+        prompt = await client.render_chat([{"role": "user", "content": "Hi"}])
+        tokens = await client.tokenize(prompt, add_special_tokens=False)
+        assert "".join(token.text for token in tokens) == prompt
+
+    with_fake(check)
+
+
+def test_many_requests_at_once_each_get_what_they_get_alone() -> None:
+    async def check(client: EngineClient) -> None:
+        async def text(name: str, seed: int) -> str:
+            sampling = Sampling(sample=True, seed=seed)
+            generation = await client.submit(Request(id=name, prompt="Hi", sampling=sampling))
+            *_, last = await generation.collect()
+            assert last.finish is not None
+            return last.finish.text
+
+        together = await asyncio.gather(*(text(f"t{seed}", seed) for seed in range(50)))
+        alone = [await text(f"a{seed}", seed) for seed in range(50)]
+        assert together == alone
+        assert len(set(alone)) > 40
+
+    with_fake(check)

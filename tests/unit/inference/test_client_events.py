@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from inference.client import EngineClient
+from inference.types import (
+    CoreOutput,
+    FinishReason,
+    Frame,
+    Request,
+    Sampling,
+)
+from tests.unit.inference.puppet import (
+    EOS,
+    TOKENIZER,
+    Puppet,
+    with_puppet,
+)
+
+
+def test_deltas_add_up_to_the_text_and_the_last_event_finishes() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "héllo €")
+        core.say("a", "<|im_end|>", FinishReason.EOS)
+        events = await generation.collect()
+        finish = events[-1].finish
+        assert finish is not None
+        assert [event.index for event in events] == list(range(1, len(events) + 1))
+        assert [event.finish for event in events[:-1]] == [None] * (len(events) - 1)
+        assert "".join(event.delta for event in events) == finish.text == "héllo €"
+        assert (events[-1].token.text, events[-1].token.special) == ("<|im_end|>", True)
+        assert (finish.reason, finish.prompt_tokens, finish.seed) == (FinishReason.EOS, 2, None)
+        assert finish.generated_tokens == len(events)
+        assert generation.prompt_tokens == 2
+
+    with_puppet(check)
+
+
+def test_a_character_cut_off_by_the_limit_is_dropped() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        first, *_ = TOKENIZER.encode("€", add_special_tokens=False)
+        core.say("a", "ab")
+        core.sink(Frame((CoreOutput("a", first, -0.5, finish=FinishReason.LENGTH),)))
+        *_, last = await generation.collect()
+        assert last.finish is not None
+        assert (last.token.text, last.delta, last.finish.text) == ("", "", "ab")
+
+    with_puppet(check)
+
+
+def test_a_stop_sequence_ends_the_request_and_the_core_forgets_it() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))
+        core.say("a", "so END and on")
+        events = await generation.collect()
+        finish = events[-1].finish
+        assert finish is not None
+        assert (finish.reason, finish.text, finish.text_before_stop) == (FinishReason.STOP, "so END", "so ")
+        assert "".join(event.delta for event in events) == "so "
+        assert core.aborted == ["a"]
+
+    with_puppet(check)
+
+
+def test_the_length_limit_comes_before_a_stop_sequence() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))
+        core.say("a", "so END", FinishReason.LENGTH)
+        *_, last = await generation.collect()
+        assert last.finish is not None
+        assert last.finish.reason is FinishReason.LENGTH
+        assert (last.finish.text, last.finish.text_before_stop) == ("so END", "so ")
+        assert core.aborted == []
+
+    with_puppet(check)
+
+
+def test_text_held_back_for_a_stop_sequence_comes_with_the_last_event() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))
+        core.say("a", "so EN", FinishReason.LENGTH)
+        events = await generation.collect()
+        assert [event.delta for event in events] == ["s", "o", " ", "", "EN"]
+
+    with_puppet(check)
+
+
+def test_what_piled_up_comes_in_one_batch() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "abc")
+        await asyncio.sleep(0)
+        assert "".join(event.delta for event in await generation.next_batch()) == "abc"
+        core.say("a", "d", FinishReason.LENGTH)
+        assert "".join(event.delta for event in await generation.next_batch()) == "d"
+        assert await generation.next_batch() == ()
+
+    with_puppet(check)
+
+
+def test_a_frame_crosses_to_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generations = [await client.submit(Request(id=str(at), prompt="Hi")) for at in range(8)]
+        loop = asyncio.get_running_loop()
+        crossings: list[object] = []
+        cross = loop.call_soon_threadsafe
+
+        def counted(*args: Any) -> object:
+            crossings.append(args)
+            return cross(*args)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        outputs = tuple(CoreOutput(str(at), 40, -0.5, finish=FinishReason.LENGTH) for at in range(8))
+        sender = threading.Thread(target=core.sink, args=(Frame(outputs),))
+        sender.start()
+        for generation in generations:
+            await generation.collect()
+        monkeypatch.undo()
+        sender.join()
+        assert len(crossings) == 1
+
+    with_puppet(check)
+
+
+def test_prompt_log_probabilities_are_computed_only_where_the_engine_allows_them() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", prompt_logprobs=True))
+        allowed = client.config.enable_prefill_logprobs
+        assert core.requests[0].prompt_logprobs is allowed
+        logprobs = (None, -1.5) if allowed else None
+        core.sink(Frame((CoreOutput("a", EOS, -0.5, finish=FinishReason.EOS, prompt_logprobs=logprobs),)))
+        *_, last = await generation.collect()
+        assert last.finish is not None
+        prompt = [(token.text, token.logprob) for token in last.finish.prompt]
+        assert prompt == ([("H", None), ("i", -1.5)] if allowed else [])
+
+    with_puppet(check, enable_prefill_logprobs=False)
+    with_puppet(check, enable_prefill_logprobs=True)
+
+
+def test_alternatives_have_the_text_they_would_have_alone() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", top_n_tokens=2))
+        (at,) = TOKENIZER.encode("@", add_special_tokens=False)
+        output = CoreOutput("a", at, -0.5, top=((at, -0.5), (EOS, -2.0)), finish=FinishReason.LENGTH)
+        core.sink(Frame((output,)))
+        (event,) = await generation.collect()
+        assert [(token.text, token.logprob, token.special) for token in event.top_tokens] == [
+            ("@", -0.5, False),
+            ("<|im_end|>", -2.0, True),
+        ]
+
+    with_puppet(check)
+
+
+def test_the_seed_is_reported_of_sampled_requests() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", sampling=Sampling(sample=True, seed=7)))
+        core.say("a", "x", FinishReason.LENGTH)
+        (event,) = await generation.collect()
+        assert event.finish is not None
+        assert event.finish.seed == 7
+
+    with_puppet(check)
