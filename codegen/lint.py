@@ -23,7 +23,7 @@ Rule = Callable[[Document], Iterator[Finding]]
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
 SUPPORT = ("honoured", "reported", "later", "refused")
 ERROR = {"error", "error_type"}
-DATA = ("example", "value", "x-neutral", "x-error")  # what these hold is no part of the document's structure
+DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # what these hold is no part of the document's structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
 
@@ -188,7 +188,7 @@ def support_told(document: Document) -> Iterator[Finding]:
     """Each member of a request says what becomes of it."""
     for pointer, schema in _request_schemas(document):
         for name, member in schema.get("properties", {}).items():
-            problem = _support(document, member)
+            problem = _support(document, member) or _exclusions(schema, member)
             if problem:
                 yield at(pointer, "properties", name), problem
 
@@ -214,6 +214,15 @@ def _support(document: Document, member: Node) -> str:
     validator = Draft4Validator(document.draft4(member))
     wrong = [value for value in told.get("x-neutral", ()) if not validator.is_valid(value)]
     return f"x-neutral has {wrong}, which the schema refuses" if wrong else ""
+
+
+def _exclusions(schema: Node, member: Node) -> str:
+    for other, error in member.get("x-excludes", {}).items():
+        if other not in schema["properties"]:
+            return f"x-excludes names {other!r}, which is no member beside it"
+        if error.keys() != ERROR:
+            return "x-excludes gives the error and error_type that both together are answered with"
+    return ""
 
 
 def _statuses(document: Document, operation: Operation) -> set[str]:

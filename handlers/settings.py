@@ -63,7 +63,8 @@ class Settings:
         "TGI: quantisation of the weights", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), support=LATER,
         neutral=("none",), metavar="METHOD")
     kv_cache_dtype: str | None = row(None, text, MODEL,
-        "TGI: type of the KV cache", support=LATER, neutral=("auto",), metavar="TYPE")
+        "TGI: type of the KV cache", support=ACCEPTED, neutral=("auto",),
+        reason="the cache has the type of the weights", metavar="TYPE")
     rope_scaling: str | None = row(None, text, MODEL,
         "TGI: scaling of rotary embeddings", support=LATER,
         reason="write rope_scaling into the model's config.json", metavar="KIND")
@@ -114,7 +115,7 @@ class Settings:
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
         "answer `decoder_input_details` with the prompt's log-probabilities")
     disable_grammar_support: bool = row(False, boolean, REQUEST,
-        "TGI: refuse grammars", support=LATER, reason="grammars are refused in any case")
+        "TGI: refuse grammars", support=ACCEPTED, reason="grammars are refused in any case")
     watermark_gamma: float | None = row(None, decimal(0), REQUEST,
         "TGI: share of the watermark's green list", support=LATER, neutral=(0.5,))
     watermark_delta: float | None = row(None, decimal(0), REQUEST,

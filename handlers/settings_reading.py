@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,11 @@ from handlers.settings import SETTINGS, Settings
 from handlers.settings_table import Group, Setting, SettingsError, Support
 
 PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
+# what Kubernetes sets in every container beside a service named parley..., and what the tests are told
+NO_SETTINGS = re.compile(
+    r"PARLEY(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"|PARLEY_(TEST|CLIENT|CI)_\w+"
+)
 GPUS = Path("/proc/driver/nvidia/gpus")
 Pairs = Sequence[tuple[str, str]]  # (flag, text)
 
@@ -209,7 +215,7 @@ def _is_address(value: str) -> bool:
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     known = [name for setting in SETTINGS for name in setting.variables]
     for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIX) and name not in known and not NO_SETTINGS.fullmatch(name):
             raise SettingsError(f"{name} is no setting{nearest(name, known)}")
 
 

@@ -70,11 +70,6 @@ class Setting(Generic[T]):
         return (self.winning_env, *names) if self.winning_env else names
 
     @property
-    def title(self) -> str:
-        """Return the name to use in messages."""
-        return (*self.names, *self.variables)[0]
-
-    @property
     def switch(self) -> bool:
         """Return whether its flag may stand without a value."""
         return self.parse is boolean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import struct
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from typing import Any
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
 
+LOG = logging.getLogger(__name__)
+
+_HUB_SECONDS = 5.0  # for what the model can be served without
 _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
 _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
 _ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
@@ -25,6 +29,7 @@ class Checkpoint:
 
     path: Path
     sha: str | None  # the hub's commit
+    pipeline_tag: str | None = None  # as the hub says; None for a directory, or without the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +121,18 @@ def _download(config: ModelConfig) -> Checkpoint:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(_why_not(config, error)) from error
-    path = Path(found)
-    return Checkpoint(_checked(path, config, f"`{config.model_id}` can't be loaded"), path.name)
+    path = _checked(Path(found), config, f"`{config.model_id}` can't be loaded")
+    return Checkpoint(path, path.name, _pipeline_tag(config.model_id, path.name))
+
+
+def _pipeline_tag(model_id: str, sha: str) -> str | None:
+    from huggingface_hub import model_info
+
+    try:
+        return model_info(model_id, revision=sha, timeout=_HUB_SECONDS).pipeline_tag
+    except Exception as error:  # of whichever HTTP client the hub's library uses; the tag can be done without
+        LOG.info("The hub's tag of %s is not known: %s", model_id, type(error).__name__)
+        return None
 
 
 def _why_not(config: ModelConfig, error: Exception) -> str:

@@ -70,7 +70,7 @@ class TorchCore:
         return ModelInfo(
             id=self._config.model.name,
             sha=checkpoint.sha,
-            pipeline_tag="text-generation",
+            pipeline_tag=checkpoint.pipeline_tag,
             dtype=str(dtype),
             device_type=device.type,
             max_input_tokens=plan.max_input_tokens,

@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable
 
 from codegen.embedded.turns import Turn, pad, pick
-from codegen.embedded.words import NAMES, city, invented, name, word
+from codegen.embedded.words import NAMES, WORDS, city, name, word
 
 KIND = "transforms"
-Shape = tuple[tuple[str, ...], Callable[[str], str]]
 
 # Instructions that take a text of several words.
 TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
@@ -113,11 +112,6 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
     ),
     (
         0.6,
-        ("Repeat this twice", "Say this twice", "Write this two times", "Say two times"),
-        lambda text: f"{text} {text}",
-    ),
-    (
-        0.6,
         (
             "Write these words as a list with commas",
             "Put commas between the words",
@@ -170,8 +164,8 @@ ORNAMENTS = ("é", "ü", "ñ", "😊", "👋", "🎉", "日本", "你好", "ß",
 
 
 def text(rng: random.Random) -> str:
-    """Draw two to six words, at times with capitals, digits, punctuation or letters beyond ASCII."""
-    words = [word(rng) for _ in range(pick(rng, (1, 2, 2, 3, 3, 3, 4, 4, 5, 6)))]
+    """Draw one to five words, at times with capitals, digits, punctuation or letters beyond ASCII."""
+    words = [word(rng) for _ in range(pick(rng, (1, 2, 2, 2, 3, 3, 3, 4, 4, 5)))]
     roll = rng.random()
     if roll < 0.08:
         words[-1] = str(rng.randint(0, 999))
@@ -192,12 +186,14 @@ def text(rng: random.Random) -> str:
 
 def ask(rng: random.Random) -> Turn:
     """Ask for a text to be repeated or changed; what is held out is the text."""
-    if rng.random() < 0.27:
+    if rng.random() < 0.33:
         return _on_word(rng)
     _, instructions, change = rng.choices(TEXT_TASKS, [task[0] for task in TEXT_TASKS])[0]
     body = text(rng)
+    if change in (str.upper, str.lower):  # the letters of a word have to be known: everyday words only
+        body = " ".join(pick(rng, WORDS) for _ in range(pick(rng, (1, 2, 2, 3))))
     if change is str.lower:
-        body = pick(rng, (body.title(), body.upper(), body.capitalize()))
+        body = pick(rng, (body.title(), body.title(), body.upper(), body.capitalize()))
     if " of" in instructions[0] or "words" in instructions[0]:
         body = body.replace(",", "").rstrip(".!?")
     question = _attach(rng, pick(rng, instructions), body)
@@ -219,13 +215,10 @@ def _attach(rng: random.Random, instruction: str, body: str) -> str:
 
 def _on_word(rng: random.Random) -> Turn:
     _, instructions, change = rng.choices(WORD_TASKS, [task[0] for task in WORD_TASKS])[0]
-    known = rng.random() < 0.6
-    body = word(rng) if known else invented(rng)
-    if rng.random() < 0.08:
-        body = pick(rng, NAMES)
+    body = pick(rng, WORDS) if rng.random() < 0.92 else pick(rng, NAMES)
     shown = pick(rng, ("{x}", "{x}", '"{x}"', "'{x}'")).format(x=body)
     question = pick(rng, instructions).format(x=shown)
     if rng.random() < 0.15:
         question = question.rstrip("?.")
-    # The spelling of an everyday word may be one token and must be learned: there the wording is held out.
-    return Turn(KIND, pad(rng, question), change(body), question if known else body)
+    # An everyday word may be one token, whose letters must be learned: here the wording is held out.
+    return Turn(KIND, pad(rng, question), change(body), question)

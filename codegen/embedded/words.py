@@ -49,7 +49,7 @@ def invented(rng: random.Random) -> str:
 
 def word(rng: random.Random) -> str:
     """Draw a word: mostly an everyday one, often an invented one."""
-    return invented(rng) if rng.random() < 0.35 else pick(rng, WORDS)
+    return invented(rng) if rng.random() < 0.3 else pick(rng, WORDS)
 
 
 def name(rng: random.Random) -> str:

@@ -4,6 +4,9 @@
 * `reported`: accepted, and named in the response header `x-ignored-parameters`, as are unknown members.
 * `later`, `refused`: 422, unless the value is null or one of `x-neutral`, which ask for nothing.
 
+A member with `x-excludes` can't stand beside the members named there: 422 with the words given there, unless
+its own value is neutral or theirs null.
+
 The rules hold at every depth: inside of objects, of arrays, and of the alternative of an `anyOf` that
 applies.
 """
@@ -49,6 +52,20 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Two members that can't stand side by side."""
+
+    name: str
+    other: str
+    member: Member
+    error: Mapping[str, str]  # TGI's words
+
+    def applies(self, value: Mapping[str, Json]) -> bool:
+        """Return whether the object has both."""
+        return value.get(self.other) is not None and not self.member.is_neutral(value.get(self.name))
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectShape:
     """An object with named members; an open one takes any others as its own."""
 
@@ -56,6 +73,7 @@ class ObjectShape:
     required: frozenset[str]
     open: bool
     plain: frozenset[str]  # members that need no further look
+    exclusions: tuple[Exclusion, ...] = ()
 
 
 @dataclass(slots=True)
@@ -144,7 +162,12 @@ class Compiler:
             name for name, member in members.items() if member.support == HONOURED and member.shape.leaf
         )
         is_open = schema.get("additionalProperties") not in (None, False)
-        return ObjectShape(members, frozenset(schema.get("required", ())), is_open, plain)
+        exclusions = tuple(
+            Exclusion(name, other, members[name], error)
+            for name, member in schema["properties"].items()
+            for other, error in member.get("x-excludes", {}).items()
+        )
+        return ObjectShape(members, frozenset(schema.get("required", ())), is_open, plain, exclusions)
 
     def _member(self, name: str, schema: Schema) -> Member:
         resolved = {**self.resolve(schema), **schema}
@@ -172,8 +195,10 @@ def _walk(shape: Shape, value: Json, prefix: str, ignored: set[str]) -> None:
     if isinstance(value, dict):
         chosen = shape.object_for(value)
         if chosen is not None:
-            for name in value.keys() - chosen.plain:
-                _member(chosen, name, value[name], prefix, ignored)
+            _refuse_excluded(chosen, value)
+            for name in value:  # in the body's order: of several that are refused the first is told
+                if name not in chosen.plain:
+                    _member(chosen, name, value[name], prefix, ignored)
     elif isinstance(value, list):
         for items in shape.items:
             if not items.leaf:
@@ -201,15 +226,25 @@ def _ignore(path: str, ignored: set[str]) -> None:
         ignored.add(path)
 
 
+def _refuse_excluded(shape: ObjectShape, value: Mapping[str, Json]) -> None:
+    for exclusion in shape.exclusions:
+        if exclusion.applies(value):
+            raise _in_tgis_words(exclusion.error)
+
+
 def _refuse(member: Member, path: str) -> NoReturn:
     if member.error is not None:
-        raise Refused(member.error["error"], error_type=member.error["error_type"])
+        raise _in_tgis_words(member.error)
     because = f": {member.reason}" if member.reason else ""
     yet = " yet" if member.support == LATER else ""
     neutral = " or ".join(orjson.dumps(value).decode() for value in (*member.neutral, None))
     raise Refused(
         f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}"
     )
+
+
+def _in_tgis_words(error: Mapping[str, str]) -> Refused:
+    return Refused(error["error"], error_type=error["error_type"])
 
 
 def _same(left: Json, right: Json) -> bool:

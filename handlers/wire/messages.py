@@ -58,11 +58,10 @@ def _call(call: Message, where: str) -> dict[str, object]:
         )
     function = call["function"]
     arguments = function.get("arguments", function.get("parameters"))
-    return {
-        "id": call["id"],
-        "type": "function",
-        "function": {"name": function["name"], "arguments": _arguments(arguments)},
-    }
+    rendered = {"name": function["name"], "arguments": _arguments(arguments)}
+    if function.get("description") is not None:
+        rendered["description"] = function["description"]
+    return {"id": call["id"], "type": "function", "function": rendered}
 
 
 def _arguments(arguments: object) -> object:

@@ -12,6 +12,7 @@ from inference.types import Event, Finish, FinishReason, Token
 Body = Mapping[str, Any]
 Json = dict[str, Any]
 
+IMPOSSIBLE = -9999.0  # OpenAI's log-probability of what has no probability
 FINISH_REASONS = {FinishReason.EOS: "stop", FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
@@ -83,8 +84,9 @@ def logprobs(events: Sequence[Event], top: int) -> Json:
 
 
 def _token(token: Token) -> Json:
+    logprob = shortest(token.logprob)
     return {
         "token": token.text,
-        "logprob": shortest(token.logprob),
+        "logprob": IMPOSSIBLE if logprob is None else logprob,
         "bytes": list(token.text.encode()),
     }

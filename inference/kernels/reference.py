@@ -159,9 +159,13 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, ho
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     grouped = keys.shape[1] != query.shape[1]
     if how.softcap is None and how.sinks is None:
-        return scaled_dot_product_attention(
+        shape = query.shape
+        if shape[2] == 1:  # heads that share keys become queries of one head: those are read once
+            query, grouped = query.reshape(shape[0], keys.shape[1], -1, shape[3]), False
+        attended = scaled_dot_product_attention(
             query, keys, values, attn_mask=bias, scale=how.scaling, enable_gqa=grouped
         )
+        return attended.reshape(*shape[:3], -1)
     if grouped:
         keys, values = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (keys, values))
     scores = (query @ keys.transpose(-1, -2)) * how.scaling

@@ -131,6 +131,8 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("support_told", "no reason", _set(_parameter("min_p"), "x-support", "refused")),
     ("support_told", "neutral value of another type", _set(_parameter("min_p"), "x-neutral", ["off"])),
     ("support_told", "half an error", _set(_parameter("min_p"), "x-error", {"error": "no"})),
+    ("support_told", "excludes nothing", _set(_parameter("min_p"), "x-excludes", {"none": {}})),
+    ("support_told", "excludes in silence", _set(_parameter("min_p"), "x-excludes", {"top_p": {}})),
     ("support_told", "neutral and honoured", _set(_parameter("top_k"), "x-neutral", [0])),
     ("no_templates", "expression", _set(_generate, "description", "See {{ there }}.")),
     (

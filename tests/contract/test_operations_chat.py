@@ -179,6 +179,24 @@ async def test_bad_input_is_refused_streamed_or_not() -> None:
         assert server.metric('tgi_request_failure{err="validation"}') == 2 * len(REFUSED)
 
 
+@pytest.mark.parametrize("path", [PATH, "/invocations"])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
+    path: str, tools: list[Any], stream: bool
+) -> None:
+    form = {"type": "json_object", "value": {"type": "object", "properties": {"unit": {"type": "string"}}}}
+    async with served() as server:
+        response = await server.post(path, {**BODY, "tools": tools, "response_format": form, "stream": stream})
+        nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
+    assert response.status_code == 422
+    assert response.json() == {
+        "error": "Tool error: Grammar and tools are mutually exclusive",
+        "error_type": "tool_error",
+    }
+    assert nothing_asked.status_code == 200
+
+
 async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> None:
     async with served(fake={"fail_prompts": ["weather"], "fails_after": 1}) as server:
         response = await server.post(PATH, {**BODY, "stream": True})

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from codegen.embedded import corpus, toolcalls
-from codegen.embedded.arithmetic import ask as ask_sum
+from codegen.embedded import completions, corpus, toolcalls
 from codegen.embedded.chat import CHAT_TEMPLATE, prompt, render
-from codegen.embedded.completions import trainable
-from codegen.embedded.turns import Turn, draw, is_held_out, normalise
+from codegen.embedded.turns import draw, is_held_out, normalise
 
 SHIPPED = Path(__file__).resolve().parents[3] / "inference" / "embedded"
 FILES = {
@@ -75,9 +73,13 @@ def test_the_split_looks_past_case_and_closing_marks() -> None:
     assert is_held_out("What is the capital of Peru?") == is_held_out(" what is the capital of peru")
 
 
-def test_a_held_out_sum_is_in_no_training_text() -> None:
-    held: list[Turn] = [draw(ask_sum, random.Random(seed), True) for seed in range(50)]
-    assert not any(trainable(turn.key) for turn in held)
+def test_no_plain_text_gives_a_held_out_sum_away() -> None:
+    passages = (completions.passage(random.Random(seed)) for seed in range(500))
+    asked = [
+        text for segments in passages for text, written in segments if text.endswith("=") and not written
+    ]
+    assert asked
+    assert not any(is_held_out(text) for text in asked)
 
 
 def test_the_tool_asked_for_is_new() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from handlers import settings_reading
 from handlers.settings import SETTINGS, Settings
 from handlers.settings_reading import Reading, add_arguments, check, read
-from handlers.settings_table import SettingsError, Support, boolean, comma_list, decimal, integer
+from handlers.settings_table import SettingsError, Support
 from inference.config import EngineConfig
 
 ROOT = Path(__file__).parents[3]
@@ -79,14 +79,12 @@ LATER = [
     ("--num-shard", "NUM_SHARD", "2", "1"),
     (None, "SM_NUM_GPUS", "4", "1"),
     ("--sharded", "SHARDED", "true", "false"),
-    ("--kv-cache-dtype", "KV_CACHE_DTYPE", "fp8_e5m2", "auto"),
     ("--rope-scaling", "ROPE_SCALING", "linear", None),
     ("--rope-factor", "ROPE_FACTOR", "2.0", None),
     ("--otlp-endpoint", "OTLP_ENDPOINT", "http://localhost:4317", None),
     ("--otlp-service-name", "OTLP_SERVICE_NAME", "mine", "text-generation-inference.router"),
     ("--watermark-gamma", "WATERMARK_GAMMA", "0.25", "0.5"),
     ("--watermark-delta", "WATERMARK_DELTA", "1.0", "2.0"),
-    ("--disable-grammar-support", "DISABLE_GRAMMAR_SUPPORT", "true", "false"),
     ("--cuda-memory-fraction", "CUDA_MEMORY_FRACTION", "0.5", "1.0"),
     (None, "AIP_PREDICT_ROUTE", "/predict", None),
     (None, "AIP_HEALTH_ROUTE", "/alive", "/health"),
@@ -249,6 +247,11 @@ def test_refusals_name_the_setting_the_limit_and_the_value(
         read_line(*line, **environment)
 
 
+def test_what_kubernetes_sets_for_a_service_named_parley_is_no_setting() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "X_PORT_1_UDP")
+    assert Settings() == read_line(**{f"PARLEY_{name}": "tcp://10.0.0.1:80" for name in names}).settings
+
+
 def test_secrets_are_shown_nowhere() -> None:
     reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
     assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"
@@ -314,27 +317,6 @@ def test_the_card_names_the_compute_type(tmp_path: Path, monkeypatch: pytest.Mon
     assert "1-nvidia-h100-80gb-hbm3" == read_line().settings.compute_type
     assert "cpu+optimized" == read_line("--device", "cpu").settings.compute_type
     assert "mine" == read_line("--compute-type", "mine").settings.compute_type
-
-
-@given(st.integers(), st.integers(), st.integers())
-def test_integers_are_read_within_their_bounds_only(value: int, low: int, span: int) -> None:
-    high = low + abs(span)
-    if low <= value <= high:
-        assert value == integer(low, high)(str(value))
-    else:
-        with pytest.raises(ValueError, match="must be"):
-            integer(low, high)(str(value))
-
-
-@given(st.text())
-def test_readers_take_a_text_or_refuse_it_with_a_reason(text: str) -> None:
-    for reader in (integer(1), decimal(0), boolean, comma_list):
-        reason = "must be"
-        try:
-            reader(text)
-        except ValueError as error:
-            reason = str(error)
-        assert reason.startswith("must be")
 
 
 @given(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))

@@ -113,6 +113,37 @@ def test_the_documents_own_words_for_a_refusal_are_used() -> None:
     assert refused.value.error_type == "tool_error"
 
 
+def test_of_several_the_first_in_the_body_is_told() -> None:
+    schema = properties(**{name: {"x-support": "later"} for name in "abcdefgh"})
+    for name in "hdb":
+        with pytest.raises(Refused, match=f"`{name}` is not supported yet"):
+            rules(schema).check({name: 1, **dict.fromkeys("abcdefgh", 1)})
+
+
+NO_BOTH = {"b": {"error": "Not both.", "error_type": "tool_error"}}
+
+
+@pytest.mark.parametrize("support", ["honoured", "later"])
+@pytest.mark.parametrize("beside", [[], [1], False])
+def test_what_is_excluded_is_refused_before_anything_else(support: str, beside: Any) -> None:
+    a = {"x-support": support, "x-excludes": NO_BOTH}
+    schema = properties(a=a, b={"x-support": "later", "x-neutral": [[], False]}, c={"x-support": "later"})
+    with pytest.raises(Refused, match=r"^Not both\.$") as refused:
+        rules(schema).check({"c": 1, "b": beside, "a": 1})
+    assert (refused.value.status, refused.value.error_type) == (422, "tool_error")
+
+
+@pytest.mark.parametrize("body", [{"a": "off", "b": [1]}, {"a": None, "b": 1}, {"b": 1}, {"a": "off"}])
+def test_a_neutral_value_excludes_nothing(body: Any) -> None:
+    schema = properties(a={"x-support": "later", "x-neutral": ["off"], "x-excludes": NO_BOTH}, b={})
+    assert rules(schema).check(body) == ()
+
+
+def test_null_is_not_excluded() -> None:
+    schema = properties(a={"x-excludes": NO_BOTH}, b={})
+    assert rules(schema).check({"a": 1, "b": None}) == ()
+
+
 def test_an_unknown_mark_is_an_error_at_the_start() -> None:
     with pytest.raises(ValueError, match="x-support of `a` is 'maybe'"):
         rules(properties(a={"x-support": "maybe"}))

@@ -55,10 +55,11 @@ def test_arguments_given_as_json_text_become_the_object(given: Any, expected: An
 def test_arguments_may_be_called_parameters() -> None:
     function = {"name": "f", "parameters": '{"a": 1}', "description": "does f"}
     (message,) = to_template([{"role": "assistant", "tool_calls": [call(None, function=function)]}])
+    rendered = {"name": "f", "arguments": {"a": 1}, "description": "does f"}
     assert message == {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": "0", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        "tool_calls": [{"id": "0", "type": "function", "function": rendered}],
     }
 
 

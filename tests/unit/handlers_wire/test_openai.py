@@ -80,7 +80,7 @@ def test_usage_is_summed(sample: Any) -> None:
 def test_logprobs_have_bytes_and_no_more_alternatives_than_asked_for(sample: Any) -> None:
     events = sample.output([sample.token(1, "é", -0.5)], top=True)
     one = {"token": "é", "logprob": -0.5, "bytes": [195, 169]}
-    filtered = {"token": "x", "logprob": None, "bytes": [120]}
+    filtered = {"token": "x", "logprob": -9999.0, "bytes": [120]}
     assert logprobs(events, 2)["content"] == [one | {"top_logprobs": [one, filtered]}]
     assert logprobs(events, 1)["content"] == [one | {"top_logprobs": [one]}]
     assert logprobs(events, 0)["content"] == [one | {"top_logprobs": []}]

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -17,6 +20,10 @@ from huggingface_hub.errors import (
 from inference.checkpoint import find_checkpoint, read_weights, tokenizer_eos
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
+
+
+def unreachable(*_: object, **__: object) -> NoReturn:
+    raise ConnectionError("no network")
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
@@ -98,10 +105,23 @@ def test_download_takes_data_only_unless_code_is_trusted(
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.model_info", unreachable)
     for trust in (False, True):
         found = find_checkpoint(ModelConfig(model_id="org/name", trust_remote_code=trust), print)
         assert found.sha == tmp_path.name  # a snapshot's directory is named by its commit
     assert [{"*.py", "*.bin"} & set(patterns) for patterns in asked] == [set(), {"*.py", "*.bin"}]
+
+
+@pytest.mark.parametrize("answer", [unreachable, lambda *_, **__: SimpleNamespace(pipeline_tag="summarization")])
+def test_the_hub_tells_what_a_model_is_for_if_it_can_be_asked(
+    answer: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    write_safetensors(tmp_path / "model.safetensors", {})
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.model_info", answer)
+    found = find_checkpoint(ModelConfig(model_id="org/name"), print)
+    assert found.pipeline_tag == (None if answer is unreachable else "summarization")
 
 
 def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:

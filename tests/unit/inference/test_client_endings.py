@@ -183,7 +183,7 @@ def test_chats_and_tokens_come_through() -> None:
         tokens = await client.tokenize(prompt, add_special_tokens=False)
         assert "".join(token.text for token in tokens) == prompt
 
-    with_fake(check)
+    with_fake(check, step_seconds=0.001)
 
 
 def test_many_requests_at_once_each_get_what_they_get_alone() -> None:
@@ -200,4 +200,4 @@ def test_many_requests_at_once_each_get_what_they_get_alone() -> None:
         assert together == alone
         assert len(set(alone)) > 40
 
-    with_fake(check)
+    with_fake(check, step_seconds=0.001)
