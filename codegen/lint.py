@@ -23,7 +23,7 @@ Rule = Callable[[Document], Iterator[Finding]]
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
 SUPPORT = ("honoured", "reported", "later", "refused")
 ERROR = {"error", "error_type"}
-DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # what these hold is no part of the document's structure
+DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # hold data, no structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, new_id, run
+from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import chat as wire
@@ -17,7 +17,7 @@ from handlers.wire.chat import Chat
 from handlers.wire.headers import answer_headers, stream_headers
 from handlers.wire.openai import Stamp
 from handlers.wire.tgi import finish_of
-from inference.types import Event, Request
+from inference.types import Event, LogprobsMode, Request
 
 
 async def chat_completions(service: Service, call: Call) -> Response:
@@ -28,20 +28,21 @@ async def chat_completions(service: Service, call: Call) -> Response:
         chat = wire.to_chat(call.body, limits_of(service.settings))
         id = new_id()
         prompt = await service.engine.render_chat(chat.messages)
-        request = wire.to_request(chat, prompt, id=id, draw=draw_seed)
+        mode = logprobs_mode(service.settings, LogprobsMode.RAW)
+        request = wire.to_request(chat, prompt, id=id, draw=draw_seed, logprobs=mode)
         stamp = _stamp(service, chat, id)
         if not chat.stream:
-            return await _complete(service, chat, stamp, request)
+            return await _complete(service, call, chat, stamp, request)
         flow = await Flow.start(service, [request], lambda _, event: _chunks(chat, stamp, event))
         headers = stream_headers(service.settings.compute_type, [prompt])
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def _complete(service: Service, chat: Chat, stamp: Stamp, request: Request) -> Response:
+async def _complete(service: Service, call: Call, chat: Chat, stamp: Stamp, request: Request) -> Response:
     (events,) = await run(service.engine, [request])
     finish = finish_of(events)
     service.metrics.finished(finish, request)
-    headers = answer_headers(service.settings.compute_type, request.prompt, finish)
+    headers = answer_headers(service.settings.compute_type, request.prompt, finish, call.received)
     return json_reply(wire.to_body(chat, stamp, events), headers=headers)
 
 

@@ -31,19 +31,19 @@ async def completions(service: Service, call: Call) -> Response:
         completion = wire.to_completion(call.body, limits_of(service.settings), id=id, draw=draw_seed)
         stamp = _stamp(service, id)
         if not completion.stream:
-            return await _complete(service, completion, stamp)
+            return await _complete(service, call, completion, stamp)
         flow = await Flow.start(service, completion.requests, _render(completion, stamp))
         headers = stream_headers(service.settings.compute_type, prompts)
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def _complete(service: Service, completion: Completion, stamp: Stamp) -> Response:
+async def _complete(service: Service, call: Call, completion: Completion, stamp: Stamp) -> Response:
     outputs = await run(service.engine, completion.requests)
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
     prompts = [request.prompt for request in completion.requests]
-    headers = batch_headers(service.settings.compute_type, prompts, finishes)
+    headers = batch_headers(service.settings.compute_type, prompts, finishes, call.received)
     return json_reply(wire.to_body(stamp, outputs), headers=headers)
 
 

@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, new_id, run
+from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run
 from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
-from handlers.wire.tgi import Body, Json
+from handlers.wire.tgi import Body, Generate, Json
+from inference.types import LogprobsMode
 
 
 async def compat_generate(service: Service, call: Call) -> Response:
@@ -20,13 +21,13 @@ async def compat_generate(service: Service, call: Call) -> Response:
     full_text = service.engine.model.pipeline_tag in (None, "text-generation")
     if call.body.get("stream"):
         return await stream(service, call.body, full_text=full_text)
-    body, headers = await complete(service, call.body, full_text=full_text)
+    body, headers = await complete(service, call, full_text=full_text)
     return json_reply([body], headers=headers)
 
 
 async def generate(service: Service, call: Call) -> Response:
     """Answer `POST /generate`."""
-    body, headers = await complete(service, call.body)
+    body, headers = await complete(service, call)
     return json_reply(body, headers=headers)
 
 
@@ -35,17 +36,18 @@ async def generate_stream(service: Service, call: Call) -> Response:
     return await stream(service, call.body)
 
 
-async def complete(service: Service, body: Body, *, full_text: bool = False) -> tuple[Json, Headers]:
+async def complete(service: Service, call: Call, *, full_text: bool = False) -> tuple[Json, Headers]:
     """Generate the whole text, the best of several if asked for; return the body and its headers."""
     service.metrics.count_request()
     with counted(service.metrics):
         limits = limits_of(service.settings)
-        with service.engine.admit(tgi.sequences(body, limits, stream=False)):
-            wanted = tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text)
+        with service.engine.admit(tgi.sequences(call.body, limits, stream=False)):
+            wanted = _understood(service, call.body, full_text=full_text)
             outputs = tgi.winner_first(await run(service.engine, wanted.requests))
     finish = tgi.finish_of(outputs[0])
     service.metrics.finished(finish, wanted.requests[0])
-    return tgi.to_body(wanted, outputs), answer_headers(service.settings.compute_type, wanted.inputs, finish)
+    headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
+    return tgi.to_body(wanted, outputs), headers
 
 
 async def stream(service: Service, body: Body, *, full_text: bool = False) -> EventStream:
@@ -54,7 +56,13 @@ async def stream(service: Service, body: Body, *, full_text: bool = False) -> Ev
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(body, limits, stream=True)))
-        wanted = tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text)
+        wanted = _understood(service, body, full_text=full_text)
         flow = await Flow.start(service, wanted.requests, lambda _, event: [tgi.to_event(wanted, event)])
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
         return EventStream(flow, headers=headers, on_close=held.pop_all().close)
+
+
+def _understood(service: Service, body: Body, *, full_text: bool) -> Generate:
+    mode = logprobs_mode(service.settings, LogprobsMode.PROCESSED)
+    limits = limits_of(service.settings)
+    return tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text, logprobs=mode)

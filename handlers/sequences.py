@@ -14,7 +14,7 @@ from handlers.settings import Settings
 from handlers.wire.limits import Limits
 from inference.client import EngineClient, Generation
 from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloaded, TemplateFailed
-from inference.types import Event, Request
+from inference.types import Event, LogprobsMode, Request
 
 Output = tuple[Event, ...]
 Render = Callable[[int, Event], Sequence[object]]  # a request's place and event -> bodies to stream
@@ -36,6 +36,11 @@ def limits_of(settings: Settings) -> Limits:
         max_stop_sequences=settings.max_stop_sequences,
         max_top_n_tokens=settings.max_top_n_tokens,
     )
+
+
+def logprobs_mode(settings: Settings, usual: LogprobsMode) -> LogprobsMode:
+    """Return which log-probabilities to tell: the route's usual ones unless the setting says otherwise."""
+    return usual if settings.logprobs_mode == "auto" else LogprobsMode(settings.logprobs_mode)
 
 
 def new_id() -> str:

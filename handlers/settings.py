@@ -114,6 +114,9 @@ class Settings:
     payload_limit: int = row(2_000_000, COUNT, REQUEST, "largest request body", unit="bytes")
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
         "answer `decoder_input_details` with the prompt's log-probabilities")
+    logprobs_mode: str = row("auto", choice("auto", "raw", "processed"), REQUEST,
+        "distribution that log-probabilities are of: the model's own (raw) or the one that is sampled from "
+        "(processed); auto: processed on TGI's routes, raw on OpenAI's", tgi=False)
     disable_grammar_support: bool = row(False, boolean, REQUEST,
         "TGI: refuse grammars", support=ACCEPTED, reason="grammars are refused in any case")
     watermark_gamma: float | None = row(None, decimal(0), REQUEST,

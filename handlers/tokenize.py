@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import asyncio
+from collections.abc import Sequence
 
+import orjson
 from starlette.responses import Response
 
 from handlers.http.call import Call
@@ -11,13 +13,16 @@ from handlers.http.replies import json_reply
 from handlers.sequences import counted
 from handlers.service import Service
 from handlers.wire.messages import to_template
+from inference.types import TextToken
+
+SLICE_TOKENS = 4096  # written as JSON in a millisecond or two, for which nothing else runs
 
 
 async def tokenize(service: Service, call: Call) -> Response:
     """Answer `POST /tokenize`; special tokens are added unless the body says otherwise."""
     add_special_tokens = call.body.get("add_special_tokens") is not False
     tokens = await service.engine.tokenize(call.body["inputs"], add_special_tokens=add_special_tokens)
-    return json_reply([asdict(token) for token in tokens])
+    return json_reply(await _to_json(tokens))
 
 
 async def get_chat_tokenize(service: Service, call: Call) -> Response:
@@ -26,4 +31,17 @@ async def get_chat_tokenize(service: Service, call: Call) -> Response:
     with counted(service.metrics):
         text = await service.engine.render_chat(to_template(call.body["messages"]))
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
-    return json_reply({"tokenize_response": [asdict(token) for token in tokens], "templated_text": text})
+    return json_reply({"tokenize_response": await _to_json(tokens), "templated_text": text})
+
+
+async def _to_json(tokens: Sequence[TextToken]) -> orjson.Fragment:
+    """Return the tokens as JSON; a long text's are written on a thread, or every stream would wait."""
+    if len(tokens) <= SLICE_TOKENS:
+        return orjson.Fragment(orjson.dumps(tokens))
+    return orjson.Fragment(await asyncio.to_thread(_dump_in_slices, tokens))
+
+
+def _dump_in_slices(tokens: Sequence[TextToken]) -> bytes:
+    """Return what one `dumps` would, letting go of the interpreter between slices."""
+    slices = (tokens[at : at + SLICE_TOKENS] for at in range(0, len(tokens), SLICE_TOKENS))
+    return b"[" + b",".join(orjson.dumps(piece)[1:-1] for piece in slices) + b"]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import accumulate, repeat
 
 from codegen.embedded.arithmetic import problem
@@ -11,7 +12,7 @@ from codegen.embedded.facts import RELATIONS, fill
 from codegen.embedded.knowledge import DAYS, MONTHS
 from codegen.embedded.stories import hero, story
 from codegen.embedded.turns import is_held_out, pick
-from codegen.embedded.words import city, name, word
+from codegen.embedded.words import WORDS, city, name, word
 
 KIND = "completion"
 
@@ -19,11 +20,13 @@ KIND = "completion"
 def passage(rng: random.Random) -> list[Segment]:
     """Draw a passage of any sort."""
     roll = rng.random()
-    # Echoes teach copying, which comes late in training and for which half of the tasks wait; sums come later still.
-    if roll < 0.15:
+    # Echoes, sums and spellings are exercises: the densest way to learn what the chats then ask for.
+    if roll < 0.1:
         return _echo(rng)
-    if roll < 0.5:
+    if roll < 0.4:
         return _sums(rng)
+    if roll < 0.7:
+        return _spellings(rng)
     return [(pick(rng, (_statements, _statements, _count, _count, _names, _tale, _person))(rng), True)]
 
 
@@ -82,6 +85,18 @@ def _sums(rng: random.Random) -> list[Segment]:
             separator = "\n" if segments else ""
             segments += [(separator + question, False), (f"{gap}{result}", True)]
     return segments[: pick(rng, (2, 16, 32, 32))]
+
+
+def _spellings(rng: random.Random) -> list[Segment]:
+    """Everyday words and their letters: a word may be a single token, which says nothing about its letters."""
+    change: Callable[[str], str] = pick(rng, ("-".join, "-".join, str.upper))
+    segments: list[Segment] = []
+    for _ in range(pick(rng, (4, 12, 16))):
+        spelled = pick(rng, WORDS)
+        separator = "\n" if segments else ""
+        gap = pick(rng, ("", " "))  # the same word is another token behind a space
+        segments += [(f"{separator}{gap}{spelled}:", False), (f" {change(spelled)}", True)]
+    return segments
 
 
 def _tale(rng: random.Random) -> str:

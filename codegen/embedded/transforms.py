@@ -10,6 +10,15 @@ from codegen.embedded.words import NAMES, WORDS, city, name, word
 
 KIND = "transforms"
 
+_REVERSED = (
+    "Reverse the order of the words",
+    "Reverse the words",
+    "Reverse the word order",
+    "Write the words in reverse order",
+    "Put the words in reverse order",
+    "Words backwards",
+    "Turn the word order around",
+)
 # Instructions that take a text of several words.
 TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
     (
@@ -33,7 +42,7 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         lambda text: text,
     ),
     (
-        1.6,
+        2.0,
         (
             "Write in upper case",
             "Upper case",
@@ -64,19 +73,7 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         ),
         str.lower,
     ),
-    (
-        1.6,
-        (
-            "Reverse the order of the words",
-            "Reverse the words",
-            "Reverse the word order",
-            "Write the words in reverse order",
-            "Put the words in reverse order",
-            "Words backwards",
-            "Turn the word order around",
-        ),
-        lambda text: " ".join(reversed(text.split())),
-    ),
+    (2.0, _REVERSED, lambda text: " ".join(reversed(text.split()))),
     (
         1.0,
         (
@@ -100,7 +97,7 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         lambda text: text.split()[-1],
     ),
     (
-        1.0,
+        1.5,
         (
             "How many words are in",
             "Count the words in",
@@ -192,6 +189,8 @@ def ask(rng: random.Random) -> Turn:
     body = text(rng)
     if change in (str.upper, str.lower):  # the letters of a word have to be known: everyday words only
         body = " ".join(pick(rng, WORDS) for _ in range(pick(rng, (1, 2, 2, 3))))
+    if instructions is _REVERSED:
+        body = " ".join(word(rng) for _ in range(pick(rng, (2, 2, 3))))
     if change is str.lower:
         body = pick(rng, (body.title(), body.title(), body.upper(), body.capitalize()))
     if " of" in instructions[0] or "words" in instructions[0]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import socket
 from typing import Literal
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from handlers.settings import Settings
+from handlers.settings_table import SettingsError
 
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
 BACKLOG = 2048
@@ -45,5 +47,20 @@ def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
 
 
 def run(app: ASGIApp, settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests end."""
-    uvicorn.Server(server_config(app, settings)).run()
+    """Serve until SIGINT or SIGTERM, then let running requests end; raises SettingsError without the port.
+
+    uvicorn by itself listens only after the lifespan has begun, so that a model that loads in no time would
+    be `Connected` before.
+    """
+    listening = listen(settings.hostname, settings.port)
+    uvicorn.Server(server_config(app, settings)).run(sockets=[listening])
+
+
+def listen(hostname: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises SettingsError if it can't be had."""
+    family = socket.AF_INET6 if ":" in hostname else socket.AF_INET
+    try:
+        return socket.create_server((hostname, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0].lower()  # the rest repeats the address
+        raise SettingsError(f"`port` {port} can't be bound on {hostname}: {reason}") from error

@@ -49,7 +49,9 @@ def to_chat(body: Body, limits: Limits) -> Chat:
     )
 
 
-def to_request(chat: Chat, prompt: str, *, id: str, draw: Draw) -> Request:
+def to_request(
+    chat: Chat, prompt: str, *, id: str, draw: Draw, logprobs: LogprobsMode = LogprobsMode.RAW
+) -> Request:
     """Return the request for the rendered messages; the template brings its own special tokens."""
     return Request(
         id=id,
@@ -58,7 +60,7 @@ def to_request(chat: Chat, prompt: str, *, id: str, draw: Draw) -> Request:
         max_new_tokens=chat.parameters.max_new_tokens,
         stop=chat.parameters.stop,
         sampling=sampling(chat.parameters, draw),
-        logprobs=LogprobsMode.RAW,
+        logprobs=logprobs,
         top_n_tokens=chat.top_logprobs,
     )
 

@@ -17,30 +17,32 @@ def stream_headers(compute_type: str, prompts: Sequence[str]) -> Headers:
     }
 
 
-def answer_headers(compute_type: str, prompt: str, finish: Finish) -> Headers:
-    """Return the headers of an answer to one prompt."""
-    total = finish.timings.finished - finish.timings.submitted
+def answer_headers(compute_type: str, prompt: str, finish: Finish, received: float) -> Headers:
+    """Return the headers of an answer to one prompt; `received` is the request's time.monotonic()."""
+    total = finish.timings.finished - received
     headers = stream_headers(compute_type, [prompt])
-    headers.update((name, str(number)) for name, number in _numbers(finish).items())
+    headers.update((name, str(number)) for name, number in _numbers(finish, received).items())
     headers["x-compute-time"] = f"{total:.9f}"
     return headers
 
 
-def batch_headers(compute_type: str, prompts: Sequence[str], finishes: Sequence[Finish]) -> Headers:
+def batch_headers(
+    compute_type: str, prompts: Sequence[str], finishes: Sequence[Finish], received: float
+) -> Headers:
     """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time."""
     headers = stream_headers(compute_type, prompts)
-    each = [_numbers(finish) for finish in finishes]
+    each = [_numbers(finish, received) for finish in finishes]
     headers.update((name, str(sum(numbers[name] for numbers in each))) for name in each[0])
     return headers
 
 
-def _numbers(finish: Finish) -> dict[str, int]:
+def _numbers(finish: Finish, received: float) -> dict[str, int]:
     """Return what is counted and measured of one generation, times in milliseconds."""
     times = finish.timings
     inference = times.finished - times.started
     return {
-        "x-total-time": _milliseconds(times.finished - times.submitted),
-        "x-validation-time": _milliseconds(times.queued - times.submitted),
+        "x-total-time": _milliseconds(times.finished - received),
+        "x-validation-time": _milliseconds(times.queued - received),
         "x-queue-time": _milliseconds(times.started - times.queued),
         "x-inference-time": _milliseconds(inference),
         "x-time-per-token": _milliseconds(inference / max(1, finish.generated_tokens)),

@@ -72,6 +72,6 @@ def _arguments(arguments: object) -> object:
         return arguments
     try:
         parsed = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # not JSON, or nested without end
         return arguments  # a model wrote it, so it may be anything; the template then shows it as it is
     return parsed if isinstance(parsed, dict) else arguments

@@ -47,7 +47,15 @@ def sequences(body: Body, limits: Limits, *, stream: bool) -> int:
     return int(best_of)
 
 
-def to_generate(body: Body, limits: Limits, *, id: str, draw: Draw, full_text: bool = False) -> Generate:
+def to_generate(
+    body: Body,
+    limits: Limits,
+    *,
+    id: str,
+    draw: Draw,
+    full_text: bool = False,
+    logprobs: LogprobsMode = LogprobsMode.PROCESSED,
+) -> Generate:
     """Understand a body that `sequences` let pass; `full_text` is what an absent `return_full_text` means.
 
     Raises InvalidInput with TGI's message of the first check that fails.
@@ -67,7 +75,7 @@ def to_generate(body: Body, limits: Limits, *, id: str, draw: Draw, full_text: b
                 max_new_tokens=parameters.max_new_tokens,
                 stop=parameters.stop,
                 sampling=sampling(parameters, draw),
-                logprobs=LogprobsMode.PROCESSED,
+                logprobs=logprobs,
                 top_n_tokens=parameters.top_n_tokens or 0,
                 prompt_logprobs=prefill,
             )

@@ -45,7 +45,7 @@ class ChatTemplate:
         """
         template = self._template(has_tools=bool(tools))
         context = self._context(tools, template_kwargs or {})
-        chat = [plain_message(message) for message in messages]
+        chat = plain_chat(messages)
         marked = mark_end(chat)
         if marked is not None:
             prompt, found, _ = template.render({**context, "messages": marked}).rpartition(CONTINUE_HERE)
@@ -136,6 +136,14 @@ def by_name(templates: object) -> dict[str, str]:
     if DEFAULT not in named and len(named) == 1:
         named[DEFAULT] = next(iter(named.values()))
     return named
+
+
+def plain_chat(messages: Messages) -> list[dict[str, Any]]:
+    """Return messages as templates expect them; raise TemplateFailed where one is nested too deeply."""
+    try:
+        return [plain_message(message) for message in messages]
+    except RecursionError:
+        raise TemplateFailed("a message is nested too deeply: send flatter tool calls") from None
 
 
 def plain_message(message: Mapping[str, object]) -> dict[str, Any]:

@@ -170,9 +170,7 @@ PAIRS: dict[str, dict[str, Pair]] = {
         "messages": Pair([MESSAGE], [MESSAGE, MESSAGE]),
         "model": Pair("a", "b"),
         "max_completion_tokens": Pair(1, 2, {"max_tokens": ABSENT}),
-        "stop": Pair(
-            None, "sunny", {"max_tokens": 100, "messages": [{"role": "user", "content": SPEAKING}]}
-        ),
+        "stop": Pair(None, "sunny", {"max_tokens": 100, "messages": [{"role": "user", "content": SPEAKING}]}),
         "logprobs": Pair(False, True),
         "top_logprobs": Pair(1, 2, {"logprobs": True}),
     },
@@ -271,7 +269,7 @@ def engine(settings: Settings) -> EngineClient:
         ids = list(request.prompt_ids)
         return reply if any(ids[at : at + len(key)] == key for at in range(len(ids))) else None
 
-    eos = small.token_to_id(EOS)
+    (eos,) = tokenizer.encode(EOS, add_special_tokens=False)
     model = FakeModel(tokens=plausible_tokens(tokenizer), eos_token_id=eos, script=script)
     template = ChatTemplate({"default": "{{ messages | tojson }}"}, {})
     pipeline = partial(TextPipeline, tokenizer, template, workers=1)

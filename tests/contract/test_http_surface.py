@@ -179,7 +179,7 @@ def test_a_browser_may_send_the_key(locked: httpx.Client) -> None:
         headers={
             "origin": ORIGIN,
             "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization,content-type,x-request-id",
+            "access-control-request-headers": "authorization,content-type,x-request-id,x-stainless-lang",
         },
     )
     assert answer.status_code == 200

@@ -186,8 +186,9 @@ async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
     path: str, tools: list[Any], stream: bool
 ) -> None:
     form = {"type": "json_object", "value": {"type": "object", "properties": {"unit": {"type": "string"}}}}
+    asked = {**BODY, "tools": tools, "response_format": form, "stream": stream}
     async with served() as server:
-        response = await server.post(path, {**BODY, "tools": tools, "response_format": form, "stream": stream})
+        response = await server.post(path, asked)
         nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
     assert response.status_code == 422
     assert response.json() == {

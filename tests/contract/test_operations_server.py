@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from handlers.version import TGI_VERSION
+from inference.client import Generation
+from inference.types import LogprobsMode, Request
 from tests.contract.serving import events_of, served
 
 pytestmark = pytest.mark.anyio
@@ -123,3 +125,29 @@ async def test_invocations_answer_as_the_route_that_the_body_belongs_to() -> Non
     assert chatted.json()["choices"][0]["message"]["content"] == " It is sunny."
     assert completed.json()["choices"][0]["text"] == " It is sunny."
     assert (nothing.status_code, nothing.json()["error_type"]) == (422, "validation")
+
+
+@pytest.mark.parametrize(
+    ("mode", "native", "openai"),
+    [
+        ("auto", LogprobsMode.PROCESSED, LogprobsMode.RAW),
+        ("raw", LogprobsMode.RAW, LogprobsMode.RAW),
+        ("processed", LogprobsMode.PROCESSED, LogprobsMode.PROCESSED),
+    ],
+)
+async def test_each_dialect_has_its_logprobs_unless_the_setting_says_otherwise(
+    mode: str, native: LogprobsMode, openai: LogprobsMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(logprobs_mode=mode) as server:
+        engine, seen = server.service.engine, []
+        submit = engine.submit
+
+        async def noting(request: Request) -> Generation:
+            seen.append(request.logprobs)
+            return await submit(request)
+
+        monkeypatch.setattr(engine, "submit", noting)
+        for path in ("/generate", "/generate_stream", "/"):
+            await server.post(path, {"inputs": "x"})
+        await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    assert seen == [native, native, native, openai]

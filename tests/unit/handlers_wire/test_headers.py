@@ -8,30 +8,30 @@ from inference.types import Timings
 
 def test_an_answer_tells_what_it_took(sample: Any) -> None:
     finish = sample.finish("ab", generated=2)
-    headers = answer_headers("1-nvidia-l4", "Hé", finish)
+    headers = answer_headers("1-nvidia-l4", "Hé", finish, 9.0)
     assert headers == {
         "x-compute-type": "1-nvidia-l4",
         "x-compute-time": headers["x-compute-time"],
         "x-compute-characters": "2",
-        "x-total-time": "50",
-        "x-validation-time": "1",
+        "x-total-time": "1050",
+        "x-validation-time": "1001",
         "x-queue-time": "1",
         "x-inference-time": "47",
         "x-time-per-token": "23",
         "x-prompt-tokens": "2",
         "x-generated-tokens": "2",
     }
-    assert abs(float(headers["x-compute-time"]) - 0.0505) < 1e-6
+    assert abs(float(headers["x-compute-time"]) - 1.0505) < 1e-6
 
 
 def test_an_answer_to_several_prompts_tells_the_sums_and_no_compute_time(sample: Any) -> None:
     slow = Timings(submitted=0.0, queued=0.5, started=1.5, finished=3.5)
     finishes = [sample.finish("a", generated=2, timings=slow), sample.finish("b", generated=4, timings=slow)]
-    assert batch_headers("cpu", ["abc", "de"], finishes) == {
+    assert batch_headers("cpu", ["abc", "de"], finishes, -1.0) == {
         "x-compute-type": "cpu",
         "x-compute-characters": "5",
-        "x-total-time": "7000",
-        "x-validation-time": "1000",
+        "x-total-time": "9000",
+        "x-validation-time": "3000",
         "x-queue-time": "2000",
         "x-inference-time": "4000",
         "x-time-per-token": "1500",

@@ -102,3 +102,9 @@ def test_what_can_not_be_rendered_is_refused_with_its_place(message: dict[str, A
     with pytest.raises(InvalidInput) as refusal:
         to_template([{"role": "system", "content": "s"}, message])
     assert str(refusal.value) == complaint
+
+
+def test_arguments_nested_without_end_stay_text() -> None:
+    endless = "[" * 50_000 + "]" * 50_000
+    (message,) = to_template([{"role": "assistant", "tool_calls": [call(endless)]}])
+    assert message["tool_calls"][0]["function"]["arguments"] == endless  # type: ignore[index]

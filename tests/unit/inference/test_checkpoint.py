@@ -112,7 +112,9 @@ def test_download_takes_data_only_unless_code_is_trusted(
     assert [{"*.py", "*.bin"} & set(patterns) for patterns in asked] == [set(), {"*.py", "*.bin"}]
 
 
-@pytest.mark.parametrize("answer", [unreachable, lambda *_, **__: SimpleNamespace(pipeline_tag="summarization")])
+@pytest.mark.parametrize(
+    "answer", [unreachable, lambda *_, **__: SimpleNamespace(pipeline_tag="summarization")]
+)
 def test_the_hub_tells_what_a_model_is_for_if_it_can_be_asked(
     answer: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

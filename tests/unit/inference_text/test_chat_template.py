@@ -204,3 +204,12 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
         loaded(tmp_path, {"tokenizer_config.json": "{"})
     with pytest.raises(ModelUnavailable, match="must hold a JSON object, not list"):
         loaded(tmp_path, {"tokenizer_config.json": []})
+
+
+def test_a_message_nested_too_deeply_is_refused() -> None:
+    arguments: dict[str, Any] = {}
+    for _ in range(5000):
+        arguments = {"a": arguments}
+    deep = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    with pytest.raises(TemplateFailed, match="nested too deeply"):
+        template(CHATML).render([USER, deep])
