@@ -30,6 +30,7 @@ import uvicorn
 
 from benchmarks.http_servers import CONSTANT, COUNT, ENGINE, SERVERS, make_service
 from handlers.http.server import server_config
+from handlers.serve import freeze
 from handlers.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
@@ -199,6 +200,7 @@ def _answer(server: uvicorn.Server, pipe: Connection) -> None:
     while not server.started:
         time.sleep(0.01)
     time.sleep(0.5)  # the fake engine loads in a moment
+    freeze()  # as `parley serve` does, for each server
     pipe.send(server.servers[0].sockets[0].getsockname()[1])
     while pipe.recv() == "cpu":
         pipe.send(time.process_time())

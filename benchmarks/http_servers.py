@@ -42,9 +42,12 @@ CONSTANT: Operations = {"generate": constant, "generate_stream": generate_stream
 
 
 def make_service(step_seconds: float) -> Service:
-    """Return a service on the fake engine, with the default settings; COUNT has a long answer."""
+    """Return a service on the fake engine, with the default settings.
+
+    Where the engine takes its time, COUNT has a long answer; else it answers within `submit`.
+    """
     settings = Settings()
-    replies = {COUNT: "and " * 2000}
+    replies = {COUNT: "and " * 2000} if step_seconds else None
     engine = fake_client(settings.engine_config(), replies=replies, step_seconds=step_seconds)
     return Service(settings, engine, Metrics())
 

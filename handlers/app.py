@@ -22,6 +22,7 @@ from handlers.http.responses import Report, ResponseCheck, log_violation
 from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.errors import ModelUnavailable
+from inference.types import EngineState
 
 logger = logging.getLogger("parley")
 
@@ -89,6 +90,8 @@ async def _load(service: Service, on_unavailable: Callable[[], None], on_loaded:
     except ModelUnavailable as error:
         logger.error("%s", error)
         on_unavailable()
+        return
+    if service.engine.state is not EngineState.READY:  # told to end meanwhile
         return
     service.metrics.bind(service.engine.model)
     service.engine.add_listener(service.metrics.on_step)

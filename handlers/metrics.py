@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import operator
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
+from handlers.buckets import Histograms
 from handlers.http.replies import text_reply
 from inference.types import Finish, ModelInfo, Request, StepStats
 from openapi.yamlload import parse
@@ -117,17 +117,18 @@ class Metrics:
         if row["type"] == "gauge" and row["fed"] is not True:
             return  # a gauge at zero would say something
         labels: dict[str, list[str]] = row.get("labels", {})
-        about = (row["name"], row["meaning"], tuple(labels))
-        metric: Counter | Gauge | Histogram | Summary
+        metric: Any
         if row["type"] == "histogram":
-            bounds = _bounds(row["buckets"], model)
-            metric = SortedHistogram(*about, registry=self._registry, buckets=bounds)
+            metric = Histograms(row["name"], row["meaning"], _bounds(row["buckets"], model), tuple(labels))
+            self._registry.register(metric)
         else:
+            about = (row["name"], row["meaning"], tuple(labels))
             metric = WITHOUT_BUCKETS[row["type"]](*about, registry=self._registry)
-        self._metrics[row["name"]] = metric
         for values in labels.values():
             for value in values:
                 self._series[row["name"], value] = metric.labels(value)
+        alone = row["type"] == "histogram" and not labels
+        self._metrics[row["name"]] = metric.labels() if alone else metric
 
     def _observe(self, name: str, value: float) -> None:
         self._metrics[name].observe(value)
@@ -137,17 +138,6 @@ class Metrics:
         assert self._model is not None
         room = self._model.max_total_tokens - finish.prompt_tokens
         return room if request.max_new_tokens is None else min(request.max_new_tokens, room)
-
-
-class SortedHistogram(Histogram):
-    """A histogram that finds its bucket by bisection: TGI's have up to 1,024, and the library tries each."""
-
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Count one observation."""
-        if exemplar is not None:
-            return super().observe(amount, exemplar)
-        self._sum.inc(amount)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
 
 
 def _needs_model(row: Row) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -97,7 +99,7 @@ def _torch_core(config: EngineConfig) -> Core:
 
 def _serve(settings: Settings, engine: EngineClient) -> int:
     from handlers.app import create_app
-    from handlers.http.server import run
+    from handlers.http.server import listen, run
     from handlers.metrics import Metrics
     from handlers.metrics_port import metrics_port
     from handlers.service import Service
@@ -110,9 +112,10 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
     for number in SIGNALS:
         signal.signal(number, life.on_signal)
     logger.info("Loading %s", engine.config.model.name)
-    logger.info("Listening on %s; until the model is loaded, the answer is 503", _address(settings))
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
-        run(app, settings)
+        listening = listen(settings.hostname, settings.port)
+        logger.info("Listening on %s; until the model is loaded, the answer is 503", _address(settings))
+        run(app, settings, listening, partial(engine.drain, settings.graceful_termination_timeout))
     logger.info("Stopped")
     return 1 if life.failed else 0
 
@@ -129,6 +132,7 @@ class Life:
     def on_loaded(self) -> None:
         """Say what is served and what it takes, before `Connected`."""
         self.loading = False
+        freeze()
         model = self.engine.model
         logger.info("Serving %s (%s on %s, level %s)", model.id, model.dtype, model.device_type, model.level)
         logger.info("Address %s, its documentation at /docs", _address(self.settings))
@@ -152,6 +156,12 @@ class Life:
             logging.shutdown()
             sys.stdout.flush()
             os._exit(0)
+
+
+def freeze() -> None:
+    """Hide what start-up made from the garbage collector: it stays, and each look at it costs a request."""
+    gc.collect()
+    gc.freeze()
 
 
 def resident_bytes() -> int | None:

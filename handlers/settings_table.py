@@ -97,6 +97,8 @@ def text(value: str) -> str:
     """Take the text as it is; it may not be empty."""
     if not value.strip():
         raise ValueError("must not be empty")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError("must be UTF-8")  # what a variable or argument of other bytes becomes
     return value
 
 
@@ -133,7 +135,8 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:
             raise ValueError("must be an integer")
         number = int(digits)
         if not minimum <= number <= maximum:
-            bounds = f"at least {minimum}" if maximum == 2**63 - 1 else f"from {minimum} to {maximum}"
+            endless = maximum == 2**63 - 1 and number < minimum
+            bounds = f"at least {minimum}" if endless else f"from {minimum} to {maximum}"
             raise ValueError(f"must be {bounds}")
         return number
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from inference.errors import Overloaded
+from inference.errors import InvalidInput, Overloaded
 
 COMPLETIONS_REMEMBERED = 64
 
@@ -44,7 +44,15 @@ class Admission:
         self._completions: deque[float] = deque(maxlen=COMPLETIONS_REMEMBERED)  # time.monotonic seconds
 
     def admit(self, sequences: int) -> Permit:
-        """Return a permit for `sequences`; raise Overloaded if they don't all fit now."""
+        """Return a permit for `sequences`.
+
+        Raises Overloaded if they don't all fit now, and InvalidInput if they never do.
+        """
+        if sequences > self.limit:
+            raise InvalidInput(
+                f"{sequences} sequences at a time are more than `max_concurrent_requests`, which is "
+                f"{self.limit}: send them in several requests"
+            )
         if self.in_flight + sequences > self.limit:
             raise Overloaded(self.retry_after(sequences))
         self.in_flight += sequences

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -76,6 +77,7 @@ class EngineClient:
         self._running: dict[str, Running] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0  # set by `start`
         self._watch: asyncio.Task[None] | None = None
         self._healthy = True  # false from the first failed generation to the next good probe
         self._probe: asyncio.Task[bool] | None = None
@@ -101,6 +103,7 @@ class EngineClient:
         Raises ModelUnavailable, and the state is FAILED. `progress` is called from another thread.
         """
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         try:
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
@@ -224,10 +227,12 @@ class EngineClient:
         return generation
 
     def _sink(self, frame: Frame) -> None:
-        """Take a frame to the event loop; called from the core's thread."""
+        """Take a frame to the event loop; called from the core's thread, or the loop's own."""
         assert self._loop is not None
+        at_home = threading.get_ident() == self._loop_thread  # then nobody has to be woken up
+        call = self._loop.call_soon if at_home else self._loop.call_soon_threadsafe
         try:
-            self._loop.call_soon_threadsafe(self._deliver, frame)
+            call(self._deliver, frame)
         except RuntimeError:  # the event loop was closed before the core: nobody is left to tell
             log.debug("a frame came after the event loop had been closed")
 

@@ -6,7 +6,6 @@ tests and demonstrations of the HTTP side run on it.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
@@ -30,6 +29,8 @@ from inference.types import (
     StepStats,
 )
 
+WORD = 2**64 - 1
+LENGTH, TOKEN, LOGPROB, TOP, PROMPT = range(5)  # what is drawn
 Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
 
 
@@ -61,7 +62,7 @@ class FakeSequence:
     length: int  # of the answer, without its EOS
     failure: str | None
     started: float
-    key: bytes  # what it depends on
+    key: int  # what it depends on
     generated: int = 0
 
 
@@ -209,7 +210,7 @@ class FakeCore:
     def _sequence(self, request: CoreRequest) -> FakeSequence:
         key = request_key(request)
         model, scripted = self._model, self._model.script(request)
-        made_up = model.shortest + draw(key, "length", model.longest - model.shortest + 1)
+        made_up = model.shortest + draw(key, LENGTH, 0, model.longest - model.shortest + 1)
         length = made_up if scripted is None else len(scripted)
         return FakeSequence(request, scripted, length, model.fails(request), time.monotonic(), key)
 
@@ -219,7 +220,7 @@ class FakeCore:
         if sequence.scripted is not None:
             return sequence.scripted[at]
         tokens = self._model.tokens
-        return tokens[draw(sequence.key, f"token {at}", len(tokens))]
+        return tokens[draw(sequence.key, TOKEN, at, len(tokens))]
 
     def _advance(self, sequence: FakeSequence) -> CoreOutput | CoreFailure:
         request, model = sequence.request, self._model
@@ -232,7 +233,7 @@ class FakeCore:
         finish = self._finish(sequence)
         if finish is not None:
             del self._running[request.id]
-        logprob = -(1 + draw(sequence.key, f"logprob {at}", 2000)) / 1000
+        logprob = -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
         return CoreOutput(
             id=request.id,
             token_id=token_id,
@@ -256,28 +257,30 @@ class FakeCore:
         wanted, tokens = sequence.request.top_n_tokens, self._model.tokens
         if wanted == 0:
             return ()
-        first = draw(sequence.key, f"top {at}", len(tokens))
+        first = draw(sequence.key, TOP, at, len(tokens))
         near = (tokens[(first + step) % len(tokens)] for step in range(wanted))
         ranked = [token_id, *(other for other in near if other != token_id)][:wanted]
         return tuple((other, logprob - rank) for rank, other in enumerate(ranked))
 
 
-def request_key(request: CoreRequest) -> bytes:
+def request_key(request: CoreRequest) -> int:
     """Return what the answer to a request depends on: its prompt and, if it samples, its sampling."""
-    sampling = request.sampling if request.sampling.sample else None
-    return hashlib.blake2b(repr((request.prompt_ids, sampling)).encode(), digest_size=16).digest()
+    # Of numbers alone, so the same in every process
+    return hash((request.prompt_ids, request.sampling if request.sampling.sample else 0))
 
 
-def draw(key: bytes, purpose: str, choices: int) -> int:
-    """Return a number below `choices` that depends on the key and the purpose only."""
-    drawn = hashlib.blake2b(purpose.encode(), key=key, digest_size=8).digest()
-    return int.from_bytes(drawn) % choices
+def draw(key: int, purpose: int, at: int, choices: int) -> int:
+    """Return a number below `choices` that depends on key, purpose and place only."""
+    mixed = (key + purpose * 0x9E3779B97F4A7C15 + at * 0xD1B54A32D192ED03) & WORD
+    for _ in range(2):  # the finaliser of splitmix64
+        mixed = ((mixed ^ (mixed >> 31)) * 0xBF58476D1CE4E5B9) & WORD
+    return (mixed >> 16) % choices
 
 
 def prompt_logprobs(sequence: FakeSequence) -> tuple[float | None, ...]:
     """Return a log-probability for each prompt token but the first."""
     places = range(1, len(sequence.request.prompt_ids))
-    return (None, *(-(1 + draw(sequence.key, f"prompt {at}", 5000)) / 1000 for at in places))
+    return (None, *(-(1 + draw(sequence.key, PROMPT, at, 5000)) / 1000 for at in places))
 
 
 def fake_client(

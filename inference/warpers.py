@@ -17,6 +17,7 @@ from torch import Tensor
 
 from inference.types import Sampling
 
+_WEAKEST = 1e-30  # what a smaller factor would do, this one does
 _CANDIDATES = 1024  # tokens sorted at first by a filter of mass: nearly always enough
 
 
@@ -48,7 +49,8 @@ def warp(logits: Tensor, samplings: Several[Sampling], histories: Several[Histor
 def penalise_repetition(scores: Tensor, ids: Tensor, penalty: Tensor) -> Tensor:
     """Divide (multiply, if negative) the score of each token in `ids` (n, m) by `penalty` (n,), once."""
     seen = scores.gather(1, ids)
-    weaker = torch.where(seen < 0, seen * penalty[:, None], seen / penalty[:, None])
+    factor = penalty.clamp(_WEAKEST, 1 / _WEAKEST)[:, None]  # farther off, scores would overflow
+    weaker = torch.where(seen < 0, seen * factor, seen / factor)
     return scores.scatter(1, ids, weaker)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import accumulate, repeat
 
 from codegen.embedded.arithmetic import problem
@@ -11,8 +10,9 @@ from codegen.embedded.chat import Segment
 from codegen.embedded.facts import RELATIONS, fill
 from codegen.embedded.knowledge import DAYS, MONTHS
 from codegen.embedded.stories import hero, story
+from codegen.embedded.transforms import exercise
 from codegen.embedded.turns import is_held_out, pick
-from codegen.embedded.words import WORDS, city, name, word
+from codegen.embedded.words import city, name, word
 
 KIND = "completion"
 
@@ -20,13 +20,13 @@ KIND = "completion"
 def passage(rng: random.Random) -> list[Segment]:
     """Draw a passage of any sort."""
     roll = rng.random()
-    # Echoes, sums and spellings are exercises: the densest way to learn what the chats then ask for.
+    # Echoes, sums and changes of text are exercises: the densest way to learn what the chats then ask for.
     if roll < 0.1:
         return _echo(rng)
-    if roll < 0.4:
+    if roll < 0.28:
         return _sums(rng)
     if roll < 0.7:
-        return _spellings(rng)
+        return exercise(rng)
     return [(pick(rng, (_statements, _statements, _count, _count, _names, _tale, _person))(rng), True)]
 
 
@@ -85,18 +85,6 @@ def _sums(rng: random.Random) -> list[Segment]:
             separator = "\n" if segments else ""
             segments += [(separator + question, False), (f"{gap}{result}", True)]
     return segments[: pick(rng, (2, 16, 32, 32))]
-
-
-def _spellings(rng: random.Random) -> list[Segment]:
-    """Everyday words and their letters: a word may be a single token, which says nothing about its letters."""
-    change: Callable[[str], str] = pick(rng, ("-".join, "-".join, str.upper))
-    segments: list[Segment] = []
-    for _ in range(pick(rng, (4, 12, 16))):
-        spelled = pick(rng, WORDS)
-        separator = "\n" if segments else ""
-        gap = pick(rng, ("", " "))  # the same word is another token behind a space
-        segments += [(f"{separator}{gap}{spelled}:", False), (f" {change(spelled)}", True)]
-    return segments
 
 
 def _tale(rng: random.Random) -> str:

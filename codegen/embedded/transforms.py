@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from codegen.embedded.turns import Turn, pad, pick
+from codegen.embedded.chat import Segment
+from codegen.embedded.turns import Turn, is_held_out, pad, pick
 from codegen.embedded.words import NAMES, WORDS, city, name, word
 
 KIND = "transforms"
+Task = tuple[tuple[str, ...], Callable[[str], str]]
 
 _REVERSED = (
     "Reverse the order of the words",
@@ -58,7 +60,7 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         str.upper,
     ),
     (
-        1.2,
+        2.0,
         (
             "Write in lower case",
             "Lower case",
@@ -97,7 +99,7 @@ TEXT_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         lambda text: text.split()[-1],
     ),
     (
-        1.5,
+        2.0,
         (
             "How many words are in",
             "Count the words in",
@@ -146,7 +148,7 @@ WORD_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         lambda text: text[0],
     ),
     (
-        0.7,
+        1.2,
         (
             "What is the last letter of {x}?",
             "Last letter of {x}?",
@@ -157,6 +159,8 @@ WORD_TASKS: tuple[tuple[float, tuple[str, ...], Callable[[str], str]], ...] = (
         lambda text: text[-1],
     ),
 )
+_TEXT_WEIGHTS = tuple(task[0] for task in TEXT_TASKS)
+_WORD_WEIGHTS = tuple(task[0] for task in WORD_TASKS)
 ORNAMENTS = ("é", "ü", "ñ", "😊", "👋", "🎉", "日本", "你好", "ß", "ø", "→", "€")
 
 
@@ -185,7 +189,35 @@ def ask(rng: random.Random) -> Turn:
     """Ask for a text to be repeated or changed; what is held out is the text."""
     if rng.random() < 0.33:
         return _on_word(rng)
-    _, instructions, change = rng.choices(TEXT_TASKS, [task[0] for task in TEXT_TASKS])[0]
+    instructions, change = _task(rng)
+    body = _body(rng, instructions, change)
+    question = _attach(rng, pick(rng, instructions), body)
+    return Turn(KIND, question, change(body), body)
+
+
+def exercise(rng: random.Random) -> list[Segment]:
+    """Do one task to many texts, one a line: denser than chats, and only the results are to be written."""
+    instructions, change = (
+        _task(rng) if rng.random() < 0.55 else rng.choices(WORD_TASKS, _WORD_WEIGHTS)[0][1:]
+    )
+    on_words = "{x}" in instructions[0]
+    segments: list[Segment] = []
+    read = pick(rng, instructions).format(x="each word").rstrip(".:?") + ":"
+    while len(segments) < 24:
+        body = pick(rng, WORDS) if on_words else _body(rng, instructions, change)
+        if on_words or not is_held_out(body):
+            gap = pick(rng, ("", " "))  # the same word is another token behind a space
+            segments += [(f"{read}\n{gap}{body}:", False), (f" {change(body)}", True)]
+            read = ""
+    return segments[: pick(rng, (8, 16, 24))]
+
+
+def _task(rng: random.Random) -> Task:
+    return rng.choices(TEXT_TASKS, _TEXT_WEIGHTS)[0][1:]
+
+
+def _body(rng: random.Random, instructions: tuple[str, ...], change: Callable[[str], str]) -> str:
+    """Draw a text that suits the task."""
     body = text(rng)
     if change in (str.upper, str.lower):  # the letters of a word have to be known: everyday words only
         body = " ".join(pick(rng, WORDS) for _ in range(pick(rng, (1, 2, 2, 3))))
@@ -195,8 +227,7 @@ def ask(rng: random.Random) -> Turn:
         body = pick(rng, (body.title(), body.title(), body.upper(), body.capitalize()))
     if " of" in instructions[0] or "words" in instructions[0]:
         body = body.replace(",", "").rstrip(".!?")
-    question = _attach(rng, pick(rng, instructions), body)
-    return Turn(KIND, question, change(body), body)
+    return body
 
 
 def _attach(rng: random.Random, instruction: str, body: str) -> str:
@@ -213,7 +244,7 @@ def _attach(rng: random.Random, instruction: str, body: str) -> str:
 
 
 def _on_word(rng: random.Random) -> Turn:
-    _, instructions, change = rng.choices(WORD_TASKS, [task[0] for task in WORD_TASKS])[0]
+    _, instructions, change = rng.choices(WORD_TASKS, _WORD_WEIGHTS)[0]
     body = pick(rng, WORDS) if rng.random() < 0.92 else pick(rng, NAMES)
     shown = pick(rng, ("{x}", "{x}", '"{x}"', "'{x}'")).format(x=body)
     question = pick(rng, instructions).format(x=shown)

@@ -1,4 +1,4 @@
-"""uvicorn's httptools protocol: with a limit on a request's head, and with the body of whoever offers an upgrade."""
+"""uvicorn's httptools protocol, with what it lacks: a limit on a head, and the body of an offered upgrade."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD_LIMIT = 256 * 1024  # bytes; what is longer than HEADER_LIMIT, but not endl
 FRAMING = (b"content-length", b"transfer-encoding")
 
 
-class Parser(httptools.HttpRequestParser):  # type: ignore[misc]
+class Parser(httptools.HttpRequestParser):
     """httptools' parser, which ends a request after the head if it has `Upgrade`, told to go on.
 
     Nothing is upgraded to here, so that the request is one like any other (RFC 9110, 7.8). Java's
@@ -22,12 +22,12 @@ class Parser(httptools.HttpRequestParser):  # type: ignore[misc]
         super().__init__(protocol)
         self._protocol = protocol
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         """Parse bytes; raises HttpParserError."""
-        parser: httptools.HttpRequestParser = super()
-        while True:
+        parser: httptools.HttpRequestParser = self
+        while data:  # a loop, because pipelined requests can all offer an upgrade
             try:
-                parser.feed_data(data)
+                httptools.HttpRequestParser.feed_data(parser, data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]

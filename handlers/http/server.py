@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import uvicorn
@@ -15,6 +16,9 @@ from handlers.settings_table import SettingsError
 
 KEEP_ALIVE_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
 BACKLOG = 2048
+FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
+
+Drain = Callable[[], Awaitable[None]]
 
 
 def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
@@ -34,7 +38,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=settings.graceful_termination_timeout,
+        timeout_graceful_shutdown=settings.graceful_termination_timeout + FAREWELL_SECONDS,
     )
 
 
@@ -46,14 +50,33 @@ def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
     return BoundedHeadProtocol
 
 
-def run(app: ASGIApp, settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests end; raises SettingsError without the port.
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends what it serves in order.
+
+    uvicorn shuts the application down after it has waited for the connections, and by then cancelled their
+    tasks. Whatever runs for too long would be cut off without a word.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and have what runs end or fail while there is time to say so."""
+        draining = asyncio.ensure_future(self._drain())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            draining.cancel()
+
+
+def run(app: ASGIApp, settings: Settings, listening: socket.socket, drain: Drain) -> None:
+    """Serve what comes to a socket until SIGINT or SIGTERM, then `drain`, and let running requests end.
 
     uvicorn by itself listens only after the lifespan has begun, so that a model that loads in no time would
     be `Connected` before.
     """
-    listening = listen(settings.hostname, settings.port)
-    uvicorn.Server(server_config(app, settings)).run(sockets=[listening])
+    Server(server_config(app, settings), drain).run(sockets=[listening])
 
 
 def listen(hostname: str, port: int) -> socket.socket:

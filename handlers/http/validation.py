@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jsonschema import Draft4Validator
@@ -36,10 +37,17 @@ def available(validator: str) -> str:
 def compile_schema(schema: Schema, validator: str) -> Verdict:
     """Return the function that tells whether a parsed body fits `schema`, a self-contained Draft 4 schema."""
     if validator == REFERENCE:
-        return Draft4Validator(schema).is_valid
+        return partial(_fits, Draft4Validator(schema))
     import jsonschema_rs
 
     return jsonschema_rs.Draft4Validator(dict(schema)).is_valid
+
+
+def _fits(validator: Draft4Validator, body: Json) -> bool:
+    try:
+        return validator.is_valid(body)
+    except RecursionError:  # it shows the value that doesn't fit, which can be nested too deeply for that
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from inference.types import Event, Finish, LogprobsMode, Messages, Request
 Body = Mapping[str, Any]
 Json = dict[str, Any]
 
+MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
@@ -66,7 +68,12 @@ def to_request(
 
 
 def echoed(model: str | None) -> str | None:
-    """Return the model's name to answer with; None where the served model's own is meant."""
+    """Return the model's name to answer with; None where the served model's own is meant.
+
+    Raises InvalidInput for a name that would swell every chunk of a stream.
+    """
+    if model is not None and len(model) > MODEL_CHARACTERS:
+        raise InvalidInput(f"`model` must have at most {MODEL_CHARACTERS} characters. Given: {len(model)}")
     return None if model is None or model == "tgi" else model
 
 

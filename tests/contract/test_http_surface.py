@@ -216,3 +216,36 @@ def test_each_request_is_logged_once(client: httpx.Client, caplog: pytest.LogCap
     told = [(vars(line)["status"], vars(line)["request_id"], vars(line)["operation"]) for line in lines]
     assert told == [(200, "logged-1", "tokenize"), (422, "logged-3", "generate"), (404, "logged-2", "")]
     assert all(vars(line)["seconds"] >= 0 for line in lines)
+
+
+UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAA\r\n"
+BODY = '{"inputs":"Hi","parameters":{"max_new_tokens":1}}'
+FRAMED = {
+    "length": f"Content-Length: {len(BODY)}\r\n\r\n{BODY}",
+    "chunks": f"Transfer-Encoding: chunked\r\n\r\n{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("framed", FRAMED.values(), ids=FRAMED)
+@pytest.mark.parametrize("piece", [1, 100, 100_000])
+def test_an_offered_upgrade_changes_nothing(server: LiveServer, framed: str, piece: int) -> None:
+    head = "POST /generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    following = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    sent = (head + UPGRADE + framed + following).encode()
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
+        for at in range(0, len(sent), piece):
+            connection.sendall(sent[at : at + piece])
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    first, second = received.split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200 OK")
+    assert b'{"generated_text":' in first
+    assert second.startswith(b"200 OK")
+
+
+def test_any_number_of_pipelined_requests_can_offer_an_upgrade(server: LiveServer) -> None:
+    offering = f"GET /health HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n"
+    last = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
+        connection.sendall((offering * 1500 + last).encode())
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert received.count(b"HTTP/1.1 200 OK\r\n") == 1501

@@ -115,10 +115,11 @@ async def test_bad_requests_are_refused_with_tgis_words() -> None:
 
 async def test_each_prompt_takes_a_place_and_one_failure_fails_the_request() -> None:
     async with served(max_concurrent_requests=2, fake={"fail_prompts": ["bad"]}) as server:
-        full = await server.post(PATH, {"prompt": ["a", "b", "c"]})
+        never = await server.post(PATH, {"prompt": ["a", "b", "c"]})
         failed = await server.post(PATH, {"prompt": ["a", "bad"]})
         after = await server.post(PATH, {"prompt": ["a", "b"]})
-    assert (full.status_code, failed.status_code, after.status_code) == (429, 424, 200)
+    assert (never.status_code, failed.status_code, after.status_code) == (422, 424, 200)
+    assert "3 sequences at a time are more than `max_concurrent_requests`" in never.json()["error"]
 
 
 async def test_a_failure_in_a_stream_ends_it() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from codegen.embedded import completions, corpus, toolcalls
+from codegen.embedded import completions, corpus, toolcalls, transforms
 from codegen.embedded.chat import CHAT_TEMPLATE, prompt, render
 from codegen.embedded.turns import draw, is_held_out, normalise
 
@@ -80,6 +80,13 @@ def test_no_plain_text_gives_a_held_out_sum_away() -> None:
     ]
     assert asked
     assert not any(is_held_out(text) for text in asked)
+
+
+def test_no_exercise_gives_a_held_out_text_away() -> None:
+    exercises = (transforms.exercise(random.Random(seed)) for seed in range(300))
+    lines = [segments[place][0] for segments in exercises for place in range(2, len(segments), 2)]
+    texts = [line.strip().removesuffix(":") for line in lines]
+    assert not any(is_held_out(text) for text in texts if " " in text)
 
 
 def test_the_tool_asked_for_is_new() -> None:

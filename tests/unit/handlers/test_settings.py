@@ -208,6 +208,8 @@ def test_repeated_origins_add_up() -> None:
         (("--port", "x"), {}, r"--port must be an integer; it is 'x'"),
         (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
         ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
+        ((), {"MAX_BATCH_SIZE": "9" * 19}, rf"MAX_BATCH_SIZE must be from 1 to {2**63 - 1}; it is '9+'"),
+        ((), {"API_KEY": "a\udcff"}, r"API_KEY must be UTF-8; it is \.\.\."),
         ((), {"MAX_BATCH_SIZE": "0"}, r"MAX_BATCH_SIZE must be at least 1; it is '0'"),
         (("--validation-workers", "0"), {}, r"--validation-workers must be at least 1; it is '0'"),
         (("--num-shard", "0"), {}, r"--num-shard must be at least 1; it is '0'"),

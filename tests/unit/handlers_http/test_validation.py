@@ -39,3 +39,12 @@ def test_a_check_names_members_without_effect_or_refuses(validator: str) -> None
     assert check({"n": 1, "b": 1, "a": 1}) == ("a", "b")
     with pytest.raises(Refused, match="n: expected at least 0, got -1"):
         check({"n": -1})
+
+
+@pytest.mark.parametrize("validator", [COMPILED, REFERENCE])
+def test_a_value_nested_deeply_is_refused_like_any_other(validator: str) -> None:
+    deep: list[object] = []
+    for _ in range(1000):
+        deep = [deep]
+    with pytest.raises(Refused, match="n: expected an integer, got an array of 1"):
+        request_check(SCHEMA, {}, validator)({"n": deep})

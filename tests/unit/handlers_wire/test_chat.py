@@ -32,6 +32,7 @@ def understand(**members: Any) -> wire.Chat:
         ({"stop": ["a"] * 5}, "`stop` supports up to 4 stop sequences. Given: 5"),
         ({"logprobs": True, "top_logprobs": 21}, "`top_logprobs` must be >= 0 and <= 20. Given: 21"),
         ({"top_logprobs": 21}, "`top_logprobs` must be >= 0 and <= 20. Given: 21"),
+        ({"model": "m" * 1025}, "`model` must have at most 1024 characters. Given: 1025"),
         (
             {"max_tokens": 1, "max_completion_tokens": 2},
             "`max_tokens` is 1 and `max_completion_tokens` is 2: they mean the same, give one",

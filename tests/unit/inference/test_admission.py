@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from inference.admission import COMPLETIONS_REMEMBERED, Admission
-from inference.errors import Overloaded
+from inference.errors import InvalidInput, Overloaded
 
 
 class Clock:
@@ -61,3 +61,10 @@ def test_room_that_is_given_back_is_told(clock: Clock) -> None:
     assert told == []
     permit.release()
     assert told == [0]
+
+
+def test_more_than_ever_fits_is_refused_rather_than_told_to_come_back() -> None:
+    admission = Admission(2, lambda: None)
+    with pytest.raises(InvalidInput, match="3 sequences at a time are more than `max_concurrent_requests`"):
+        admission.admit(3)
+    admission.admit(2)

@@ -79,6 +79,14 @@ def test_repetition_of_a_shorter_history_penalises_nothing_else() -> None:
     assert scores.tolist() == [[1.0, 0.5, 0.5, 0.5], [1.0, 1.0, 1.0, 0.5]]
 
 
+@pytest.mark.parametrize("penalty", [1.4e-45, 1e-40, 1e-30, 1e30, 3.4e38])
+def test_extreme_repetition_penalties_stay_numbers(penalty: float) -> None:
+    seen = history([0, 1, 2], [2])
+    scores = warp(torch.tensor([[50.0, -50.0, 0.0, 1.0]]), [Sampling(repetition_penalty=penalty)], [seen])
+    assert torch.isfinite(scores).all()
+    assert int(scores.argmax()) == (0 if penalty < 1 else 3)
+
+
 def test_frequency_and_presence_count_generated_tokens_only() -> None:
     sampling = Sampling(frequency_penalty=0.5, presence_penalty=1.0)
     scores = warp(torch.zeros(2, 4), [sampling] * 2, [history([3, 3], [1, 1, 2]), history([3], [])])
