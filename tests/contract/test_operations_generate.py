@@ -232,8 +232,10 @@ async def test_a_full_engine_answers_429_at_once_and_has_room_again_after(path: 
 
 
 async def test_each_candidate_of_best_of_takes_a_place() -> None:
-    async with served(max_concurrent_requests=1) as server:
-        body = {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True}}
-        response = await server.post("/generate", body)
+    body = {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True}}
+    async with served(max_concurrent_requests=2) as server:
+        with server.service.engine.admit():
+            response = await server.post("/generate", body)
         assert response.status_code == 429
         assert server.metric('tgi_request_failure{err="overloaded"}') == 1
+        assert (await server.post("/generate", body)).status_code == 200
