@@ -22,12 +22,12 @@ from codegen.embedded.turns import Generator, Turn, draw, pick
 
 MIX: dict[str, tuple[float, Generator]] = {
     "smalltalk": (0.05, smalltalk.chat),
-    "arithmetic": (0.20, arithmetic.ask),
-    "facts": (0.19, knowledge.fact),
-    "calendar": (0.15, knowledge.calendar),
-    "stories": (0.02, stories.ask),
-    "transforms": (0.25, transforms.ask),
-    "json": (0.14, jsontasks.ask),
+    "arithmetic": (0.12, arithmetic.ask),
+    "facts": (0.15, knowledge.fact),
+    "calendar": (0.16, knowledge.calendar),
+    "stories": (0.03, stories.ask),
+    "transforms": (0.32, transforms.ask),
+    "json": (0.17, jsontasks.ask),
 }
 KINDS = (*MIX, toolcalls.KIND, completions.KIND)
 SYSTEMS = (
@@ -86,9 +86,9 @@ def documents(seed: int) -> Iterator[list[Segment]]:
 def document(rng: random.Random) -> list[Segment]:
     """Draw one document: a chat, a chat with tools, or plain text."""
     roll = rng.random()
-    if roll < 0.61:
+    if roll < 0.57:
         talk = chat(rng)
-    elif roll < 0.71:
+    elif roll < 0.76:
         talk = tool_chat(rng)
     else:
         return _plain(rng)
@@ -180,7 +180,7 @@ def _tool_question(rng: random.Random) -> Question:
         return Question(toolcalls.KIND, prompt(messages, schemas), (turn.answer,))
     question, call = toolcalls.call(rng, offered[0])
     messages.append({"role": "user", "content": question})
-    if roll < 0.71:
+    if roll < 0.76:
         return Question(toolcalls.KIND, prompt(messages, schemas), (toolcalls.written(call),))
     result, report = toolcalls.outcome(rng)
     messages += [toolcalls.called(call), {"role": "tool", "content": result}]
@@ -194,6 +194,6 @@ def _completion(rng: random.Random) -> Question:
     if roll < 0.5:
         given, rest = completions.statement(rng)
         return Question(completions.KIND, opening + given, (rest,))
-    run = completions.series(rng) if roll < 0.71 else completions.cycle(rng)
+    run = completions.series(rng) if roll < 0.76 else completions.cycle(rng)
     cut = rng.randint(2, len(run) - 1) if len(run) > 2 else 1
     return Question(completions.KIND, opening + ", ".join(run[:cut]) + ",", (" " + run[cut],))

@@ -24,7 +24,7 @@ from codegen.embedded.model import Llama, Shape, save
 
 ROW = 512  # tokens
 ROWS = 8
-PEAK, WARMUP, FLOOR = 0.0017, 30, 0.02  # learning rate, steps, share of the peak at the end
+PEAK, WARMUP, FLOOR = 0.0013, 20, 0.02  # learning rate, steps, share of the peak at the end
 COOLDOWN = 0.95  # share of the time over which the rate falls
 IGNORED = -100
 

@@ -222,9 +222,9 @@ def _body(rng: random.Random, instructions: tuple[str, ...], change: Callable[[s
     if change in (str.upper, str.lower):  # the letters of a word have to be known: everyday words only
         body = " ".join(pick(rng, WORDS) for _ in range(pick(rng, (1, 2, 2, 3))))
     if instructions is _REVERSED:
-        body = " ".join(word(rng) for _ in range(pick(rng, (2, 2, 3))))
+        body = " ".join(pick(rng, WORDS) for _ in range(pick(rng, (2, 2, 3))))
     if change is str.lower:
-        body = pick(rng, (body.title(), body.title(), body.upper(), body.capitalize()))
+        body = pick(rng, (body.title(), body.title(), body.title(), body.capitalize(), body.upper()))
     if " of" in instructions[0] or "words" in instructions[0]:
         body = body.replace(",", "").rstrip(".!?")
     return body

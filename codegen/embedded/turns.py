@@ -53,12 +53,14 @@ def pick(rng: random.Random, choices: Sequence[Choice]) -> Choice:
 
 
 def vary(rng: random.Random, question: str) -> str:
-    """Write a question as people type it: lower case, no question mark, stray spaces."""
+    """Write a question as people type it: other capitals, no question mark, stray spaces."""
     roll = rng.random()
     if roll < 0.16:
         question = question.lower()
     if 0.10 < roll < 0.28:
         question = question.rstrip("?.!")
+    if roll > 0.97:
+        question = question.title()
     return pad(rng, question)
 
 
