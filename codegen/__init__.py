@@ -1,1 +1,1 @@
-"""What is made of the contract: its checks, its reports, and the code that is generated from it."""
+"""What is made of the contract: its checks, its reports, and the pages that are generated from it."""

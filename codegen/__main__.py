@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from codegen import reference_docs
 from codegen.compat import compare
 from codegen.document import Document
 from codegen.lint import lint
@@ -16,10 +17,24 @@ REFERENCES = Path(__file__).parents[1] / "../shared/reference/specs"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 if there is nothing to mend."""
-    options = _parser().parse_args(arguments)
+    """Run one command, or every check; 0 if there is nothing to mend."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.all_checks:
+        return run_checks()
+    if options.command is None:
+        parser.error("name a command, or --check")
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)
+
+
+def run_checks() -> int:
+    """Run whatever finds that files have drifted apart; 1 if there is something to mend."""
+    checks = [["lint"], ["docs", "--check"], ["compat"]]
+    if not REFERENCES.is_dir():
+        print(f"without `compat`: there are no documents at {REFERENCES}")
+        checks.remove(["compat"])
+    return max([main(check) for check in checks])
 
 
 def run_lint(options: argparse.Namespace) -> int:
@@ -53,9 +68,21 @@ def run_support(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_docs(options: argparse.Namespace) -> int:
+    """Write the pages of docs/, or say which ones are out of date."""
+    if not options.check:
+        reference_docs.write()
+        return 0
+    stale = reference_docs.check()
+    print("\n".join(stale or ["docs/settings.md and docs/metrics.md are up to date"]))
+    return 1 if stale else 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
-    commands = parser.add_subparsers(required=True)
+    parser.set_defaults(command=None)
+    parser.add_argument("--check", action="store_true", dest="all_checks", help="run every check below")
+    commands = parser.add_subparsers(metavar="command")
     linting = commands.add_parser("lint", help="check openapi.yaml against the contract's rules")
     linting.set_defaults(command=run_lint)
     compat = commands.add_parser(
@@ -63,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     compat.add_argument("--references", type=Path, default=REFERENCES, help="their directory")
     compat.set_defaults(command=run_compat)
+    docs = commands.add_parser("docs", help="write docs/settings.md and docs/metrics.md from their tables")
+    docs.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
+    docs.set_defaults(command=run_docs)
     support = commands.add_parser("support", help="list what becomes of each member of each request")
     support.set_defaults(command=run_support)
     return parser

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import openapi
+from handlers.http.operations import METHODS
 from openapi.schema import reachable, to_draft4
 
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 JSON = "application/json"
 EVENTS = "text/event-stream"
 SCHEMAS = "#/components/schemas/"

@@ -16,12 +16,12 @@ from openapi_spec_validator import OpenAPIV30SpecValidator
 
 from codegen import examples
 from codegen.document import EVENTS, SCHEMAS, Document, Node, Operation, at
+from handlers.http.support import SUPPORT
 
 Finding = tuple[str, str]  # JSON pointer, what to do
 Rule = Callable[[Document], Iterator[Finding]]
 
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
-SUPPORT = ("honoured", "reported", "later", "refused")
 ERROR = {"error", "error_type"}
 DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # hold data, no structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")

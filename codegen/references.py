@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from codegen.document import EVENTS, JSON, METHODS
+from codegen.document import EVENTS, JSON
+from handlers.http.operations import METHODS
 from openapi.schema import to_draft4
 from openapi.yamlload import parse
 

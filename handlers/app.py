@@ -87,13 +87,16 @@ def engine_lifespan(
 async def _load(service: Service, on_unavailable: Callable[[], None], on_loaded: Callable[[], None]) -> None:
     try:
         await service.engine.start(logger.info)
+        if service.engine.state is not EngineState.READY:  # told to end meanwhile
+            return
+        service.metrics.bind(service.engine.model)
+        service.engine.add_listener(service.metrics.on_step)
+        on_loaded()
     except ModelUnavailable as error:
         logger.error("%s", error)
         on_unavailable()
-        return
-    if service.engine.state is not EngineState.READY:  # told to end meanwhile
-        return
-    service.metrics.bind(service.engine.model)
-    service.engine.add_listener(service.metrics.on_step)
-    on_loaded()
-    logger.info("Connected")  # TGI's word for "ready", which deployments wait for
+    except Exception:  # a fault of ours: nobody awaits this task, so it must be told here
+        logger.exception("The model was loaded, but can't be served")
+        on_unavailable()
+    else:
+        logger.info("Connected")  # TGI's word for "ready", which deployments wait for

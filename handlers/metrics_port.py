@@ -46,6 +46,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+    timeout = 30  # seconds; a scraper that falls silent doesn't keep its thread
 
     def do_GET(self) -> None:
         """Answer /metrics, and nothing else."""

@@ -76,7 +76,8 @@ class Settings:
         "TGI: tokens to guess ahead", support=LATER, neutral=(0,), unit="tokens")
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
-        "requests in flight; one more is refused with 429", unit="requests")
+        "requests in flight, counting each prompt and each candidate of `best_of`; one more is refused "
+        "with 429", unit="requests")
     max_input_tokens: int | None = row(None, COUNT, ENGINE,
         "longest prompt; without it the longest total less one",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
@@ -87,7 +88,8 @@ class Settings:
         "most tokens of one step; computed without it", unit="tokens")
     max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
         "size of the KV cache; computed from the memory without it", unit="tokens")
-    max_batch_size: int | None = row(None, COUNT, ENGINE, "most sequences of one step", unit="sequences")
+    max_batch_size: int | None = row(None, COUNT, ENGINE,
+        "most sequences of one step; without it 32 on CPU, 256 on a GPU", unit="sequences")
     validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
     compute_threads: int | None = row(None, COUNT, ENGINE,
         "threads that compute on the CPU; without it one for each core", unit="threads", tgi=False)
@@ -101,10 +103,10 @@ class Settings:
         reason="every step has room for both, within its token budget", unit="tokens")
     prefill_chunking: str | None = row(None, text, ENGINE,
         "TGI: split long prompts over steps", flags=(), support=ACCEPTED,
-        reason="a prompt longer than a step's token budget is always split")
+        reason="a prompt longer than a step's token budget is split wherever the model allows it")
     prefix_caching: str | None = row(None, text, ENGINE,
         "TGI: keep the KV cache of prompts", flags=(), support=ACCEPTED,
-        reason="it changes no answer, and this version has no switch for it")
+        reason="it changes no answer, and this version keeps none")
 
     max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of`", unit="sequences")
     max_stop_sequences: int = row(4, integer(0), REQUEST, "most stop sequences", unit="sequences")

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from inference.client import EngineClient
 from inference.config import EngineConfig
@@ -19,6 +20,7 @@ from inference.core import FrameSink
 from inference.errors import ModelUnavailable
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
+from inference.text.tokenizer import TextTokenizer
 from inference.types import (
     CoreFailure,
     CoreOutput,
@@ -31,6 +33,7 @@ from inference.types import (
 
 WORD = 2**64 - 1
 LENGTH, TOKEN, LOGPROB, TOP, PROMPT = range(5)  # what is drawn
+Answer = TypeVar("Answer")
 Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
 
 
@@ -122,6 +125,8 @@ class FakeCore:
         """Forget a request by the next step."""
         with self._changed:
             self._aborted.add(request_id)
+            if self._instant:  # there is no thread that would do it
+                self._forget_aborted()
             self._changed.notify()
 
     def stop(self) -> None:
@@ -283,6 +288,19 @@ def prompt_logprobs(sequence: FakeSequence) -> tuple[float | None, ...]:
     return (None, *(-(1 + draw(sequence.key, PROMPT, at, 5000)) / 1000 for at in places))
 
 
+def by_prompt(
+    tokenizer: TextTokenizer, texts: Mapping[str, str], make: Callable[[str], Answer]
+) -> Callable[[CoreRequest], Answer | None]:
+    """Return what answers a request by the first text whose key its prompt contains, None without one."""
+    answers = {key: make(text) for key, text in texts.items()}
+
+    def find(request: CoreRequest) -> Answer | None:
+        prompt = "".join(map(tokenizer.token_text, request.prompt_ids)) if answers else ""
+        return next((answer for key, answer in answers.items() if key in prompt), None)
+
+    return find
+
+
 def fake_client(
     config: EngineConfig | None = None,
     *,
@@ -300,21 +318,6 @@ def fake_client(
     """
     config = config or EngineConfig()
     tokenizer, template, eos = stand_in_text()
-    answers = {
-        key: tokenizer.encode(reply, add_special_tokens=False) for key, reply in (replies or {}).items()
-    }
-
-    def prompt_of(request: CoreRequest) -> str:
-        return "".join(map(tokenizer.token_text, request.prompt_ids))
-
-    def script(request: CoreRequest) -> Sequence[int] | None:
-        prompt = prompt_of(request) if answers else ""
-        return next((answer for key, answer in answers.items() if key in prompt), None)
-
-    def fails(request: CoreRequest) -> str | None:
-        prompt = prompt_of(request) if fail_prompts else ""
-        return next((f"injected failure: {text}" for text in fail_prompts if text in prompt), None)
-
     total = config.max_total_tokens or 2048
     model = FakeModel(
         tokens=plausible_tokens(tokenizer),
@@ -324,8 +327,8 @@ def fake_client(
         max_total_tokens=total,
         max_batch_size=config.max_batch_size or max_batch_size,
         step_seconds=step_seconds,
-        script=script,
-        fails=fails,
+        script=by_prompt(tokenizer, replies or {}, partial(tokenizer.encode, add_special_tokens=False)),
+        fails=by_prompt(tokenizer, {text: text for text in fail_prompts}, "injected failure: {}".format),
         fails_after=fails_after,
         unavailable=unavailable,
     )

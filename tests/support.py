@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -43,7 +43,7 @@ def make_service(
     settings: Settings | None = None, engine: EngineClient | None = None, **changes: Any
 ) -> Service:
     """Return a service, on a fake engine unless one is given; `changes` are settings."""
-    settings = settings or Settings(validate_responses=True, **changes)
+    settings = replace(settings or Settings(validate_responses=True), **changes)
     return Service(settings, engine or fake_client(settings.engine_config()), Metrics())
 
 
@@ -60,6 +60,7 @@ def live_server(
     Fails at its end if a response broke the contract. `wait` is for the engine; `changes` are settings of
     the service that is made if none is given.
     """
+    assert service is None or not changes, "the service has its settings already"
     service = service or make_service(hostname="127.0.0.1", **changes)
     violations: list[str] = []
     app = create_app(service, operations=operations, report=violations.append)

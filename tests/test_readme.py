@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import codegen.__main__ as codegen
 from codegen import reference_docs
 from handlers import cli
 from handlers.settings import SETTINGS
@@ -142,4 +143,16 @@ def test_a_stale_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     reference_docs.write()
     assert reference_docs.check() == []
     (tmp_path / "metrics.md").write_text("old")
-    assert ["docs/metrics.md is out of date: run python -m codegen.reference_docs"] == reference_docs.check()
+    assert ["docs/metrics.md is out of date: run python -m codegen docs"] == reference_docs.check()
+
+
+def test_one_check_finds_everything_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(codegen, "REFERENCES", tmp_path / "absent")
+    assert codegen.main(["--check"]) == 0
+    monkeypatch.setattr(reference_docs, "DOCS", tmp_path)
+    assert codegen.main(["--check"]) == 1
+    assert "docs/settings.md is out of date: run python -m codegen docs" in capsys.readouterr().out
+    assert codegen.main(["docs"]) == 0
+    assert codegen.main(["--check"]) == 0

@@ -21,13 +21,13 @@ from codegen.embedded.chat import END_OF_TEXT, TURN_END, Segment, prompt, render
 from codegen.embedded.turns import Generator, Turn, draw, pick
 
 MIX: dict[str, tuple[float, Generator]] = {
-    "smalltalk": (0.05, smalltalk.chat),
-    "arithmetic": (0.12, arithmetic.ask),
-    "facts": (0.15, knowledge.fact),
-    "calendar": (0.16, knowledge.calendar),
+    "smalltalk": (0.04, smalltalk.chat),
+    "arithmetic": (0.09, arithmetic.ask),
+    "facts": (0.12, knowledge.fact),
+    "calendar": (0.17, knowledge.calendar),
     "stories": (0.03, stories.ask),
-    "transforms": (0.32, transforms.ask),
-    "json": (0.17, jsontasks.ask),
+    "transforms": (0.40, transforms.ask),
+    "json": (0.15, jsontasks.ask),
 }
 KINDS = (*MIX, toolcalls.KIND, completions.KIND)
 SYSTEMS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -24,9 +25,24 @@ from codegen.embedded.model import Llama, Shape, save
 
 ROW = 512  # tokens
 ROWS = 8
-PEAK, WARMUP, FLOOR = 0.0013, 20, 0.02  # learning rate, steps, share of the peak at the end
-COOLDOWN = 0.95  # share of the time over which the rate falls
+PEAK, WARMUP, FLOOR = 0.003, 50, 0.02  # learning rate, steps, share of the peak at the end
+COOLDOWN = 0.9  # share of the time over which the rate falls
+SAVE_EVERY = 180  # seconds
 IGNORED = -100
+
+
+Batch = tuple[Tensor, Tensor, Tensor]  # tokens, document numbers, targets: (rows, row) each
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to train, for how long, and from where."""
+
+    output: Path
+    seconds: float
+    seed: int
+    peak: float
+    resume: Path | None
 
 
 @dataclass(slots=True)
@@ -64,7 +80,7 @@ def encode(tokenizer: Tokenizer, segments: list[Segment]) -> tuple[list[int], li
     return tokens, written
 
 
-def batches(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches(tokenizer: Tokenizer, seed: int) -> Iterator[Batch]:
     """Pack documents into rows, each into the first open row with room, and yield full batches."""
     stream = documents(seed)
     rows = [Row() for _ in range(ROWS)]
@@ -88,65 +104,65 @@ def rate(done: float, step: int) -> float:
     return min(falling, (step + 1) / WARMUP)
 
 
-def optimizers(model: Llama) -> list[torch.optim.Optimizer]:
+def optimizers(model: Llama, peak: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     matrices = [weight for weight in model.layers.parameters() if weight.ndim == 2]
-    others = [weight for weight in model.parameters() if weight.ndim == 1]
-    adam = [{"params": [model.embed_tokens.weight], "lr": PEAK}, {"params": others, "lr": PEAK}]
+    norms = [weight for weight in model.parameters() if weight.ndim == 1]
     return [
-        torch.optim.Muon(matrices, lr=PEAK, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(adam, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        torch.optim.Muon(matrices, lr=peak, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [model.embed_tokens.weight, *norms], lr=peak, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        ),
     ]
 
 
-def train(output: Path, minutes: float, seed: int, resume: Path | None) -> None:
+def train(plan: Plan) -> None:
     """Train until the time is up, saving the model every few minutes."""
-    torch.manual_seed(seed)
-    output.mkdir(parents=True, exist_ok=True)
-    tokenizer = (
-        Tokenizer.from_file(str(resume.parent / "tokenizer.json")) if resume else tokenizers_.train(seed)
-    )
-    tokenizers_.save(tokenizer, output)
+    torch.manual_seed(plan.seed)
+    plan.output.mkdir(parents=True, exist_ok=True)
     model = Llama(Shape())
-    if resume:
-        model.load_state_dict(torch.load(resume))
+    if plan.resume:
+        tokenizer = Tokenizer.from_file(str(plan.resume.parent / "tokenizer.json"))
+        model.load_state_dict(torch.load(plan.resume))
+    else:
+        tokenizer = tokenizers_.train(plan.seed)
+    tokenizers_.save(tokenizer, plan.output)
     print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters", flush=True)
-    run(model, tokenizer, output, minutes * 60, seed)
-    store(model, tokenizer, output)
+    run(model, tokenizer, plan)
+    store(model, tokenizer, plan.output)
 
 
-def run(model: Llama, tokenizer: Tokenizer, output: Path, seconds: float, seed: int) -> None:
-    """Run the loop: batch, loss, step, report."""
-    solvers = optimizers(model)
+def run(model: Llama, tokenizer: Tokenizer, plan: Plan) -> None:
+    """Run the loop: batch, step, report, save."""
+    solvers = optimizers(model, plan.peak)
     model.compile()
-    peaks = [[group["lr"] for group in solver.param_groups] for solver in solvers]
     start = saved = time.monotonic()
-    seen, mean = 0, 0.0
-    for step, (tokens, numbers, targets) in enumerate(batches(tokenizer, seed)):
+    seen, mean = 0, math.log(model.shape.vocab_size)
+    for step, batch in enumerate(batches(tokenizer, plan.seed)):
         elapsed = time.monotonic() - start
-        if elapsed > seconds:
+        if elapsed > plan.seconds:
             break
-        share = rate(elapsed / seconds, step)
-        for solver, peak in zip(solvers, peaks, strict=True):
-            for group, highest in zip(solver.param_groups, peak, strict=True):
-                group["lr"] = highest * share
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model.loss(tokens, numbers, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for solver in solvers:
-            solver.step()
-            solver.zero_grad()
-        seen += tokens.numel()
-        mean = loss.item() if step == 0 else 0.95 * mean + 0.05 * loss.item()
+        mean += 0.05 * (advance(model, solvers, batch, plan.peak * rate(elapsed / plan.seconds, step)) - mean)
+        seen += batch[0].numel()
         if step % 20 == 0:
-            print(
-                f"step {step} loss {mean:.4f} tokens {seen:,} tokens/s {seen / (time.monotonic() - start):.0f} rate {share:.2f}",
-                flush=True,
-            )
-        if time.monotonic() - saved > 180:
-            store(model, tokenizer, output)
+            print(f"{elapsed:.0f} s, step {step}, loss {mean:.4f}, {seen:,} tokens", flush=True)
+        if time.monotonic() - saved > SAVE_EVERY:
+            store(model, tokenizer, plan.output)
             saved = time.monotonic()
+
+
+def advance(model: Llama, solvers: list[torch.optim.Optimizer], batch: Batch, learning_rate: float) -> float:
+    """Take one step and return the loss before it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(*batch)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for solver in solvers:
+        for group in solver.param_groups:
+            group["lr"] = learning_rate
+        solver.step()
+        solver.zero_grad()
+    return loss.item()
 
 
 def store(model: Llama, tokenizer: Tokenizer, output: Path) -> None:
@@ -163,10 +179,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="a state.pt to go on from")
+    parser.add_argument("--peak", type=float, default=PEAK, help="the highest learning rate")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train(options.output, options.minutes, options.seed, options.resume)
+    train(Plan(options.output, options.minutes * 60, options.seed, options.peak, options.resume))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ nice old polite poor proud quick quiet red rich round sad safe sharp short shy s
 strong sweet tall tiny tired warm wet white wide wild wise yellow young""".split()
 OTHERS = """the and with under over near behind between hello world please today tomorrow always never here there one two three
 four five every some many from into after before together again maybe because this that we you they my your""".split()
-WORDS = NOUNS + VERBS + ADJECTIVES + OTHERS
+WORDS = NOUNS + VERBS + ADJECTIVES + OTHERS + ["hello", "world"] * 4  # what everybody tries first
 NAMES = """Tom Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Mia Noah Olivia Paul Rosa Sam Tina Victor Wendy Max
 Zoe Alice Bob Carol Dan Eve Frank Gina Hugo Iris Jonas Lena Marco Nina Oscar Petra Quinn Ruth Simon Tara Uma Vera Will Yara
 Lucas Maria Peter Julia Adam Sara John Mary Lily Omar Chen Ravi Aiko José Zoé Jürgen Renée André""".split()

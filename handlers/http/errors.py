@@ -140,11 +140,6 @@ def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Fail
     return failure
 
 
-def tgi_body(error: Exception, request_id: str = "") -> dict[str, object]:
-    """Return TGI's error body for `error`."""
-    return describe(error, request_id).body()
-
-
 def _row(error: Exception, streamed: bool) -> Row | None:
     for kind in type(error).__mro__:
         row = (STREAMED.get(kind) if streamed else None) or TABLE.get(kind)

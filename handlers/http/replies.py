@@ -8,9 +8,9 @@ import orjson
 from starlette.responses import Response
 
 from handlers.http.errors import Dialect, Refused
-from handlers.http.sse import DONE, EventStream, event
+from handlers.http.sse import EventStream, event
 
-__all__ = ["DONE", "Dialect", "EventStream", "Refused", "event", "json_reply", "text_reply"]
+__all__ = ["Dialect", "EventStream", "Refused", "event", "json_reply", "text_reply"]
 
 
 def json_reply(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -18,12 +18,6 @@ def json_reply(body: object, *, status: int = 200, headers: Mapping[str, str] | 
     return Response(orjson.dumps(body), status, headers, media_type="application/json")
 
 
-def text_reply(
-    body: str | bytes,
-    *,
-    media_type: str = "text/plain",
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """Return `body` as text in UTF-8."""
-    return Response(body, status, headers, media_type=media_type)
+def text_reply(body: bytes) -> Response:
+    """Return `body` as plain text in UTF-8."""
+    return Response(body, media_type="text/plain")

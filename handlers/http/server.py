@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
 
-KEEP_ALIVE_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
+IDLE_CONNECTION_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
 BACKLOG = 2048
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
@@ -37,7 +37,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=IDLE_CONNECTION_SECONDS,
         timeout_graceful_shutdown=settings.graceful_termination_timeout + FAREWELL_SECONDS,
     )
 

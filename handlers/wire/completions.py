@@ -9,7 +9,7 @@ from typing import Any
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, finish_reason, include_usage, to_parameters, usage
 from handlers.wire.parameters import Draw, check, sampling
-from handlers.wire.tgi import Output, finish_of
+from handlers.wire.tgi import Output, finish_of, numbered
 from inference.errors import InvalidInput
 from inference.types import Event, Finish, LogprobsMode, Request
 
@@ -45,7 +45,6 @@ def to_completion(body: Body, limits: Limits, *, id: str, draw: Draw) -> Complet
     parameters = to_parameters(body, body.get("max_tokens"))
     texts = prompts(body)
     check(parameters, limits)
-    names = [id] if len(texts) == 1 else [f"{id}-{index}" for index in range(len(texts))]
     return Completion(
         requests=tuple(
             Request(
@@ -56,7 +55,7 @@ def to_completion(body: Body, limits: Limits, *, id: str, draw: Draw) -> Complet
                 sampling=sampling(parameters, draw),
                 logprobs=LogprobsMode.RAW,
             )
-            for name, text in zip(names, texts, strict=True)
+            for name, text in zip(numbered(id, len(texts)), texts, strict=True)
         ),
         stream=bool(body.get("stream")),
         include_usage=include_usage(body),

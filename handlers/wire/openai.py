@@ -26,7 +26,7 @@ class Stamp:
     fingerprint: str
 
 
-def to_parameters(body: Body, max_tokens: int | None, top_n_tokens: int = 0) -> Parameters:
+def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
     """Return the parameters that both routes know; OpenAI samples unless `temperature` is 0."""
     temperature = single(body.get("temperature"))
     greedy = temperature == 0
@@ -44,7 +44,6 @@ def to_parameters(body: Body, max_tokens: int | None, top_n_tokens: int = 0) -> 
         max_new_tokens=max_tokens,
         stop=several(body.get("stop")),
         seed=body.get("seed"),
-        top_n_tokens=top_n_tokens,
     )
 
 

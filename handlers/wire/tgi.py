@@ -63,9 +63,7 @@ def to_generate(
     given = body.get("parameters") or {}
     parameters = _parameters(body.get("parameters"))
     check(parameters, limits)
-    names = [id] if parameters.candidates == 1 else [f"{id}-{n}" for n in range(parameters.candidates)]
     prefill = bool(given.get("decoder_input_details"))
-    wants_full_text = given.get("return_full_text")
     return Generate(
         requests=tuple(
             Request(
@@ -79,11 +77,16 @@ def to_generate(
                 top_n_tokens=parameters.top_n_tokens or 0,
                 prompt_logprobs=prefill,
             )
-            for name in names
+            for name in numbered(id, parameters.candidates)
         ),
         details=prefill or bool(given.get("details")),
-        return_full_text=full_text if wants_full_text is None else wants_full_text,
+        return_full_text=full_text if given.get("return_full_text") is None else given["return_full_text"],
     )
+
+
+def numbered(id: str, count: int) -> list[str]:
+    """Return the ids of several requests of one body; a single one has the body's own."""
+    return [id] if count == 1 else [f"{id}-{place}" for place in range(count)]
 
 
 def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:

@@ -64,7 +64,6 @@ class TextPipeline:
         self._tokenizer = tokenizer
         self._template = template
         self.special_ids = tokenizer.special_ids
-        self.vocabulary_size = tokenizer.vocabulary_size
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text; raise InvalidInput."""

@@ -9,7 +9,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 import openapi
-from handlers.http.errors import TABLE, Dialect, Refused, describe, tgi_body
+from handlers.http.errors import TABLE, Dialect, Refused, describe
 from inference import errors
 from inference.errors import (
     GenerationFailed,
@@ -48,7 +48,7 @@ def test_an_error_has_its_status_type_and_message(
     failure = describe(error, "id")
     assert (failure.status, failure.error_type, failure.error) == (status, error_type, message)
     assert not failure.unexpected
-    assert tgi_body(error) == {"error": message, "error_type": error_type}
+    assert describe(error, "").body() == {"error": message, "error_type": error_type}
     assert json.loads(bytes(failure.reply().body)) == {"error": message, "error_type": error_type}
 
 

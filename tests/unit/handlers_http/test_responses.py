@@ -11,8 +11,9 @@ from starlette.responses import Response, StreamingResponse
 
 from handlers.app import create_app
 from handlers.http.call import Call
-from handlers.http.replies import DONE, Dialect, EventStream, event, json_reply
+from handlers.http.replies import Dialect, EventStream, event, json_reply
 from handlers.http.responses import ContractViolation, raise_violation
+from handlers.http.sse import DONE
 from handlers.operations import OPERATIONS
 from handlers.service import Service
 from tests.support import make_service, serving

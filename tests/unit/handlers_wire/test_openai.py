@@ -43,11 +43,11 @@ def test_the_other_parameters_have_the_meaning_they_have_elsewhere() -> None:
         "seed": 11,
         "stop": "end",
     }
-    parameters = to_parameters(body, 9, 2)
+    parameters = to_parameters(body, 9)
     made = sampling(parameters, lambda: 3)
     assert (made.top_k, made.top_p, made.typical_p, made.seed) == (4, 0.5, 0.25, 11)
     assert (made.repetition_penalty, made.frequency_penalty, made.presence_penalty) == (1.5, 1.0, -1.0)
-    assert (parameters.max_new_tokens, parameters.top_n_tokens, parameters.stop) == (9, 2, ("end",))
+    assert (parameters.max_new_tokens, parameters.stop) == (9, ("end",))
 
 
 @pytest.mark.parametrize(

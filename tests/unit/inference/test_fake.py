@@ -135,6 +135,19 @@ def test_an_aborted_request_is_heard_of_no_more() -> None:
     assert ids == {"b"}
 
 
+def test_an_instant_answer_can_be_aborted_between_its_tokens() -> None:
+    core = FakeCore(replace(MODEL, shortest=100, longest=100))
+    frames: list[Frame] = []
+
+    def sink(frame: Frame) -> None:
+        frames.append(frame)
+        core.abort("a")
+
+    core.start(sink)
+    core.submit(replace(REQUEST, max_new_tokens=200))
+    assert [len(frame.outputs) for frame in frames] == [1]
+
+
 def with_client(test: Callable[[EngineClient], object], client: EngineClient) -> None:
     async def run() -> None:
         await client.start(lambda message: None)
