@@ -11,6 +11,7 @@ from typing import Any
 import connexion
 import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -102,11 +103,12 @@ SERVERS: dict[str, Callable[[Service, Operations], ASGIApp]] = {
 def _call(scope: Any, body: Any) -> Call:
     """Return what an operation needs; errors inside of a stream want the exchange, too."""
     attach(scope.scope if isinstance(scope, Request) else scope, Exchange("benchmark", time.monotonic()))
-    return Call(body=body, path={}, headers={}, request_id="benchmark", received=time.monotonic())
+    return Call(body=body, path={}, received=time.monotonic())
 
 
 async def _absent() -> Response:
-    raise NotImplementedError
+    """Stand for the operations that aren't measured."""
+    raise HTTPException(404)
 
 
 def _fail() -> None:

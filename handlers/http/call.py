@@ -18,8 +18,6 @@ class Call:
 
     body: Any  # the JSON body, parsed and valid; None where the operation takes none
     path: Mapping[str, str]  # path parameters by name
-    headers: Mapping[str, str]  # looked up in lower case
-    request_id: str  # the client's own x-request-id if it sent a sane one
     received: float  # time.monotonic() at which the request came in
 
 

@@ -19,7 +19,6 @@ from connexion.middleware.abstract import RoutedAPI, RoutedMiddleware
 from connexion.middleware.lifespan import LifespanMiddleware
 from connexion.middleware.routing import RoutingMiddleware
 from connexion.middleware.security import SecurityMiddleware
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -147,8 +146,6 @@ class DispatchStep:
         call = Call(
             body=exchange.body,
             path=scope.get("path_params", {}),
-            headers=Headers(scope=scope),
-            request_id=exchange.request_id,
             received=exchange.received,
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))

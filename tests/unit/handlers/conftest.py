@@ -64,7 +64,7 @@ async def start() -> AsyncIterator[Start]:
 
 
 def make_call(body: Any = None, **path: str) -> Call:
-    return Call(body=body, path=path, headers={}, request_id="r", received=time.monotonic())
+    return Call(body=body, path=path, received=time.monotonic())
 
 
 @pytest.fixture
