@@ -188,7 +188,9 @@ def support_told(document: Document) -> Iterator[Finding]:
     """Each member of a request says what becomes of it."""
     for pointer, schema in _request_schemas(document):
         for name, member in schema.get("properties", {}).items():
-            problem = _support(document, member) or _exclusions(schema, member)
+            problem = (
+                _support(document, member) or _exclusions(schema, member) or _without_effect(document, member)
+            )
             if problem:
                 yield at(pointer, "properties", name), problem
 
@@ -207,9 +209,11 @@ def _support(document: Document, member: Node) -> str:
         return f"x-support is {support!r}: say which of {', '.join(SUPPORT)}"
     if support == "refused" and not told.get("x-reason"):
         return "it is refused: say why in x-reason"
-    if support == "honoured" and "x-neutral" in told:
-        return "it is honoured: x-neutral means nothing"
-    if "x-error" in told and (support in ("honoured", "reported") or told["x-error"].keys() != ERROR):
+    if support in ("honoured", "descriptive") and "x-neutral" in told and "x-excludes" not in told:
+        return f"it is {support} and excludes nothing: x-neutral means nothing"
+    if support == "descriptive" and told.get("type") != "string":
+        return "it is descriptive, and no string: what is no name may have an effect; say which"
+    if "x-error" in told and (support not in ("later", "refused") or told["x-error"].keys() != ERROR):
         return "x-error is the error and error_type that a refusal is answered with"
     validator = Draft4Validator(document.draft4(member))
     wrong = [value for value in told.get("x-neutral", ()) if not validator.is_valid(value)]
@@ -225,14 +229,36 @@ def _exclusions(schema: Node, member: Node) -> str:
     return ""
 
 
+def _without_effect(document: Document, member: Node) -> str:
+    names = member.get("x-without-effect")
+    if names is None:
+        return ""
+    below: dict[str, Node] = {}
+    for owner in _objects(document, member):
+        below.update(owner["properties"])
+    wrong = [name for name in names if document.resolve(below.get(name, {})).get("x-support") != "honoured"]
+    if wrong or not names:
+        return f"x-without-effect has {wrong}: name members of what stands below that are honoured elsewhere"
+    return ""
+
+
+def _objects(document: Document, schema: Node) -> Iterator[Node]:
+    """Yield the objects with properties that a value is, or that its items are."""
+    schema = document.resolve(schema)
+    if "properties" in schema:
+        yield schema
+    for part in (*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())):
+        yield from _objects(document, part)
+
+
 def _statuses(document: Document, operation: Operation) -> set[str]:
     statuses = {"200", "500"}
     if "requestBody" in operation.node:
         statuses |= {"400", "413", "415", "422", "503"}
     if operation.node.get("security", document.data.get("security")):
         statuses |= {"401"}
-    if any(parameter.get("in") == "path" for parameter in operation.node.get("parameters", ())):
-        statuses |= {"404"}
+    if any(not parameter.get("x-echoed") for parameter in operation.node.get("parameters", ())):
+        statuses |= {"404"}  # any value of an echoed one is right
     success = document.resolve(operation.node["responses"].get("200", {}))
     if "x-compute-type" in success.get("headers", {}) or EVENTS in success.get("content", {}):
         statuses |= {"424", "429"}  # it generates

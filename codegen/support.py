@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from codegen.document import Document, Node
 
-HEADINGS = ("member", "support", "neutral values", "why not")
+HEADINGS = ("member", "support", "neutral values", "why not, and what not")
 
 
 def tables(document: Document) -> Iterator[str]:
@@ -26,7 +26,9 @@ def tables(document: Document) -> Iterator[str]:
 def _row(document: Document, name: str, member: Node) -> tuple[str, ...]:
     told = _told(document, member)
     neutral = ", ".join(f"`{json.dumps(value)}`" for value in told.get("x-neutral", ()))
-    return f"`{name}`", told["x-support"], neutral, told.get("x-reason", "")
+    idle = ", ".join(f"`{below}`" for below in told.get("x-without-effect", ()))
+    reason = told.get("x-reason", f"no effect here: {idle}" if idle else "")
+    return f"`{name}`", told["x-support"], neutral, reason
 
 
 def _told(document: Document, member: Node) -> Node:

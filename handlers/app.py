@@ -14,6 +14,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 import openapi
+from handlers.aliases import with_aliases
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
 from handlers.http.docs import docs_app
@@ -49,7 +50,7 @@ def create_app(
     `validate_responses` finds. Whatever is wrong with the document or the operations is raised here.
     """
     settings = service.settings
-    document = openapi.load()
+    document, operations = with_aliases(openapi.load(), operations, settings)
     app = contract_app(
         document,
         operations,

@@ -1,56 +1,129 @@
-"""OpenAI's chat completions, and the tokens of a chat."""
+"""OpenAI's chat completions."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 
 from starlette.responses import Response
 
+from handlers import prompts
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run
+from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run, submitted
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import chat as wire
-from handlers.wire.chat import Chat
-from handlers.wire.headers import answer_headers, stream_headers
-from handlers.wire.openai import Stamp
+from handlers.wire.calls import CallDeltas, call_ids
+from handlers.wire.chat import Body, Chat
+from handlers.wire.chat_answer import ChatAnswer
+from handlers.wire.choice import Choice, TextChoice, ToolChoice
+from handlers.wire.grammar import allowed
+from handlers.wire.headers import Headers, answer_headers, stream_headers
+from handlers.wire.openai import Stamp, logprobs, to_choices
 from handlers.wire.tgi import finish_of
-from inference.types import Event, LogprobsMode, Request
+from inference.client import EngineClient
+from inference.tools.grammar import call_grammar
+from inference.tools.parser import CallParser
+from inference.types import Finish, Grammar, LogprobsMode, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A chat that the engine can answer: what was asked, and one request for each choice."""
+
+    chat: Chat
+    requests: tuple[Request, ...]
+    stamp: Stamp
+    ignored: Headers  # names what has no effect with this model
 
 
 async def chat_completions(service: Service, call: Call) -> Response:
     """Answer `POST /v1/chat/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        held.enter_context(service.engine.admit())
-        chat = wire.to_chat(call.body, limits_of(service.settings))
-        id = new_id()
-        prompt = await service.engine.render_chat(chat.messages)
-        mode = logprobs_mode(service.settings, LogprobsMode.RAW)
-        request = wire.to_request(chat, prompt, id=id, draw=draw_seed, logprobs=mode)
-        stamp = _stamp(service, chat, id)
-        if not chat.stream:
-            return await _complete(service, call, chat, stamp, request)
-        flow = await Flow.start(service, [request], lambda _, event: _chunks(chat, stamp, event))
-        headers = stream_headers(service.settings.compute_type, [prompt])
+        held.enter_context(service.engine.admit(to_choices(call.body, limits_of(service.settings))))
+        prepared = await prepare(service, call.body)
+        if not prepared.chat.stream:
+            return await _complete(service, call, prepared)
+        flow = await _start(service, prepared)
+        headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
+        headers |= prepared.ignored
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def _complete(service: Service, call: Call, chat: Chat, stamp: Stamp, request: Request) -> Response:
-    (events,) = await run(service.engine, [request])
-    finish = finish_of(events)
-    service.metrics.finished(finish, request)
-    headers = answer_headers(service.settings.compute_type, request.prompt, finish, call.received)
-    return json_reply(wire.to_body(chat, stamp, events), headers=headers)
+async def prepare(service: Service, body: Body) -> Prepared:
+    """Understand a body and render its prompt; places in the engine are the caller's to take.
+
+    Raises InvalidInput, ToolRefused or TemplateFailed.
+    """
+    engine, limits = service.engine, limits_of(service.settings)
+    chat = wire.to_chat(body, limits)
+    grammar = allowed(await _grammar(engine, chat), limits)
+    prompt = await prompts.render(engine, chat.conversation)
+    mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
+    return Prepared(
+        chat=chat,
+        requests=wire.to_requests(chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode),
+        stamp=_stamp(service, chat, id),
+        ignored=prompts.ignored_headers(engine, chat.conversation),
+    )
 
 
-def _chunks(chat: Chat, stamp: Stamp, event: Event) -> list[wire.Json]:
-    chunk = wire.to_chunk(chat, stamp, event)
-    if event.finish is None or not chat.include_usage:
-        return [chunk]
-    return [chunk, wire.to_usage_chunk(stamp, event.finish)]
+async def _grammar(engine: EngineClient, chat: Chat) -> Grammar | None:
+    """Return what the whole text must follow; a thread looks through the tools, whose schemas can be long."""
+    tools = chat.conversation.tools
+    if tools is None:
+        return chat.grammar
+    return await asyncio.to_thread(call_grammar, engine.tool_format, tools)
+
+
+def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
+    """Return what makes the answer's choices of the engine's events."""
+    tell = None
+    if chat.logprobs:
+        tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
+    tools, messages, count = chat.conversation.tools, chat.conversation.messages, chat.choices
+    if tools is None:
+        return tuple(TextChoice(index, tell) for index in range(count))
+    return tuple(
+        ToolChoice(
+            index, tell, CallDeltas(CallParser(engine.tool_format, tools), call_ids(messages, index, count))
+        )
+        for index in range(count)
+    )
+
+
+async def _complete(service: Service, call: Call, prepared: Prepared) -> Response:
+    outputs = await run(service.engine, prepared.requests)
+    finishes = [finish_of(events) for events in outputs]
+    for finish, request in zip(finishes, prepared.requests, strict=True):
+        service.metrics.finished(finish, request)
+    prompt, compute_type = prepared.requests[0].prompt, service.settings.compute_type
+    headers = answer_headers(compute_type, prompt, _together(finishes), call.received) | prepared.ignored
+    answer = ChatAnswer(prepared.chat, prepared.stamp, choices_of(service.engine, prepared.chat))
+    return json_reply(answer.body(outputs), headers=headers)
+
+
+async def _start(service: Service, prepared: Prepared) -> Flow:
+    generations = await submitted(service.engine, prepared.requests)
+    answer = ChatAnswer(
+        prepared.chat,
+        prepared.stamp,
+        choices_of(service.engine, prepared.chat),
+        prompt_tokens=generations[0].prompt_tokens,
+    )
+    return Flow(generations, service.metrics, answer.chunks)
+
+
+def _together(finishes: Sequence[Finish]) -> Finish:
+    """Return what is told of several choices in the headers: the last one's times, the tokens of all."""
+    last = max(finishes, key=lambda finish: finish.timings.finished)
+    return replace(last, generated_tokens=sum(finish.generated_tokens for finish in finishes))
 
 
 def _stamp(service: Service, chat: Chat, id: str) -> Stamp:

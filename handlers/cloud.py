@@ -33,10 +33,11 @@ async def sagemaker_compatibility(service: Service, call: Call) -> Response:
 def operation_of(body: Mapping[str, Any], validator: str) -> Operation:
     """Return who answers a body that the contract let pass, so that it fits at least one of the shapes."""
     named = [SHAPES[member] for member in SHAPES if member in body]
-    return next(answer for schema, answer in named if len(named) == 1 or _fits(schema, validator)(body))
+    return next(answer for schema, answer in named if len(named) == 1 or fits(schema, validator)(body))
 
 
 @cache
-def _fits(schema: str, validator: str) -> Verdict:
+def fits(schema: str, validator: str) -> Verdict:
+    """Return the function that tells whether a body fits a schema of the contract."""
     components = openapi.load()["components"]
     return compile_schema(to_draft4(components["schemas"][schema], components), available(validator))

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from starlette.responses import Response
 
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, Refused, json_reply
-from handlers.sequences import Flow, Render, counted, draw_seed, limits_of, new_id, run
+from handlers.sequences import (
+    Flow,
+    Render,
+    counted,
+    draw_seed,
+    limits_of,
+    logprobs_mode,
+    new_id,
+    run,
+    submitted,
+)
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import completions as wire
-from handlers.wire.completions import Completion
+from handlers.wire.completion_answer import Answer, AnswerStream
+from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp
 from handlers.wire.tgi import finish_of
-from inference.types import Event, Finish
+from inference.client import Generation
+from inference.types import Event, Finish, LogprobsMode
 
 
 async def completions(service: Service, call: Call) -> Response:
     """Answer `POST /v1/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        prompts = wire.prompts(call.body)
-        _check_batch(len(prompts), service.settings.max_client_batch_size)
-        held.enter_context(service.engine.admit(len(prompts)))
+        limits = limits_of(service.settings)
+        asked = wire.to_asked(call.body, limits)
+        _check_batch(len(asked.prompts), service.settings.max_client_batch_size)
+        held.enter_context(service.engine.admit(asked.sequences))
         id = new_id()
-        completion = wire.to_completion(call.body, limits_of(service.settings), id=id, draw=draw_seed)
+        prompts = await _texts(service, asked)
+        mode = logprobs_mode(service.settings, LogprobsMode.RAW)
+        completion = wire.to_completion(
+            call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
+        )
         stamp = _stamp(service, id)
         if not completion.stream:
             return await _complete(service, call, completion, stamp)
-        flow = await Flow.start(service, completion.requests, _render(completion, stamp))
-        headers = stream_headers(service.settings.compute_type, prompts)
+        generations = await submitted(service.engine, completion.requests)
+        flow = Flow(generations, service.metrics, _render(completion, stamp, generations))
+        headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
@@ -42,20 +61,35 @@ async def _complete(service: Service, call: Call, completion: Completion, stamp:
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
-    prompts = [request.prompt for request in completion.requests]
-    headers = batch_headers(service.settings.compute_type, prompts, finishes, call.received)
-    return json_reply(wire.to_body(stamp, outputs), headers=headers)
+    body = Answer(completion, stamp).whole(outputs, wire.best(completion, outputs))
+    headers = batch_headers(
+        service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
+    )
+    return json_reply(body, headers=headers)
 
 
-def _render(completion: Completion, stamp: Stamp) -> Render:
-    finishes: list[Finish] = []
+async def _texts(service: Service, asked: Asked) -> list[Prompt]:
+    """Return the prompts with the texts of those that were given as token ids."""
+    return [
+        Prompt(given) if isinstance(given, str) else Prompt(await service.engine.decode(given), given)
+        for given in asked.prompts
+    ]
+
+
+def _render(completion: Completion, stamp: Stamp, generations: Sequence[Generation]) -> Render:
+    finishes: dict[int, Finish] = {}
+    streams = [
+        AnswerStream(completion, stamp, place, generation.request.prompt, generation.prompt_tokens)
+        for place, generation in enumerate(generations)
+    ]
 
     def render(place: int, event: Event) -> list[wire.Json]:
-        chunks = [wire.to_chunk(stamp, place, event)]
+        chunks = streams[place].push(event)
         if event.finish is not None:
-            finishes.append(event.finish)
-            if completion.include_usage and len(finishes) == len(completion.requests):
-                chunks.append(wire.to_usage_chunk(stamp, finishes))
+            finishes[place] = event.finish
+            if completion.include_usage and len(finishes) == len(streams):
+                ordered = [finishes[each] for each in range(len(streams))]
+                chunks.append(wire.frame(stamp, [], wire.usage_of(completion, ordered)))
         return chunks
 
     return render

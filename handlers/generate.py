@@ -12,7 +12,7 @@ from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mod
 from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
-from handlers.wire.tgi import Body, Generate, Json
+from handlers.wire.tgi import Body, Generate, Json, Output
 from inference.types import LogprobsMode
 
 
@@ -42,10 +42,9 @@ async def complete(service: Service, call: Call, *, full_text: bool = False) -> 
     with counted(service.metrics):
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False)):
-            wanted = _understood(service, call.body, full_text=full_text)
-            outputs = tgi.winner_first(await run(service.engine, wanted.requests))
+            wanted = understood(service, call.body, full_text=full_text)
+            outputs = await generated(service, wanted)
     finish = tgi.finish_of(outputs[0])
-    service.metrics.finished(finish, wanted.requests[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
     return tgi.to_body(wanted, outputs), headers
 
@@ -56,13 +55,27 @@ async def stream(service: Service, body: Body, *, full_text: bool = False) -> Ev
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(body, limits, stream=True)))
-        wanted = _understood(service, body, full_text=full_text)
+        wanted = understood(service, body, full_text=full_text)
         flow = await Flow.start(service, wanted.requests, lambda _, event: [tgi.to_event(wanted, event)])
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
         return EventStream(flow, headers=headers, on_close=held.pop_all().close)
 
 
-def _understood(service: Service, body: Body, *, full_text: bool) -> Generate:
-    mode = logprobs_mode(service.settings, LogprobsMode.PROCESSED)
-    limits = limits_of(service.settings)
-    return tgi.to_generate(body, limits, id=new_id(), draw=draw_seed, full_text=full_text, logprobs=mode)
+def understood(service: Service, body: Body, *, full_text: bool = False, do_sample: bool = False) -> Generate:
+    """Return what a body asks for; see `tgi.to_generate`."""
+    return tgi.to_generate(
+        body,
+        limits_of(service.settings),
+        id=new_id(),
+        draw=draw_seed,
+        full_text=full_text,
+        do_sample=do_sample,
+        logprobs=logprobs_mode(service.settings, LogprobsMode.PROCESSED),
+    )
+
+
+async def generated(service: Service, wanted: Generate) -> tuple[Output, ...]:
+    """Return the outputs, the one to answer with first; places in the engine are the caller's to take."""
+    outputs = tgi.winner_first(await run(service.engine, wanted.requests))
+    service.metrics.finished(tgi.finish_of(outputs[0]), wanted.requests[0])
+    return outputs

@@ -8,9 +8,18 @@ from handlers.completions import completions
 from handlers.generate import compat_generate, generate, generate_stream
 from handlers.health import health, ping, root_health
 from handlers.http.call import Operation
+from handlers.kserve import (
+    kserve_infer,
+    kserve_live,
+    kserve_model_metadata,
+    kserve_model_ready,
+    kserve_ready,
+    kserve_server_metadata,
+)
 from handlers.metrics import metrics
 from handlers.models import get_model_info, openai_get_model, openai_get_model_info
 from handlers.tokenize import get_chat_tokenize, tokenize
+from handlers.vertex import vertex_compatibility
 
 OPERATIONS: dict[str, Operation] = {
     "compat_generate": compat_generate,
@@ -21,6 +30,16 @@ OPERATIONS: dict[str, Operation] = {
     "tokenize": tokenize,
     "get_chat_tokenize": get_chat_tokenize,
     "sagemaker_compatibility": sagemaker_compatibility,
+    "vertex_compatibility": vertex_compatibility,
+    "kserve_server_metadata": kserve_server_metadata,
+    "kserve_live": kserve_live,
+    "kserve_ready": kserve_ready,
+    "kserve_model_metadata": kserve_model_metadata,
+    "kserve_model_metadata_unversioned": kserve_model_metadata,
+    "kserve_model_ready": kserve_model_ready,
+    "kserve_model_ready_unversioned": kserve_model_ready,
+    "kserve_infer": kserve_infer,
+    "kserve_infer_unversioned": kserve_infer,
     "root_health": root_health,
     "health": health,
     "ping": ping,

@@ -13,14 +13,22 @@ from handlers.service import Service
 from handlers.settings import Settings
 from handlers.wire.limits import Limits
 from inference.client import EngineClient, Generation
-from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloaded, TemplateFailed
-from inference.types import Event, LogprobsMode, Request
+from inference.errors import (
+    GenerationFailed,
+    InvalidInput,
+    NotReady,
+    Overloaded,
+    TemplateFailed,
+    ToolRefused,
+)
+from inference.types import Event, LogprobsMode, Request, Watermark
 
 Output = tuple[Event, ...]
 Render = Callable[[int, Event], Sequence[object]]  # a request's place and event -> bodies to stream
 
 LABELS: dict[type[Exception], str] = {  # TGI's values of `err`; any other error is "incomplete"
     InvalidInput: "validation",
+    ToolRefused: "validation",
     Refused: "validation",
     Overloaded: "overloaded",
     NotReady: "overloaded",
@@ -35,6 +43,10 @@ def limits_of(settings: Settings) -> Limits:
         max_best_of=settings.max_best_of,
         max_stop_sequences=settings.max_stop_sequences,
         max_top_n_tokens=settings.max_top_n_tokens,
+        max_n=settings.max_n,
+        grammar_support=not settings.disable_grammar_support,
+        prefill_logprobs=settings.enable_prefill_logprobs,
+        watermark=Watermark(gamma=settings.watermark_gamma, delta=settings.watermark_delta),
     )
 
 
@@ -91,6 +103,18 @@ async def _run_one(engine: EngineClient, request: Request) -> Output:
         return await generation.collect()
 
 
+async def submitted(engine: EngineClient, requests: Sequence[Request]) -> list[Generation]:
+    """Submit all requests; if one is refused, abort the others and raise its error."""
+    generations: list[Generation] = []
+    try:
+        for request in requests:
+            generations.append(await engine.submit(request))
+    except BaseException:
+        await _close(generations)
+        raise
+    return generations
+
+
 class Flow(AsyncIterator[bytes]):
     """The framed events of requests that run side by side, in the order in which they come.
 
@@ -107,14 +131,7 @@ class Flow(AsyncIterator[bytes]):
     @classmethod
     async def start(cls, service: Service, requests: Sequence[Request], render: Render) -> Flow:
         """Submit all requests; if one is refused, abort the others and raise its error."""
-        generations: list[Generation] = []
-        try:
-            for request in requests:
-                generations.append(await service.engine.submit(request))
-        except BaseException:
-            await _close(generations)
-            raise
-        return cls(generations, service.metrics, render)
+        return cls(await submitted(service.engine, requests), service.metrics, render)
 
     async def __anext__(self) -> bytes:
         return await anext(self._frames)

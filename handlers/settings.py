@@ -19,6 +19,7 @@ from handlers.settings_table import (
     comma_list,
     decimal,
     integer,
+    route,
     row,
     text,
 )
@@ -76,8 +77,8 @@ class Settings:
         "TGI: tokens to guess ahead", support=LATER, neutral=(0,), unit="tokens")
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
-        "requests in flight, counting each prompt and each candidate of `best_of`; one more is refused "
-        "with 429", unit="requests")
+        "requests in flight, counting each prompt, each of `n` and each candidate of `best_of`; one more is "
+        "refused with 429", unit="requests")
     max_input_tokens: int | None = row(None, COUNT, ENGINE,
         "longest prompt; without it the longest total less one",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
@@ -108,7 +109,10 @@ class Settings:
         "TGI: keep the KV cache of prompts", flags=(), support=ACCEPTED,
         reason="it changes no answer, and this version keeps none")
 
-    max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of`", unit="sequences")
+    max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of` on TGI's routes", unit="sequences")
+    max_n: int = row(16, COUNT, REQUEST,
+        "largest `n` on OpenAI's routes, and largest `best_of` on /v1/completions", unit="sequences",
+        env=("PARLEY_MAX_N", "MAX_N"), tgi=False)
     max_stop_sequences: int = row(4, integer(0), REQUEST, "most stop sequences", unit="sequences")
     max_top_n_tokens: int = row(5, integer(0), REQUEST, "largest `top_n_tokens`", unit="tokens")
     max_client_batch_size: int = row(4, COUNT, REQUEST,
@@ -120,11 +124,11 @@ class Settings:
         "distribution that log-probabilities are of: the model's own (raw) or the one that is sampled from "
         "(processed); auto: processed on TGI's routes, raw on OpenAI's", tgi=False)
     disable_grammar_support: bool = row(False, boolean, REQUEST,
-        "TGI: refuse grammars", support=ACCEPTED, reason="grammars are refused in any case")
-    watermark_gamma: float | None = row(None, decimal(0), REQUEST,
-        "TGI: share of the watermark's green list", support=LATER, neutral=(0.5,))
-    watermark_delta: float | None = row(None, decimal(0), REQUEST,
-        "TGI: bias of the watermark's green list", support=LATER, neutral=(2.0,))
+        "refuse whatever needs a grammar: `grammar`, `response_format` and tools that may be called")
+    watermark_gamma: float = row(0.5, decimal(0, 1, above=True, below=True), REQUEST,
+        "share of the vocabulary that `watermark` prefers at each token")
+    watermark_delta: float = row(2.0, decimal(0), REQUEST,
+        "what `watermark` adds to the logits of that share")
     max_image_fetch_size: int | None = row(None, integer(0), REQUEST,
         "TGI: largest image to fetch", support=ACCEPTED, reason="no image is ever fetched", unit="bytes")
 
@@ -151,12 +155,10 @@ class Settings:
         "which validator checks requests; both give the same answers", tgi=False)
     validate_responses: bool = row(False, boolean, HTTP,
         "check responses against the OpenAPI document, too; slow", tgi=False)
-    aip_predict_route: str | None = row(None, text, HTTP,
-        "Vertex AI: route of predictions", flags=(), support=LATER,
-        reason="Vertex AI's predictions are not served yet")
-    aip_health_route: str | None = row(None, text, HTTP,
-        "Vertex AI: route of the health check", flags=(), support=LATER, neutral=("/health", "/ping", "/"),
-        reason="set the container's health route to /health")
+    aip_predict_route: str | None = row(None, route, HTTP,
+        "Vertex AI: one more route of predictions, beside /vertex", flags=(), metavar="PATH")
+    aip_health_route: str | None = row(None, route, HTTP,
+        "Vertex AI: one more route of the health check, beside /health", flags=(), metavar="PATH")
 
     json_output: bool = row(False, boolean, LOGS, "write logs as JSON lines")
     log_level: str = row("info", directives, LOGS,
@@ -222,7 +224,6 @@ class Settings:
             max_batch_total_tokens=self.max_batch_total_tokens,
             max_batch_size=self.max_batch_size,
             validation_workers=self.validation_workers,
-            enable_prefill_logprobs=self.enable_prefill_logprobs,
             merge_linears=self.merge_linears,
             threads=self.compute_threads,
         )

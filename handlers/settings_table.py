@@ -107,6 +107,14 @@ def comma_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def route(value: str) -> str:
+    """Take the path of a URL, without the braces of a template."""
+    path = text(value).strip()
+    if not path.startswith("/") or any(char in "{}?#" or char.isspace() for char in path):
+        raise ValueError("must be a path such as /predict")
+    return path
+
+
 def boolean(value: str) -> bool:
     """Read true, 1, false or 0."""
     known = {"true": True, "1": True, "false": False, "0": False}
@@ -143,19 +151,22 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:
     return parse
 
 
-def decimal(minimum: float, maximum: float = float("inf"), *, above: bool = False) -> Parse[float]:
-    """Return a reader of a finite number within both bounds; `above` leaves the lower bound out."""
+def decimal(
+    minimum: float, maximum: float = float("inf"), *, above: bool = False, below: bool = False
+) -> Parse[float]:
+    """Return a reader of a finite number within both bounds; `above` and `below` leave the bounds out."""
     bounds = f"greater than {minimum:g}" if above else f"at least {minimum:g}"
     if maximum != float("inf"):
-        bounds += f" and at most {maximum:g}"
+        bounds += f" and less than {maximum:g}" if below else f" and at most {maximum:g}"
 
     def parse(value: str) -> float:
         try:
             number = float(value)
         except ValueError:
             raise ValueError("must be a number") from None
-        low_enough = number > minimum if above else number >= minimum
-        if not (low_enough and number <= maximum and number != float("inf")):  # false for NaN, too
+        high_enough = number > minimum if above else number >= minimum
+        low_enough = number < maximum if below else number <= maximum
+        if not (high_enough and low_enough and number != float("inf")):  # false for NaN, too
             raise ValueError(f"must be {bounds}")
         return number
 

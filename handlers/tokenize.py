@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import orjson
 from starlette.responses import Response
 
+from handlers import prompts
 from handlers.http.call import Call
 from handlers.http.replies import json_reply
 from handlers.sequences import counted
 from handlers.service import Service
-from handlers.wire.messages import to_template
+from handlers.wire.conversation import to_conversation
 from inference.types import TextToken
 
 SLICE_TOKENS = 4096  # written as JSON in a millisecond or two, for which nothing else runs
@@ -29,9 +30,11 @@ async def get_chat_tokenize(service: Service, call: Call) -> Response:
     """Answer `POST /chat_tokenize`; special tokens are those that the template writes."""
     service.metrics.count_request()
     with counted(service.metrics):
-        text = await service.engine.render_chat(to_template(call.body["messages"]))
+        conversation = to_conversation(call.body)
+        text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
-    return json_reply({"tokenize_response": await _to_json(tokens), "templated_text": text})
+    body = {"tokenize_response": await _to_json(tokens), "templated_text": text}
+    return json_reply(body, headers=prompts.ignored_headers(service.engine, conversation))
 
 
 async def _to_json(tokens: Sequence[TextToken]) -> orjson.Fragment:

@@ -26,7 +26,9 @@ from inference.errors import (
     NotReady,
 )
 from inference.generation import EventAssembler, Generation
-from inference.limits import check_prompt, fit_context
+from inference.health import Health
+from inference.limits import check_ids
+from inference.preparation import prepare
 from inference.types import (
     CoreFailure,
     CoreOutput,
@@ -41,13 +43,15 @@ from inference.types import (
 )
 
 if TYPE_CHECKING:
+    from inference.grammar.compiler import GrammarCompiler
     from inference.text.pipeline import TextPipeline
+    from inference.tools.formats import ToolFormat
+    from inference.tools.types import ToolUse
 
 __all__ = ["EngineClient", "Generation", "Permit"]
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 10.0  # a real one-token generation that takes longer counts as unhealthy
 WATCH_SECONDS = 1.0  # how often a silent death of the core is looked for
 LOADING_RETRY_SECONDS = 5.0
 DRAINING_RETRY_SECONDS = 10.0
@@ -72,6 +76,7 @@ class EngineClient:
         self._state = EngineState.LOADING
         self._model: ModelInfo | None = None
         self._text: TextPipeline | None = None
+        self._compiler: GrammarCompiler | None = None  # also None where grammars can't be compiled
         self._idle = asyncio.Event()  # nothing runs and every response has ended
         self._admission = Admission(config.max_concurrent_requests, self._check_idle)
         self._running: dict[str, Running] = {}
@@ -79,8 +84,7 @@ class EngineClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0  # set by `start`
         self._watch: asyncio.Task[None] | None = None
-        self._healthy = True  # false from the first failed generation to the next good probe
-        self._probe: asyncio.Task[bool] | None = None
+        self._health = Health(self.submit)
         self._closed = False  # whatever runs was failed, and nothing is taken any more
 
     # --- life -------------------------------------------------------------------------------
@@ -108,7 +112,9 @@ class EngineClient:
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
             self._model = await asyncio.to_thread(self._core.load, progress)
+            self._compiler = await asyncio.to_thread(self._text.grammar_compiler, self._model.eos_token_ids)
             if self._closed:  # the server was told to end while it loaded
+                self._close_text()
                 return
             self._core.start(self._sink)
         except ModelUnavailable:
@@ -138,8 +144,7 @@ class EngineClient:
         if self._watch is not None:
             self._watch.cancel()
         await asyncio.to_thread(self._core.stop)
-        if self._text is not None:
-            self._text.close()
+        self._close_text()
 
     def add_listener(self, listener: Callable[[StepStats], None]) -> None:
         """Have `listener` called on the event loop after every step that reports its numbers."""
@@ -157,73 +162,84 @@ class EngineClient:
         """Return the tokens of a text with their places in it; raise NotReady or InvalidInput."""
         return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
 
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a prompt that was given as ids; raise NotReady or InvalidInput."""
+        text = self._ready_text()
+        check_ids(ids, text.vocabulary_size)
+        return await text.decode(ids)
+
     async def render_chat(
         self,
         messages: Messages,
         *,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        tools: ToolUse | None = None,
+        tool_prompt: str | None = None,
         template_kwargs: Mapping[str, object] | None = None,
+        continue_final: bool | None = None,
     ) -> str:
-        """Return the prompt for a conversation; a last message of the assistant is left open to go on.
+        """Return the prompt for a conversation; raise NotReady, InvalidInput or TemplateFailed.
 
-        Raises NotReady or TemplateFailed.
+        A last message of the assistant is left open to go on, unless `continue_final` is false; where
+        it is true, the last message must be the assistant's.
         """
-        return await self._ready_text().render_chat(messages, tools=tools, template_kwargs=template_kwargs)
+        return await self._ready_text().render_chat(
+            messages,
+            tools=tools,
+            tool_prompt=tool_prompt,
+            template_kwargs=template_kwargs,
+            continue_final=continue_final,
+        )
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """Return how the model writes calls; raise NotReady."""
+        return self._ready_text().tool_format
+
+    @property
+    def template_names(self) -> frozenset[str]:
+        """Return the variables that the chat template mentions; raise NotReady."""
+        return self._ready_text().template_names
+
+    @property
+    def token_bytes(self) -> Sequence[bytes] | None:
+        """Return the bytes of each token by its id, None where they are unknown; raise NotReady."""
+        return self._ready_text().token_bytes
 
     async def submit(self, request: Request) -> Generation:
-        """Tokenise and check a request, and queue it; raise NotReady or InvalidInput."""
+        """Tokenise and check a request, compile its grammar, and queue it.
+
+        Raises NotReady, InvalidInput, or Overloaded if too many grammars wait to be compiled.
+        """
         submitted = time.monotonic()
         text = self._ready_text()
-        check_prompt(request, self.model)
-        ids = await text.encode(request.prompt, add_special_tokens=request.add_special_tokens)
-        if request.truncate is not None:
-            ids = ids[-request.truncate :]
-        max_new_tokens = fit_context(len(ids), request.max_new_tokens, self.model)
+        prepared = await prepare(request, text, self.model, self._compiler)
         if self._closed or self._state is EngineState.FAILED:
             raise self._not_ready()
-        return self._queue(request, tuple(ids), max_new_tokens, text, submitted)
+        return self._queue(request, prepared, text, submitted)
 
     async def probe(self) -> bool:
         """Return whether the engine can generate.
 
         While nothing failed, that is whether the core lives; after a failure, whether one token
-        can really be generated within PROBE_SECONDS.
+        can really be generated in good time.
         """
         if self._state is not EngineState.READY or not self._core.alive:
             return False
-        if self._healthy:
-            return True
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.create_task(self._generate_one())
-        return await asyncio.shield(self._probe)
+        return await self._health.probe()
 
     # --- below ------------------------------------------------------------------------------
 
     def _queue(
-        self,
-        request: Request,
-        ids: tuple[int, ...],
-        max_new_tokens: int,
-        text: TextPipeline,
-        submitted: float,
+        self, request: Request, prepared: CoreRequest, text: TextPipeline, submitted: float
     ) -> Generation:
         if request.id in self._running:
             raise ValueError(f"request id {request.id!r} is in use")
+        ids = prepared.prompt_ids
         eos = frozenset(self.model.eos_token_ids)
         assembler = EventAssembler(request, ids, text, eos, submitted, time.monotonic())
         generation = Generation(request, len(ids), lambda: self._abort(request.id))
         self._running[request.id] = Running(generation, assembler)
-        self._core.submit(
-            CoreRequest(
-                id=request.id,
-                prompt_ids=ids,
-                max_new_tokens=max_new_tokens,
-                sampling=request.sampling,
-                logprobs=request.logprobs,
-                top_n_tokens=request.top_n_tokens,
-                prompt_logprobs=request.prompt_logprobs and self.config.enable_prefill_logprobs,
-            )
-        )
+        self._core.submit(prepared)
         return generation
 
     def _sink(self, frame: Frame) -> None:
@@ -243,7 +259,7 @@ class EngineClient:
                 continue
             if isinstance(output, CoreFailure):
                 log.error("request %s failed: %s", output.id, output.message)
-                self._healthy = False
+                self._health.doubt()
                 self._fail(output.id, GenerationFailed(output.message))
             else:
                 self._put(running, output)
@@ -256,7 +272,7 @@ class EngineClient:
             event = running.assembler.event(output)
         except Exception as error:  # one request's text must not end the others
             log.exception("request %s: the text of token %s failed", output.id, output.token_id)
-            self._healthy = False
+            self._health.doubt()
             self._core.abort(output.id)
             self._fail(output.id, GenerationFailed(f"Detokenisation failed: {error}"))
             return
@@ -307,20 +323,10 @@ class EngineClient:
         self._state = EngineState.FAILED
         self._fail_all("The engine stopped")
 
-    async def _generate_one(self) -> bool:
-        request = Request(id=f"probe-{time.monotonic_ns()}", prompt="liveness", max_new_tokens=1)
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                generation = await self.submit(request)
-                try:
-                    await generation.collect()
-                finally:
-                    await generation.aclose()
-        except Exception as error:  # whatever it is, the engine can't generate, and that is the answer
-            log.warning("health probe failed: %s: %s", type(error).__name__, error)
-            return False
-        self._healthy = True
-        return True
+    def _close_text(self) -> None:
+        for each in (self._compiler, self._text):
+            if each is not None:
+                each.close()
 
     def _ready_text(self) -> TextPipeline:
         if self._text is None or self._model is None or self._state is EngineState.FAILED or self._closed:

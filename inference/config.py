@@ -38,6 +38,5 @@ class EngineConfig:
     max_batch_total_tokens: int | None = None  # KV cache, in tokens
     max_batch_size: int | None = None  # sequences
     validation_workers: int = 2  # tokenizer threads
-    enable_prefill_logprobs: bool = False
     merge_linears: bool = True  # off switch: parallel linears merged by tracing
     threads: int | None = None  # compute threads of the CPU path

@@ -16,6 +16,7 @@ from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.level import Level, Served, bring_up
+from inference.masks import MaskPool
 from inference.model import (
     choose_device,
     choose_dtype,
@@ -41,9 +42,10 @@ class TorchCore:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._stepper: Stepper[Tensor] | None = None  # set by `load`
+        self._masks: MaskPool | None = None  # set by `load`
         self._sink: FrameSink | None = None  # set by `start`
         self._thread: threading.Thread | None = None  # set by `start`
-        self._wake = threading.Condition()  # guards the three below
+        self._wake = threading.Condition()  # guards the three below; masks notify it too
         self._inbox: list[CoreRequest] = []
         self._aborts: set[str] = set()
         self._stopping = False
@@ -66,7 +68,8 @@ class TorchCore:
             plan = make_plan(self._config, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
         eos = eos_token_ids(model, checkpoint)
-        self._stepper = _make_stepper(served, plan, eos)
+        self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
+        self._stepper = _make_stepper(served, plan, eos, self._masks)
         return ModelInfo(
             id=self._config.model.name,
             sha=checkpoint.sha,
@@ -114,6 +117,8 @@ class TorchCore:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        if self._masks is not None:
+            self._masks.close()
         self._stepper = None
         gc.collect()  # the model's modules refer to each other
 
@@ -127,8 +132,11 @@ class TorchCore:
         try:
             self._set_threads()  # OpenMP keeps the number per calling thread
             while self._take_messages(stepper, sink):
-                if not stepper.idle:  # it is if nothing but aborts came
-                    sink(self._without_aborted(stepper.step()))
+                if stepper.idle:  # nothing but aborts came
+                    continue
+                frame = self._without_aborted(stepper.step())
+                if frame.outputs or frame.stats:  # neither where all wait for their masks
+                    sink(frame)
         except Exception as error:  # the loop's own error: every request must hear of it
             LOG.exception("The engine's loop died")
             message = f"The engine died: {type(error).__name__}: {error}"
@@ -140,9 +148,9 @@ class TorchCore:
             sink(Frame((*stepper.fail_all(message).outputs, *left)))
 
     def _take_messages(self, stepper: Stepper[Tensor], sink: FrameSink) -> bool:
-        """Hand requests and aborts to the stepper, waiting for some if it is idle; false to stop."""
+        """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
         with self._wake:
-            while stepper.idle and not (self._inbox or self._aborts or self._stopping):
+            while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait()
             requests, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
@@ -173,17 +181,16 @@ def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> Non
         sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
 
 
-def _make_stepper(served: Served, plan: Plan, eos: tuple[int, ...]) -> Stepper[Tensor]:
-    vocabulary = served.model.get_input_embeddings().weight.shape[0]
+def _make_stepper(served: Served, plan: Plan, eos: tuple[int, ...], masks: MaskPool) -> Stepper[Tensor]:
     blocks = plan.kv_tokens // PAGE
     limits = Limits(
         tokens=plan.step_tokens,
         sequences=plan.sequences,
-        logit_rows=max(_LOGIT_BYTES // (vocabulary * 4), 1),
+        logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
         chunked=served.level in (Level.PAGED, Level.PAGED_MERGED),
     )
     scheduler = Scheduler(BlockPool(blocks), limits)
-    return Stepper(scheduler, served.make_runner(blocks), TorchSampler(), eos)
+    return Stepper(scheduler, served.make_runner(blocks), TorchSampler(masks.endings), eos, masks)
 
 
 def _machine(device: torch.device) -> Machine:

@@ -2,6 +2,8 @@
 
 InferenceError
 ├── InvalidInput          the request can't be served as it is: the caller's to mend
+│   └── GrammarRefused    its grammar is invalid, unsupported or too much work
+├── ToolRefused           its tools or its choice of one can't be served: the caller's to mend
 ├── TemplateFailed        the chat template is missing or refused the messages
 ├── Overloaded            no room now; `retry_after` says when to come back
 ├── NotReady              loading or draining; `retry_after` says when to come back
@@ -19,6 +21,14 @@ class InferenceError(Exception):
 
 class InvalidInput(InferenceError):
     """The request's input is out of its limits; the message names field, limit and value."""
+
+
+class GrammarRefused(InvalidInput):
+    """The grammar is invalid, unsupported or past a limit; the message names member, pointer and limit."""
+
+
+class ToolRefused(InferenceError):
+    """A tool, or the choice of one, can't be served; the message says which and why."""
 
 
 class TemplateFailed(InferenceError):

@@ -18,6 +18,16 @@ from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
+from inference.fake_text import (
+    LENGTH,
+    LOGPROB,
+    FakeSequence,
+    FakeVocabulary,
+    draw,
+    prompt_logprobs,
+    request_key,
+    top_tokens,
+)
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
 from inference.text.tokenizer import TextTokenizer
@@ -25,14 +35,11 @@ from inference.types import (
     CoreFailure,
     CoreOutput,
     CoreRequest,
-    FinishReason,
     Frame,
     ModelInfo,
     StepStats,
 )
 
-WORD = 2**64 - 1
-LENGTH, TOKEN, LOGPROB, TOP, PROMPT = range(5)  # what is drawn
 Answer = TypeVar("Answer")
 Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
 
@@ -43,6 +50,7 @@ class FakeModel:
 
     tokens: Sequence[int]  # ids to choose from, none of them special
     eos_token_id: int
+    texts: Sequence[str] = ()  # of all ids: by them, texts under a grammar find an end
     id: str = "fake"
     max_input_tokens: int = 1024
     max_total_tokens: int = 2048
@@ -56,24 +64,12 @@ class FakeModel:
     unavailable: str | None = None  # `load` raises ModelUnavailable with this message
 
 
-@dataclass(slots=True)
-class FakeSequence:
-    """A request being answered."""
-
-    request: CoreRequest
-    scripted: Sequence[int] | None  # None: tokens are made up
-    length: int  # of the answer, without its EOS
-    failure: str | None
-    started: float
-    key: int  # what it depends on
-    generated: int = 0
-
-
 class FakeCore:
     """Implements `Core` with tokens from a hash of the request."""
 
     def __init__(self, model: FakeModel) -> None:
         self._model = model
+        self._vocabulary = FakeVocabulary(model.tokens, model.eos_token_id, model.texts)
         self._waiting: deque[CoreRequest] = deque()
         self._running: dict[str, FakeSequence] = {}
         self._aborted: set[str] = set()
@@ -213,79 +209,47 @@ class FakeCore:
         return admitted
 
     def _sequence(self, request: CoreRequest) -> FakeSequence:
-        key = request_key(request)
-        model, scripted = self._model, self._model.script(request)
+        key, model = request_key(request), self._model
+        scripted = model.script(request)
         made_up = model.shortest + draw(key, LENGTH, 0, model.longest - model.shortest + 1)
-        length = made_up if scripted is None else len(scripted)
-        return FakeSequence(request, scripted, length, model.fails(request), time.monotonic(), key)
-
-    def _token(self, sequence: FakeSequence, at: int) -> int:
-        if at == sequence.length:
-            return self._model.eos_token_id
-        if sequence.scripted is not None:
-            return sequence.scripted[at]
-        tokens = self._model.tokens
-        return tokens[draw(sequence.key, TOKEN, at, len(tokens))]
+        length = max(made_up if scripted is None else len(scripted), request.min_new_tokens)
+        failure, after = model.fails(request), model.fails_after
+        sequence = FakeSequence(request, scripted or (), length, failure, after, time.monotonic(), key)
+        if request.grammar is not None:
+            try:
+                sequence.guide = self._vocabulary.guide(request.grammar)
+            except Exception as error:  # whatever is wrong with one request, the others go on
+                sequence.failure, sequence.fails_after = f"The request could not be queued: {error}", 0
+        return sequence
 
     def _advance(self, sequence: FakeSequence) -> CoreOutput | CoreFailure:
-        request, model = sequence.request, self._model
-        if sequence.failure is not None and sequence.generated >= model.fails_after:
+        request, guide, at = sequence.request, sequence.guide, sequence.generated
+        failure = sequence.failure if at >= sequence.fails_after else None
+        if guide is not None and guide.failure is not None:
+            failure = guide.failure
+        if failure is not None:
             del self._running[request.id]
-            return CoreFailure(request.id, sequence.failure)
-        at = sequence.generated
-        token_id = self._token(sequence, at)
+            return CoreFailure(request.id, failure)
+        token_id, among = self._vocabulary.next_token(sequence)
+        logprob = -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
+        top = top_tokens(sequence, among, token_id, logprob)
+        asks = at == 0 and request.prompt_logprobs
         sequence.generated += 1
-        finish = self._finish(sequence)
+        finish = self._vocabulary.finish(sequence, token_id)
         if finish is not None:
             del self._running[request.id]
-        logprob = -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
+        elif guide is not None:
+            guide.advance(token_id)
         return CoreOutput(
             id=request.id,
             token_id=token_id,
             logprob=logprob,
-            top=self._top(sequence, at, token_id, logprob),
+            top=top,
             finish=finish,
             started=sequence.started,
-            prompt_logprobs=prompt_logprobs(sequence) if at == 0 and request.prompt_logprobs else None,
+            prompt_logprobs=prompt_logprobs(sequence) if asks else None,
+            prompt_top=self._vocabulary.prompt_top(sequence) if asks else (),
         )
-
-    def _finish(self, sequence: FakeSequence) -> FinishReason | None:
-        if sequence.generated >= sequence.request.max_new_tokens:
-            return FinishReason.LENGTH
-        if sequence.generated > sequence.length:
-            return FinishReason.EOS
-        return None
-
-    def _top(
-        self, sequence: FakeSequence, at: int, token_id: int, logprob: float
-    ) -> tuple[tuple[int, float], ...]:
-        wanted, tokens = sequence.request.top_n_tokens, self._model.tokens
-        if wanted == 0:
-            return ()
-        first = draw(sequence.key, TOP, at, len(tokens))
-        near = (tokens[(first + step) % len(tokens)] for step in range(wanted))
-        ranked = [token_id, *(other for other in near if other != token_id)][:wanted]
-        return tuple((other, logprob - rank) for rank, other in enumerate(ranked))
-
-
-def request_key(request: CoreRequest) -> int:
-    """Return what the answer to a request depends on: its prompt and, if it samples, its sampling."""
-    # Of numbers alone, so the same in every process
-    return hash((request.prompt_ids, request.sampling if request.sampling.sample else 0))
-
-
-def draw(key: int, purpose: int, at: int, choices: int) -> int:
-    """Return a number below `choices` that depends on key, purpose and place only."""
-    mixed = (key + purpose * 0x9E3779B97F4A7C15 + at * 0xD1B54A32D192ED03) & WORD
-    for _ in range(2):  # the finaliser of splitmix64
-        mixed = ((mixed ^ (mixed >> 31)) * 0xBF58476D1CE4E5B9) & WORD
-    return (mixed >> 16) % choices
-
-
-def prompt_logprobs(sequence: FakeSequence) -> tuple[float | None, ...]:
-    """Return a log-probability for each prompt token but the first."""
-    places = range(1, len(sequence.request.prompt_ids))
-    return (None, *(-(1 + draw(sequence.key, PROMPT, at, 5000)) / 1000 for at in places))
 
 
 def by_prompt(
@@ -322,6 +286,7 @@ def fake_client(
     model = FakeModel(
         tokens=plausible_tokens(tokenizer),
         eos_token_id=eos,
+        texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
         max_input_tokens=config.max_input_tokens or total - 1,
         max_total_tokens=total,

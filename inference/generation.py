@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
 
 
+Top = tuple[tuple[int, float], ...]  # (token id, logprob), best first
+
+
 class Generation(AsyncIterator[Event]):
     """The events of one request, in order; iterate it once, and `aclose` it in every case.
 
@@ -111,6 +114,7 @@ class EventAssembler:
         queued: float,
     ) -> None:
         self._request = request
+        self._min_tokens = request.min_new_tokens
         self._prompt_ids = prompt_ids
         self._pipeline = text
         self._special_ids = text.special_ids | eos_token_ids
@@ -124,16 +128,16 @@ class EventAssembler:
         """Return the event of the next token; it has `finish` if the core or a stop sequence says so."""
         self._index += 1
         if output.prompt_logprobs is not None:
-            self._prompt = self._prompt_tokens(output.prompt_logprobs)
+            self._prompt = self._prompt_tokens(output.prompt_logprobs, output.prompt_top)
         special = output.token_id in self._special_ids or output.finish is FinishReason.EOS
-        step = self._text.push(output.token_id, special=special)
+        step = self._text.push(output.token_id, special=special, may_stop=self._index >= self._min_tokens)
         # TGI's order: the length limit first, then EOS, then stop sequences
         reason = output.finish or (FinishReason.STOP if step.stopped else None)
         delta = step.delta if reason is None else step.delta + self._text.flush()
         return Event(
             index=self._index,
             token=Token(output.token_id, step.text, output.logprob, special),
-            top_tokens=tuple(self._top_token(token_id, logprob) for token_id, logprob in output.top),
+            top_tokens=self._top_tokens(output.top) if output.top else (),
             delta=delta,
             finish=None if reason is None else self._finish(reason, output),
         )
@@ -157,9 +161,13 @@ class EventAssembler:
             ),
         )
 
-    def _top_token(self, token_id: int, logprob: float) -> Token:
-        return Token(token_id, self._pipeline.token_text(token_id), logprob, token_id in self._special_ids)
+    def _top_tokens(self, top: Top) -> tuple[Token, ...]:
+        text_of, special = self._pipeline.token_text, self._special_ids
+        return tuple(Token(each, text_of(each), logprob, each in special) for each, logprob in top)
 
-    def _prompt_tokens(self, logprobs: tuple[float | None, ...]) -> tuple[PromptToken, ...]:
-        texts = (self._pipeline.token_text(token_id) for token_id in self._prompt_ids)
-        return tuple(map(PromptToken, self._prompt_ids, texts, logprobs))
+    def _prompt_tokens(
+        self, logprobs: tuple[float | None, ...], top: tuple[Top, ...]
+    ) -> tuple[PromptToken, ...]:
+        texts = map(self._pipeline.token_text, self._prompt_ids)
+        tokens = map(self._top_tokens, top or ((),) * len(logprobs))
+        return tuple(map(PromptToken, self._prompt_ids, texts, logprobs, tokens))

@@ -45,6 +45,7 @@ class Served:
     level: Level
     reason: str  # why not at a better one; "" at the best
     model: PreTrainedModel
+    vocabulary: int  # columns of its logits: can be more than the tokenizer's tokens
     shapes: dict[nn.Module, LayerShape]  # of its attention layers; empty unless paged
 
     @property
@@ -62,6 +63,7 @@ class Served:
 def bring_up(model: PreTrainedModel, *, merge: bool, max_total_tokens: int) -> Served:
     """Switch the model to its best level; the model's own eager forward is the measure of each."""
     expected = [_own_logits(model, prompt) for prompt in _prompts(model)]
+    vocabulary = expected[0].shape[1]
     reason = _why_not_paged(model.config.get_text_config(), max_total_tokens)
     shapes: dict[nn.Module, LayerShape] = {}
     if not reason:
@@ -70,12 +72,13 @@ def bring_up(model: PreTrainedModel, *, merge: bool, max_total_tokens: int) -> S
         level, reason = Level.PAGED, "merging is switched off"
         if merge:
             level, reason = _try_merged(model, shapes, expected)
-        return Served(level, reason, model, shapes)
+        return Served(level, reason, model, vocabulary, shapes)
     model.set_attn_implementation("eager")
     runner = SequentialRunner(model, cached=True)
     if _reproduces(model, lambda: runner, expected, _sequential_steps):
-        return Served(Level.SEQUENTIAL, reason, model, {})
-    return Served(Level.UNCACHED, f"{reason}; its cache can't be passed on either", model, {})
+        return Served(Level.SEQUENTIAL, reason, model, vocabulary, {})
+    reason = f"{reason}; its cache can't be passed on either"
+    return Served(Level.UNCACHED, reason, model, vocabulary, {})
 
 
 def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from inference.errors import InvalidInput
 from inference.types import ModelInfo, Request
 
@@ -10,7 +12,7 @@ SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the conte
 
 def check_prompt(request: Request, model: ModelInfo) -> None:
     """Raise InvalidInput, in TGI's words, for what can be seen before the prompt is tokenised."""
-    if not request.prompt:
+    if not (request.prompt if request.prompt_ids is None else request.prompt_ids):
         raise InvalidInput("`inputs` cannot be empty")
     truncate, limit = request.truncate, model.max_input_tokens
     if truncate is not None and not 0 < truncate <= limit:
@@ -40,6 +42,41 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
     if room == 0:
         raise too_long(total, prompt_tokens, 1)
     return min(wanted, room)
+
+
+def check_minimum(min_new_tokens: int, max_new_tokens: int | None, granted: int) -> None:
+    """Raise InvalidInput if more tokens must be generated than may be, of which `granted` fit the context."""
+    if min_new_tokens <= granted:
+        return
+    if max_new_tokens is not None and max_new_tokens <= granted:
+        raise InvalidInput(
+            f"`min_new_tokens` must be <= `max_new_tokens`. "
+            f"Given: {min_new_tokens} `min_new_tokens` and {max_new_tokens} `max_new_tokens`"
+        )
+    raise InvalidInput(
+        f"`min_new_tokens` must be <= {granted}, the `max_new_tokens` for which this prompt leaves room. "
+        f"Given: {min_new_tokens}"
+    )
+
+
+def check_ids(ids: Iterable[int], vocabulary: int) -> None:
+    """Raise InvalidInput for a prompt with an id that is no token."""
+    _check_range(ids, vocabulary, "`inputs` holds")
+
+
+def check_bias(bias: Sequence[tuple[int, float]], vocabulary: int) -> None:
+    """Raise InvalidInput for a bias of an id that is no token."""
+    if bias:
+        _check_range((token_id for token_id, _ in bias), vocabulary, "`logit_bias` names")
+
+
+def _check_range(ids: Iterable[int], vocabulary: int, where: str) -> None:
+    wrong = next((token_id for token_id in ids if not 0 <= token_id < vocabulary), None)
+    if wrong is not None:
+        raise InvalidInput(
+            f"{where} token {wrong}, but the vocabulary has {vocabulary} tokens: "
+            f"use ids from 0 to {vocabulary - 1}"
+        )
 
 
 def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> InvalidInput:

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.masks import Guide
 from inference.types import CoreRequest
 
+TopTokens = tuple[tuple[int, float], ...]  # (token id, logprob), best first
 TokenIds = NDArray[np.int64]
 
 
 class Sequence:
     """A request on its way through the engine; only the engine's thread touches it."""
 
-    def __init__(self, request: CoreRequest) -> None:
+    def __init__(self, request: CoreRequest, guide: Guide | None = None) -> None:
         self.request = request
+        self.guide = guide  # there if the request has a grammar
         self.prompt_length = len(request.prompt_ids)
         self.length = self.prompt_length  # tokens known: prompt and generated
         self.computed = 0  # of these, tokens whose keys and values are in the cache
@@ -24,6 +27,8 @@ class Sequence:
         self.cache: object | None = None  # the runner's own, dropped together with the blocks
         self.started = 0.0  # time.monotonic() of the first step; set by the stepper
         self.prompt_logprobs: list[float] = []  # of prompt tokens 1.. so far; set by the stepper
+        self.prompt_top: list[TopTokens] = []  # beside them
+        self.held: object | None = None  # its row of logits until its mask comes; set by the sampler
         self._ids: TokenIds = np.empty(self.prompt_length + request.max_new_tokens, dtype=np.int64)
         self._ids[: self.prompt_length] = request.prompt_ids
 
@@ -48,6 +53,18 @@ class Sequence:
         return self.length - self.computed
 
     @property
+    def has_mask(self) -> bool:
+        """Return whether its next token can be chosen as soon as its logits are there."""
+        return self.guide is None or self.guide.ready
+
+    @property
+    def hides_eos(self) -> bool:
+        """Return whether its next token may not be EOS if it can be anything else."""
+        # A grammar knows no EOS in the middle of a text
+        ignored = self.request.ignore_eos and self.guide is not None
+        return ignored or self.generated < self.request.min_new_tokens
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Return whether prompt log-probabilities were asked for and not sent yet."""
         return self.request.prompt_logprobs and self.generated == 0
@@ -56,6 +73,7 @@ class Sequence:
         """Add a generated token."""
         self._ids[self.length] = token_id
         self.length += 1
+        self.held = None
 
     def forget_computed(self) -> None:
         """Go back to nothing computed, as a preempted sequence does."""
@@ -63,6 +81,8 @@ class Sequence:
         self.blocks = []
         self.cache = None
         self.prompt_logprobs = []
+        self.prompt_top = []
+        self.held = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +115,33 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Of what one step chooses tokens: the chunks' logits, and rows that were held until now."""
+
+    chunks: tuple[Chunk, ...] = ()
+    late: frozenset[Sequence] = frozenset()  # of them, whose row is to be held: its mask isn't there yet
+    resumed: tuple[Sequence, ...] = ()  # whose row was held, and whose mask has come
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Return all of them: the chunks' in order, then the resumed ones."""
+        return [*(chunk.sequence for chunk in self.chunks), *self.resumed]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The sampler's answer for one sequence."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
+    top: TopTokens = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """All that a step's logits say of one chunk."""
+    """All that a step's logits say of one sequence."""
 
     prompt_logprobs: tuple[float, ...] = ()  # of the prompt tokens start + 1 .. stop
+    prompt_top: tuple[TopTokens, ...] = ()  # the likeliest at their places, if asked for
     choice: Choice | None = None  # None: no token yet
     failure: str | None = None  # why there can't be one

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -29,6 +33,23 @@ class LogprobsMode(StrEnum):
     PROCESSED = "processed"  # after all of them, as the sampler saw it (TGI)
 
 
+class GrammarKind(StrEnum):
+    """In which language a grammar is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"  # llguidance's dialect; the server's own, never a client's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What the whole generated text must follow."""
+
+    kind: GrammarKind
+    source: str  # JSON text of a schema, a regular expression for the whole text, or Lark
+    member: str = "grammar"  # of the request, for messages: "parameters.grammar.value"
+
+
 class EngineState(StrEnum):
     """Where the engine stands; only a ready engine admits requests."""
 
@@ -36,6 +57,17 @@ class EngineState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """A mark that raises the logits of a pseudo-random part of the vocabulary at each token.
+
+    Kirchenbauer et al., "A watermark for large language models", 2023.
+    """
+
+    gamma: float = 0.5  # share of the vocabulary, (0, 1)
+    delta: float = 2.0  # added to its logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +79,12 @@ class Sampling:
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # (0, 1]
     typical_p: float = 1.0  # (0, 1]
+    min_p: float = 0.0  # [0, 1]; share of the likeliest token's probability
     repetition_penalty: float = 1.0  # > 0; over prompt and generated tokens
     frequency_penalty: float = 0.0  # per occurrence among the generated tokens
     presence_penalty: float = 0.0  # once for each token that was generated before
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit), ids in order
+    watermark: Watermark | None = None
     seed: int = 0  # uint64, always the effective one
 
 
@@ -59,10 +94,14 @@ class Request:
 
     id: str
     prompt: str
+    prompt_ids: tuple[int, ...] | None = None  # given by the client: what is computed in place of `prompt`
     add_special_tokens: bool = True
     truncate: int | None = None  # keep only the last n prompt tokens
     max_new_tokens: int | None = None  # None: the rest of the context
+    min_new_tokens: int = 0  # neither EOS nor a stop sequence ends the text before
+    ignore_eos: bool = False  # EOS doesn't end the text, and is a token like any other
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
     top_n_tokens: int = 0
@@ -86,6 +125,7 @@ class PromptToken:
     id: int
     text: str
     logprob: float | None
+    top_tokens: tuple[Token, ...] = ()  # the likeliest at its place, as of generated tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +195,34 @@ class ModelInfo:
 # --- below the client: token ids only -------------------------------------------------------
 
 
+class Matcher(Protocol):
+    """One text's way through a grammar; used by one thread at a time."""
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by a token; false if the grammar doesn't allow it, or a limit was passed: see `error`."""
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        """Write which tokens may come next: one bit each, the lowest first; EOS where the text may end.
+
+        Releases the GIL. Tokens beyond the grammar's vocabulary are not allowed.
+        """
+
+    @property
+    def finished(self) -> bool:
+        """Return whether nothing but EOS can follow."""
+
+    @property
+    def error(self) -> str | None:
+        """Return why it can't go on: a limit of the work per token was passed."""
+
+
+class CompiledGrammar(Protocol):
+    """A grammar ready for use by any number of requests."""
+
+    def start(self) -> Matcher:
+        """Return a matcher at the beginning of a text; cheap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreRequest:
     """A request as the engine's own thread sees it."""
@@ -162,10 +230,13 @@ class CoreRequest:
     id: str
     prompt_ids: tuple[int, ...]  # never empty
     max_new_tokens: int  # >= 1, fits the context
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
     sampling: Sampling
     logprobs: LogprobsMode
     top_n_tokens: int
     prompt_logprobs: bool
+    grammar: CompiledGrammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +251,7 @@ class CoreOutput:
     started: float = 0.0  # time.monotonic() of the first step that ran it
     cached_tokens: int = 0
     prompt_logprobs: tuple[float | None, ...] | None = None  # with the first token only
+    prompt_top: tuple[tuple[tuple[int, float], ...], ...] = ()  # beside them, if top_n_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from inference.errors import (
     NotReady,
     Overloaded,
     TemplateFailed,
+    ToolRefused,
 )
 
 RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
@@ -98,6 +99,7 @@ class Row:
 
 TABLE: dict[type[Exception], Row] = {
     InvalidInput: Row(422, "validation", "Input validation error: "),
+    ToolRefused: Row(422, "tool_error", "Tool error: "),
     TemplateFailed: Row(422, "template_error", "Template error: "),
     Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
     NotReady: Row(503, "not_ready"),

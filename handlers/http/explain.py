@@ -111,8 +111,14 @@ class Search:
         if not meant:
             kinds = dict.fromkeys(kind for leaf in leaves for kind in _kinds(leaf))
             return Misfit(path, f"expected {_either([NAMES[kind] for kind in kinds])}, got {show(value)}")
+        lacking = [_lacking(leaf, value) for leaf in meant]
+        if len(meant) > 1 and all(lacking) and not any(_tags(leaf, value) for leaf in meant):
+            names = [f"`{name}`" for name in dict.fromkeys(filter(None, lacking))]
+            return Misfit(path, f"missing field {_either(names)}, got {show(value)}")
         misfits = [(leaf, self.misfit(leaf, value, path)) for leaf in meant]
-        ranked = [(_closeness(leaf, value, found), found) for leaf, found in misfits if found is not None]
+        ranked = [
+            (_closeness(leaf, value, found, path), found) for leaf, found in misfits if found is not None
+        ]
         return max(ranked, key=lambda pair: pair[0])[1]
 
     def _leaves(self, schema: Schema, keyword: str) -> Iterator[Schema]:
@@ -178,16 +184,25 @@ def _children(schema: Schema, value: Json, path: Path) -> Iterator[tuple[Schema,
             yield schema["items"], item, (*path, index)
 
 
-def _closeness(schema: Schema, value: Json, misfit: Misfit) -> tuple[int, int, int]:
-    """Rank a branch: how many tags agree, how many required members lack, how deep it fits."""
+def _closeness(schema: Schema, value: Json, misfit: Misfit, path: Path) -> tuple[int, int, int]:
+    """Rank a branch: how many tags agree, how many required members lack, how deep it fits.
+
+    Of an array, how many of its items fit, and how deep the next one does.
+    """
     if not isinstance(value, dict):
-        return (0, 0, len(misfit.path))
+        step = next(iter(misfit.path[len(path) :]), 0)
+        return (0, step if isinstance(step, int) else 0, len(misfit.path))
+    lacking = sum(name not in value for name in schema.get("required", ()))
+    return (_tags(schema, value), -lacking, len(misfit.path))
+
+
+def _tags(schema: Schema, value: dict[str, Json]) -> int:
+    """Count the members that name a branch: those that agree less those that don't."""
     tags = 0
     for name, member in schema.get("properties", {}).items():
         if name in value and "enum" in member:
             tags += 1 if value[name] in member["enum"] else -1
-    lacking = sum(name not in value for name in schema.get("required", ()))
-    return (tags, -lacking, len(misfit.path))
+    return tags
 
 
 def _declared(schema: Schema) -> list[str]:
@@ -236,8 +251,14 @@ def _maximum(schema: Schema, value: float) -> str | None:
 
 
 def _required(schema: Schema, value: dict[str, Json]) -> str | None:
-    lacking = next((name for name in schema["required"] if name not in value), None)
+    lacking = _lacking(schema, value)
     return None if lacking is None else f"missing field `{lacking}`"
+
+
+def _lacking(schema: Schema, value: Json) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    return next((name for name in schema.get("required", ()) if name not in value), None)
 
 
 def _additional(schema: Schema, value: dict[str, Json]) -> str | None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from handlers.http.errors import ClientDisconnected, Failure, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 
+IGNORED = b"x-ignored-parameters"
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 HEADER_LIMIT = 64 * 1024  # bytes of all request headers
 EXPOSED = (
@@ -122,8 +123,10 @@ TOO_MANY_HEADERS = Failure(431, f"The request's headers are longer than {HEADER_
 
 def _mark(message: Message, exchange: Exchange) -> None:
     headers = [*message.get("headers", ()), (b"x-request-id", exchange.request_id.encode("ascii"))]
-    if exchange.ignored:
-        headers.append((b"x-ignored-parameters", exchange.ignored.encode("ascii")))
+    if exchange.ignored:  # what the document's rules found, before what the operation did
+        told = [exchange.ignored.encode("ascii"), *(value for name, value in headers if name == IGNORED)]
+        headers = [header for header in headers if header[0] != IGNORED]
+        headers.append((IGNORED, b",".join(told)))
     message["headers"] = headers
 
 

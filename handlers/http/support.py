@@ -1,11 +1,13 @@
 """Which members of a body have an effect: the document says it with `x-support`, and is held to it here.
 
 * `honoured`: has its effect.
+* `descriptive`: accepted; a name for people, which has no effect by definition.
 * `reported`: accepted, and named in the response header `x-ignored-parameters`, as are unknown members.
 * `later`, `refused`: 422, unless the value is null or one of `x-neutral`, which ask for nothing.
 
 A member with `x-excludes` can't stand beside the members named there: 422 with the words given there, unless
-its own value is neutral or theirs null.
+its own value is neutral or theirs null. `x-without-effect` names members of what stands below that are
+`reported` there, whatever they are elsewhere, unless their value is the default.
 
 The rules hold at every depth: inside of objects, of arrays, and of the alternative of an `anyOf` that
 applies.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import orjson
@@ -26,8 +28,9 @@ Json = Any
 Schema = Mapping[str, Any]
 Verdict = Callable[[Json], bool]
 
-HONOURED, REPORTED, LATER, REFUSED = "honoured", "reported", "later", "refused"
-SUPPORT = (HONOURED, REPORTED, LATER, REFUSED)
+HONOURED, DESCRIPTIVE, REPORTED = "honoured", "descriptive", "reported"
+LATER, REFUSED = "later", "refused"
+SUPPORT = (HONOURED, DESCRIPTIVE, REPORTED, LATER, REFUSED)
 UNIONS = ("anyOf", "oneOf", "allOf")
 
 MOST_NAMES = 20  # in the header
@@ -43,6 +46,7 @@ class Member:
     support: str
     shape: Shape
     neutral: tuple[Json, ...] = ()
+    default: tuple[Json, ...] = ()  # the value that absence stands for, if there is one
     reason: str = ""
     error: Mapping[str, str] | None = None  # `x-error`: TGI's own words for the refusal
 
@@ -74,6 +78,17 @@ class ObjectShape:
     open: bool
     plain: frozenset[str]  # members that need no further look
     exclusions: tuple[Exclusion, ...] = ()
+    fits: Verdict | None = None  # where it is one of several alternatives
+
+    def without(self, names: frozenset[str]) -> ObjectShape:
+        """Return the object as it is where some of its members have no effect."""
+        members = {
+            name: replace(member, support=REPORTED, neutral=member.neutral + member.default)
+            if name in names
+            else member
+            for name, member in self.members.items()
+        }
+        return replace(self, members=members, plain=self.plain - names)
 
 
 @dataclass(slots=True)
@@ -92,11 +107,17 @@ class Shape:
         return not self.items and all(shape.open and not shape.members for shape in self.objects)
 
     def object_for(self, value: Mapping[str, Json]) -> ObjectShape | None:
-        """Return the alternative that applies: the first whose required members are there."""
-        for shape in self.objects:
-            if shape.required <= value.keys():
-                return shape
-        return None
+        """Return the alternative that applies: the first whose required members are there, and right."""
+        meant = [shape for shape in self.objects if shape.required <= value.keys()]
+        if len(meant) > 1:
+            meant = [shape for shape in meant if shape.fits is None or shape.fits(value)]
+        return meant[0] if meant else None
+
+    def without(self, names: frozenset[str]) -> Shape:
+        """Return the shape as it is where members of its objects, or of its items', have no effect."""
+        return Shape(
+            [shape.without(names) for shape in self.objects], [items.without(names) for items in self.items]
+        )
 
 
 class SupportRules:
@@ -104,27 +125,21 @@ class SupportRules:
 
     def __init__(self, schema: Schema, components: Schema, verdict: Callable[[Schema], Verdict]) -> None:
         """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
-        compiler = Compiler(components)
-        root = compiler.resolve(schema)
-        branches = root.get("anyOf") or root.get("oneOf")
-        self._alternatives: list[tuple[Verdict, Shape]] = []
-        self._shape = compiler.shape(schema)
-        if branches:
-            self._alternatives = [(verdict(branch), compiler.shape(branch)) for branch in branches]
+        self._shape = Compiler(components, verdict).shape(schema)
 
     def check(self, body: Json) -> tuple[str, ...]:
         """Return the names of the members without effect; raise 422 for one that isn't supported."""
         ignored: set[str] = set()
-        shape = next((shape for fits, shape in self._alternatives if fits(body)), self._shape)
-        _walk(shape, body, "", ignored)
+        _walk(self._shape, body, "", ignored)
         return tuple(sorted(ignored))
 
 
 class Compiler:
     """Turns schemas of the document into shapes, each component once."""
 
-    def __init__(self, components: Schema) -> None:
+    def __init__(self, components: Schema, verdict: Callable[[Schema], Verdict]) -> None:
         self._schemas: Schema = components.get("schemas", {})
+        self._verdict = verdict
         self._shapes: dict[str, Shape] = {}
 
     def resolve(self, schema: Schema) -> Schema:
@@ -152,9 +167,17 @@ class Compiler:
             shape.objects.append(ObjectShape({}, frozenset(), True, frozenset()))
         if "items" in schema:
             shape.items.append(self.shape(schema["items"]))
-        for branch in (branch for union in UNIONS for branch in schema.get(union, ())):
-            self._fill(shape, branch)
+        for union in (schema[union] for union in UNIONS if union in schema):
+            self._add_branches(shape, union)
         return shape
+
+    def _add_branches(self, shape: Shape, union: list[Schema]) -> None:
+        branches = [(branch, self._fill(Shape(), branch)) for branch in union]
+        several = sum(bool(part.objects) for _, part in branches) > 1
+        for branch, part in branches:
+            fits = self._verdict(branch) if several and part.objects else None
+            shape.objects += [replace(found, fits=fits) for found in part.objects] if fits else part.objects
+            shape.items += part.items
 
     def _object(self, schema: Schema) -> ObjectShape:
         members = {name: self._member(name, member) for name, member in schema["properties"].items()}
@@ -174,9 +197,16 @@ class Compiler:
         support = resolved.get("x-support", HONOURED)
         if support not in SUPPORT:
             raise ValueError(f"x-support of `{name}` is {support!r}; it is one of {', '.join(SUPPORT)}")
-        neutral = tuple(resolved.get("x-neutral", ()))
+        shape = self.shape(schema)
+        if "x-without-effect" in resolved:
+            shape = shape.without(frozenset(resolved["x-without-effect"]))
         return Member(
-            support, self.shape(schema), neutral, resolved.get("x-reason", ""), resolved.get("x-error")
+            support,
+            shape,
+            neutral=tuple(resolved.get("x-neutral", ())),
+            default=tuple(resolved[key] for key in ("x-default",) if key in resolved),
+            reason=resolved.get("x-reason", ""),
+            error=resolved.get("x-error"),
         )
 
 
@@ -213,7 +243,7 @@ def _member(owner: ObjectShape, name: str, value: Json, prefix: str, ignored: se
             _ignore(prefix + name, ignored)
     elif member.support == HONOURED:
         _walk(member.shape, value, f"{prefix}{name}.", ignored)
-    elif member.is_neutral(value):
+    elif member.support == DESCRIPTIVE or member.is_neutral(value):
         return
     elif member.support == REPORTED:
         _ignore(prefix + name, ignored)

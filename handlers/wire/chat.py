@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: the body, and the answer whole or in chunks."""
+"""OpenAI's chat completions: what a body asks for, but for its prompt."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.wire.conversation import Conversation, to_conversation
 from handlers.wire.limits import Limits
-from handlers.wire.messages import to_template
-from handlers.wire.openai import Stamp, finish_reason, include_usage, logprobs, to_parameters, usage
-from handlers.wire.parameters import Draw, Parameters, check, sampling
+from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
+from handlers.wire.parameters import Draw, Parameters, check, samplings
+from handlers.wire.response_format import to_response_format
+from handlers.wire.tgi import numbered
 from inference.errors import InvalidInput
-from inference.types import Event, Finish, LogprobsMode, Messages, Request
+from inference.types import Grammar, LogprobsMode, Request
 
 Body = Mapping[str, Any]
-Json = dict[str, Any]
 
 MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
 
@@ -23,17 +24,20 @@ MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
 class Chat:
     """A body understood, but for its prompt, which the chat template has to make."""
 
-    messages: Messages
+    conversation: Conversation
     parameters: Parameters
+    grammar: Grammar | None  # of `response_format`; that of tools is the engine's to make
     model: str | None  # to echo; None for the served one
+    choices: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     logprobs: bool
     top_logprobs: int
 
 
 def to_chat(body: Body, limits: Limits) -> Chat:
-    """Understand a chat body; raise InvalidInput with the message of the first check that fails."""
+    """Understand a chat body; raise InvalidInput or ToolRefused with the first check that fails."""
     wanted = bool(body.get("logprobs"))
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
@@ -41,29 +45,50 @@ def to_chat(body: Body, limits: Limits) -> Chat:
     parameters = to_parameters(body, _max_tokens(body))
     check(parameters, limits)
     return Chat(
-        messages=to_template(body["messages"]),
+        conversation=to_conversation(body),
         parameters=parameters,
+        grammar=to_response_format(body.get("response_format")),
         model=echoed(body.get("model")),
+        choices=to_choices(body, limits),
         stream=bool(body.get("stream")),
         include_usage=include_usage(body),
+        continuous_usage=continuous_usage(body),
         logprobs=wanted,
         top_logprobs=top if wanted else 0,
     )
 
 
-def to_request(
-    chat: Chat, prompt: str, *, id: str, draw: Draw, logprobs: LogprobsMode = LogprobsMode.RAW
-) -> Request:
-    """Return the request for the rendered messages; the template brings its own special tokens."""
-    return Request(
-        id=id,
-        prompt=prompt,
-        add_special_tokens=False,
-        max_new_tokens=chat.parameters.max_new_tokens,
-        stop=chat.parameters.stop,
-        sampling=sampling(chat.parameters, draw),
-        logprobs=logprobs,
-        top_n_tokens=chat.top_logprobs,
+def to_requests(
+    chat: Chat,
+    prompt: str,
+    *,
+    id: str,
+    draw: Draw,
+    grammar: Grammar | None = None,
+    logprobs: LogprobsMode = LogprobsMode.RAW,
+) -> tuple[Request, ...]:
+    """Return a request for each choice; the rendered prompt brings its own special tokens.
+
+    `grammar` is what the whole text must follow.
+    """
+    given = chat.parameters
+    return tuple(
+        Request(
+            id=name,
+            prompt=prompt,
+            add_special_tokens=False,
+            max_new_tokens=given.max_new_tokens,
+            min_new_tokens=given.min_new_tokens or 0,
+            ignore_eos=given.ignore_eos,
+            stop=given.stop,
+            grammar=grammar,
+            sampling=sampling,
+            logprobs=logprobs,
+            top_n_tokens=chat.top_logprobs,
+        )
+        for name, sampling in zip(
+            numbered(id, chat.choices), samplings(given, draw, chat.choices), strict=True
+        )
     )
 
 
@@ -77,35 +102,6 @@ def echoed(model: str | None) -> str | None:
     return None if model is None or model == "tgi" else model
 
 
-def to_body(chat: Chat, stamp: Stamp, events: tuple[Event, ...]) -> Json:
-    """Return the whole answer."""
-    finish = events[-1].finish
-    assert finish is not None, "the last event of a generation has its finish"
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": finish.text_before_stop, "refusal": None},
-        "logprobs": logprobs(events, chat.top_logprobs) if chat.logprobs else None,
-        "finish_reason": finish_reason(events[-1]),
-    }
-    return _frame(stamp, "chat.completion", [choice], usage([finish]))
-
-
-def to_chunk(chat: Chat, stamp: Stamp, event: Event) -> Json:
-    """Return the chunk of one token; each carries the role, as TGI's do."""
-    choice = {
-        "index": 0,
-        "delta": {"role": "assistant", "content": event.delta},
-        "logprobs": logprobs([event], chat.top_logprobs) if chat.logprobs else None,
-        "finish_reason": finish_reason(event),
-    }
-    return _frame(stamp, "chat.completion.chunk", [choice], None)
-
-
-def to_usage_chunk(stamp: Stamp, finish: Finish) -> Json:
-    """Return the chunk after the last token that has nothing but the usage."""
-    return _frame(stamp, "chat.completion.chunk", [], usage([finish]))
-
-
 def _max_tokens(body: Body) -> int | None:
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
@@ -113,15 +109,3 @@ def _max_tokens(body: Body) -> int | None:
             f"`max_tokens` is {old} and `max_completion_tokens` is {new}: they mean the same, give one"
         )
     return old if new is None else new
-
-
-def _frame(stamp: Stamp, kind: str, choices: list[Json], counts: Json | None) -> Json:
-    return {
-        "object": kind,
-        "id": stamp.id,
-        "created": stamp.created,
-        "model": stamp.model,
-        "system_fingerprint": stamp.fingerprint,
-        "choices": choices,
-        "usage": counts,
-    }

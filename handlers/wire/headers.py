@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from inference.types import Finish
 
@@ -27,12 +27,22 @@ def answer_headers(compute_type: str, prompt: str, finish: Finish, received: flo
 
 
 def batch_headers(
-    compute_type: str, prompts: Sequence[str], finishes: Sequence[Finish], received: float
+    compute_type: str,
+    prompts: Sequence[str],
+    finishes: Sequence[Finish],
+    received: float,
+    *,
+    counts: Mapping[str, int],
 ) -> Headers:
-    """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time."""
+    """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time.
+
+    `counts` is the answer's usage, where a prompt counts once however many texts follow it.
+    """
     headers = stream_headers(compute_type, prompts)
     each = [_numbers(finish, received) for finish in finishes]
     headers.update((name, str(sum(numbers[name] for numbers in each))) for name in each[0])
+    headers["x-prompt-tokens"] = str(counts["prompt_tokens"])
+    headers["x-generated-tokens"] = str(counts["completion_tokens"])
     return headers
 
 

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.wire.limits import Limits
 from handlers.wire.parameters import Parameters, several, shortest, single
+from inference.errors import InvalidInput
 from inference.types import Event, Finish, FinishReason, Token
 
 Body = Mapping[str, Any]
 Json = dict[str, Any]
+TokenBytes = Sequence[bytes]
 
 IMPOSSIBLE = -9999.0  # OpenAI's log-probability of what has no probability
 FINISH_REASONS = {FinishReason.EOS: "stop", FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -39,12 +42,24 @@ def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
         top_k=None if top_k in (0, -1) else top_k,  # how other servers' clients say that all tokens stay
         top_p=single(body.get("top_p")),
         typical_p=single(body.get("typical_p")),
+        min_p=single(body.get("min_p")),
         do_sample=not greedy,
         greedy=greedy,
         max_new_tokens=max_tokens,
+        min_new_tokens=body.get("min_tokens"),
+        ignore_eos=bool(body.get("ignore_eos")),
         stop=several(body.get("stop")),
         seed=body.get("seed"),
+        logit_bias=body.get("logit_bias"),
     )
+
+
+def to_choices(body: Body, limits: Limits) -> int:
+    """Return how many texts are asked for each prompt; raise InvalidInput if that's none or too many."""
+    n: int | None = body.get("n")
+    if n is not None and not 1 <= n <= limits.max_n:
+        raise InvalidInput(f"`n` must be > 0 and <= {limits.max_n}. Given: {n}")
+    return 1 if n is None else n
 
 
 def include_usage(body: Body) -> bool:
@@ -52,40 +67,62 @@ def include_usage(body: Body) -> bool:
     return bool((body.get("stream_options") or {}).get("include_usage"))
 
 
+def continuous_usage(body: Body) -> bool:
+    """Return whether every chunk of a stream is to have the counts so far."""
+    return bool((body.get("stream_options") or {}).get("continuous_usage_stats"))
+
+
 def finish_reason(event: Event) -> str | None:
     """Return OpenAI's word for why the text ended with this event, None if it goes on."""
     return None if event.finish is None else FINISH_REASONS[event.finish.reason]
 
 
-def usage(finishes: Iterable[Finish]) -> Json:
-    """Return the token counts of an answer, summed over its sequences."""
+def usage(finishes: Iterable[Finish], choices: int = 1) -> Json:
+    """Return the token counts of an answer, summed over its sequences.
+
+    Each `choices` that follow each other continue the same prompt, which is counted once.
+    """
     finishes = tuple(finishes)
-    prompt = sum(finish.prompt_tokens for finish in finishes)
-    completion = sum(finish.generated_tokens for finish in finishes)
+    prompts = finishes[::choices]
+    counts = counted_so_far(
+        sum(finish.prompt_tokens for finish in prompts), sum(finish.generated_tokens for finish in finishes)
+    )
+    return counts | {"prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)}}
+
+
+def counted_so_far(prompt: int, completion: int) -> Json:
+    """Return token counts while an answer goes on, when it isn't known yet how many were cached."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(finish.cached_tokens for finish in finishes)},
     }
 
 
-def logprobs(events: Sequence[Event], top: int) -> Json:
+def logprobs(events: Sequence[Event], top: int, token_bytes: TokenBytes | None = None) -> Json:
     """Return the log-probabilities of tokens with the `top` likeliest ones at each place.
 
-    More than `top` tokens can be equally likely; OpenAI gives no more than asked for.
+    More than `top` tokens can be equally likely; OpenAI gives no more than asked for. `token_bytes` has the
+    bytes of each token by its id: a part of a character has no text of its own.
     """
     content = [
-        _token(event.token) | {"top_logprobs": [_token(token) for token in event.top_tokens[:top]]}
+        _token(event.token, token_bytes)
+        | {"top_logprobs": [_token(token, token_bytes) for token in event.top_tokens[:top]]}
         for event in events
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(token: Token) -> Json:
+def _token(token: Token, token_bytes: TokenBytes | None) -> Json:
     logprob = shortest(token.logprob)
     return {
         "token": token.text,
         "logprob": IMPOSSIBLE if logprob is None else logprob,
-        "bytes": list(token.text.encode()),
+        "bytes": list(_bytes(token, token_bytes)),
     }
+
+
+def _bytes(token: Token, token_bytes: TokenBytes | None) -> bytes:
+    if token.special or token_bytes is None or token.id >= len(token_bytes):
+        return token.text.encode()
+    return token_bytes[token.id]

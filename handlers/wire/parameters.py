@@ -1,22 +1,27 @@
-"""The generation parameters of all dialects: their checks, in TGI's order and words, and their meaning."""
+"""The generation parameters of all dialects: their checks, in TGI's order and words, and their meaning.
+
+The checks of what TGI doesn't know follow those that it has.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy
 
+from handlers.wire.biases import Biases, logit_bias
 from handlers.wire.limits import Limits
 from inference.errors import InvalidInput
-from inference.types import Sampling
+from inference.types import Sampling, Watermark
 
 Number = TypeVar("Number", int, float)
 Draw = Callable[[], int]  # gives a random uint64: the seed of a request that samples and has none
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
+SEEDS = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +36,18 @@ class Parameters:
     top_k: int | None = None
     top_p: float | None = None
     typical_p: float | None = None
+    min_p: float | None = None
     do_sample: bool = False
     greedy: bool = False  # temperature 0 of OpenAI's routes: wins over everything that implies sampling
     max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     seed: int | None = None
     top_n_tokens: int | None = None
     truncate: int | None = None
+    logit_bias: Biases = None  # as given: `check` and `sampling` read it
+    watermark: Watermark | None = None
 
     @property
     def candidates(self) -> int:
@@ -46,10 +56,11 @@ class Parameters:
 
 
 def check(parameters: Parameters, limits: Limits) -> None:
-    """Raise InvalidInput with the first message of TGI's list that applies, its steps 1 to 11."""
-    message = next(_problems(parameters, limits), None)
+    """Raise InvalidInput with the first message that applies: of TGI's list (steps 1 to 11), then of ours."""
+    message = next(_problems(parameters, limits), None) or next(_own_problems(parameters), None)
     if message is not None:
         raise InvalidInput(message)
+    logit_bias(parameters.logit_bias)
 
 
 def sampling(parameters: Parameters, draw: Draw) -> Sampling:
@@ -58,8 +69,9 @@ def sampling(parameters: Parameters, draw: Draw) -> Sampling:
     top_k = _given(parameters.top_k, 0)
     top_p = _given(parameters.top_p, 1.0)
     typical_p = _given(parameters.typical_p, 1.0)
-    asked = parameters.do_sample or temperature != 1.0 or top_k != 0 or top_p < 1.0 or typical_p < 1.0
-    sample = asked and not parameters.greedy
+    min_p = _given(parameters.min_p, 0.0)
+    filtered = top_k != 0 or top_p < 1.0 or typical_p < 1.0 or min_p > 0.0
+    sample = (parameters.do_sample or temperature != 1.0 or filtered) and not parameters.greedy
     seed = parameters.seed
     if seed is None:
         seed = draw() if sample else 0
@@ -69,11 +81,24 @@ def sampling(parameters: Parameters, draw: Draw) -> Sampling:
         top_k=top_k,
         top_p=top_p,
         typical_p=typical_p,
+        min_p=min_p,
         repetition_penalty=_given(parameters.repetition_penalty, 1.0),
         frequency_penalty=_given(parameters.frequency_penalty, 0.0),
         presence_penalty=_given(parameters.presence_penalty, 0.0),
+        logit_bias=logit_bias(parameters.logit_bias),
+        watermark=parameters.watermark,
         seed=seed,
     )
+
+
+def samplings(parameters: Parameters, draw: Draw, count: int) -> tuple[Sampling, ...]:
+    """Return the `sampling` of texts side by side: seeds of their own, or those that follow a given one."""
+    first = sampling(parameters, draw)
+    if not first.sample:
+        return (first,) * count
+    if parameters.seed is not None:
+        return tuple(replace(first, seed=(first.seed + place) % SEEDS) for place in range(count))
+    return (first, *(replace(first, seed=draw()) for _ in range(count - 1)))
 
 
 def several(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -126,9 +151,21 @@ def _problems(given: Parameters, limits: Limits) -> Iterator[str]:
         yield f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {given.top_n_tokens}"
 
 
+def _own_problems(given: Parameters) -> Iterator[str]:
+    """Yield what is wrong with what TGI doesn't know."""
+    if given.min_p is not None and not 0 <= given.min_p <= 1:
+        yield "`min_p` must be >= 0.0 and <= 1.0"
+    least, most = given.min_new_tokens or 0, given.max_new_tokens
+    if most is not None and least > most:
+        yield (
+            "`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). "
+            f"Given: {least} and {most}"
+        )
+
+
 def _calls_for_sampling(given: Parameters) -> bool:
     """Return whether sampling was mentioned: for `best_of`, TGI takes even `temperature: 1.0` for it."""
-    mentioned = (given.temperature, given.top_k, given.top_p, given.typical_p)
+    mentioned = (given.temperature, given.top_k, given.top_p, given.typical_p, given.min_p)
     return given.do_sample or any(value is not None for value in mentioned)
 
 

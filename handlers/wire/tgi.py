@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.wire.grammar import allowed, to_grammar
 from handlers.wire.limits import Limits
-from handlers.wire.parameters import Draw, Parameters, check, sampling, several, shortest, single
+from handlers.wire.parameters import Draw, Parameters, check, samplings, several, shortest, single
 from inference.errors import InvalidInput
-from inference.types import Event, Finish, LogprobsMode, PromptToken, Request, Token
+from inference.types import Event, Finish, Grammar, LogprobsMode, PromptToken, Request, Token
 
 Body = Mapping[str, Any]
 Json = dict[str, Any]
@@ -54,16 +55,21 @@ def to_generate(
     id: str,
     draw: Draw,
     full_text: bool = False,
+    do_sample: bool = False,
     logprobs: LogprobsMode = LogprobsMode.PROCESSED,
 ) -> Generate:
-    """Understand a body that `sequences` let pass; `full_text` is what an absent `return_full_text` means.
+    """Understand a body that `sequences` let pass.
 
-    Raises InvalidInput with TGI's message of the first check that fails.
+    `full_text` and `do_sample` are what an absent `return_full_text` and `do_sample` mean; without any
+    parameters at all TGI samples. Raises InvalidInput with TGI's message of the first check that fails.
     """
-    given = body.get("parameters") or {}
-    parameters = _parameters(body.get("parameters"))
+    given = body.get("parameters")
+    given = {"do_sample": True} if given is None else given
+    parameters = _parameters(given, limits, do_sample)
     check(parameters, limits)
+    grammar = _grammar(given, limits)
     prefill = bool(given.get("decoder_input_details"))
+    candidates = samplings(parameters, draw, parameters.candidates)
     return Generate(
         requests=tuple(
             Request(
@@ -71,13 +77,16 @@ def to_generate(
                 prompt=body["inputs"],
                 truncate=parameters.truncate,
                 max_new_tokens=parameters.max_new_tokens,
+                min_new_tokens=parameters.min_new_tokens or 0,
+                ignore_eos=parameters.ignore_eos,
                 stop=parameters.stop,
-                sampling=sampling(parameters, draw),
+                grammar=grammar,
+                sampling=candidate,
                 logprobs=logprobs,
                 top_n_tokens=parameters.top_n_tokens or 0,
-                prompt_logprobs=prefill,
+                prompt_logprobs=prefill and limits.prefill_logprobs,
             )
-            for name in numbered(id, parameters.candidates)
+            for name, candidate in zip(numbered(id, len(candidates)), candidates, strict=True)
         ),
         details=prefill or bool(given.get("details")),
         return_full_text=full_text if given.get("return_full_text") is None else given["return_full_text"],
@@ -91,20 +100,20 @@ def numbered(id: str, count: int) -> list[str]:
 
 def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
     """Return the outputs with the one in front whose tokens have the highest mean log-probability."""
-    winner = max(range(len(outputs)), key=lambda place: _mean_logprob(outputs[place]))
+    winner = max(range(len(outputs)), key=lambda place: mean_logprob(outputs[place]))
     return (outputs[winner], *outputs[:winner], *outputs[winner + 1 :])
 
 
 def to_body(generate: Generate, outputs: Sequence[Output]) -> Json:
     """Return the answer of `/generate`: the first output, and with `details` the others beside it."""
     winner, *losers = outputs
-    body: Json = {"generated_text": _text(generate, finish_of(winner))}
+    body: Json = {"generated_text": to_text(generate, finish_of(winner))}
     if not generate.details:
         return body
     details = _sequence(winner)
     if losers:
         details["best_of_sequences"] = [
-            {"generated_text": _text(generate, finish_of(loser)), **_sequence(loser)} for loser in losers
+            {"generated_text": to_text(generate, finish_of(loser)), **_sequence(loser)} for loser in losers
         ]
     return body | {"details": details}
 
@@ -115,9 +124,24 @@ def to_event(generate: Generate, event: Event) -> Json:
     if event.top_tokens:
         body["top_tokens"] = [to_token(token) for token in event.top_tokens]
     finish = event.finish
-    body["generated_text"] = None if finish is None else _text(generate, finish)
-    body["details"] = None if finish is None or not generate.details else _stream_details(finish)
+    body["generated_text"] = None if finish is None else to_text(generate, finish)
+    body["details"] = None if finish is None or not generate.details else to_details(finish)
     return body
+
+
+def to_text(generate: Generate, finish: Finish) -> str:
+    """Return the text to answer with, after the prompt if that was asked for."""
+    return generate.inputs + finish.text if generate.return_full_text else finish.text
+
+
+def to_details(finish: Finish) -> Json:
+    """Return how a text came about, without its tokens."""
+    return {
+        "finish_reason": finish.reason.value,
+        "generated_tokens": finish.generated_tokens,
+        "seed": finish.seed,
+        "input_length": finish.prompt_tokens,
+    }
 
 
 def to_token(token: Token) -> Json:
@@ -130,6 +154,11 @@ def to_token(token: Token) -> Json:
     }
 
 
+def mean_logprob(events: Output) -> float:
+    """Return how likely the tokens of an output are on average, by which the best of several is chosen."""
+    return sum(event.token.logprob for event in events) / len(events)
+
+
 def finish_of(events: Output) -> Finish:
     """Return what is known of an output at its end."""
     finish = events[-1].finish
@@ -137,10 +166,7 @@ def finish_of(events: Output) -> Finish:
     return finish
 
 
-def _parameters(given: Body | None) -> Parameters:
-    """Return the parameters; without any at all TGI samples, and with `{}` it doesn't."""
-    if given is None:
-        return Parameters(do_sample=True)
+def _parameters(given: Body, limits: Limits, do_sample: bool) -> Parameters:
     return Parameters(
         best_of=given.get("best_of"),
         temperature=single(given.get("temperature")),
@@ -150,21 +176,24 @@ def _parameters(given: Body | None) -> Parameters:
         top_k=given.get("top_k"),
         top_p=single(given.get("top_p")),
         typical_p=single(given.get("typical_p")),
-        do_sample=given.get("do_sample", False),
+        min_p=single(given.get("min_p")),
+        do_sample=given.get("do_sample", do_sample),
         max_new_tokens=given.get("max_new_tokens"),
+        min_new_tokens=given.get("min_new_tokens"),
+        ignore_eos=bool(given.get("ignore_eos")),
         stop=several(given.get("stop")),
         seed=given.get("seed"),
         top_n_tokens=given.get("top_n_tokens"),
         truncate=given.get("truncate"),
+        logit_bias=given.get("logit_bias"),
+        watermark=limits.watermark if given.get("watermark") else None,
     )
 
 
-def _mean_logprob(events: Output) -> float:
-    return sum(event.token.logprob for event in events) / len(events)
-
-
-def _text(generate: Generate, finish: Finish) -> str:
-    return generate.inputs + finish.text if generate.return_full_text else finish.text
+def _grammar(given: Body, limits: Limits) -> Grammar | None:
+    """Return the grammar, which TGI looks at after everything else."""
+    wanted = given.get("grammar")
+    return None if wanted is None else allowed(to_grammar(wanted, "parameters.grammar"), limits)
 
 
 def _sequence(events: Output) -> Json:
@@ -185,12 +214,3 @@ def _sequence(events: Output) -> Json:
 def _prefill_token(token: PromptToken) -> Json:
     logprob = None if token.logprob is None else shortest(token.logprob)
     return {"id": token.id, "text": token.text, "logprob": logprob}
-
-
-def _stream_details(finish: Finish) -> Json:
-    return {
-        "finish_reason": finish.reason.value,
-        "generated_tokens": finish.generated_tokens,
-        "seed": finish.seed,
-        "input_length": finish.prompt_tokens,
-    }

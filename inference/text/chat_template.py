@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from inference.config import ModelConfig
-from inference.errors import TemplateFailed
+from inference.errors import InvalidInput, TemplateFailed
 from inference.text.files import ModelFiles, named_tokens, read_json
 from inference.text.template import ChatJinja, Clock
+from inference.tools.habits import Habits, Message, probe
 from inference.types import Messages
 
 log = logging.getLogger(__name__)
@@ -20,6 +22,15 @@ DEFAULT = "default"
 TOOL_USE = "tool_use"
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 CONTINUE_HERE = "<continue-here-9f3b6c1d>"  # marks the end of the text that the model goes on with
+PROBE_SECONDS = 0.5  # for each of the texts that a template is asked for to know its habits
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A template with what it does with tools."""
+
+    jinja: ChatJinja
+    habits: Habits
 
 
 class ChatTemplate:
@@ -29,7 +40,17 @@ class ChatTemplate:
         self, sources: Mapping[str, str], tokens: Mapping[str, str], *, clock: Clock = datetime.now
     ) -> None:
         self._tokens = tokens  # {"bos_token": "<s>", ...}: what templates write
-        self._compiled = {name: compiled_or_failure(source, clock) for name, source in sources.items()}
+        self._compiled = {name: self._compile(source, clock) for name, source in sources.items()}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the variables that the templates may read."""
+        compiled = [template for template in self._compiled.values() if isinstance(template, Compiled)]
+        return frozenset[str]().union(*(template.jinja.names for template in compiled))
+
+    def habits(self, *, has_tools: bool) -> Habits:
+        """Return what the template does with tools, calls and results; raise TemplateFailed."""
+        return self._template(has_tools=has_tools).habits
 
     def render(
         self,
@@ -37,22 +58,38 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         template_kwargs: Mapping[str, object] | None = None,
+        continue_final: bool | None = None,
     ) -> str:
         """Return the prompt; raise TemplateFailed.
 
-        It ends where the assistant's turn begins, or, if the last message is the assistant's, right
-        after that message's content, so that the model goes on with it.
+        It ends where the assistant's turn begins, or right after the last message's content, so that
+        the model goes on with it: with `continue_final` if that is possible, which else raises
+        InvalidInput; without it never; and if it is None, when the last message is the assistant's
+        and has words but no calls.
         """
-        template = self._template(has_tools=bool(tools))
+        template = self._template(has_tools=bool(tools)).jinja
         context = self._context(tools, template_kwargs or {})
         chat = plain_chat(messages)
-        marked = mark_end(chat)
+        marked = None if continue_final is False else mark_end(chat)
         if marked is not None:
             prompt, found, _ = template.render({**context, "messages": marked}).rpartition(CONTINUE_HERE)
             if found:
                 return prompt.rstrip()
+        if continue_final:
+            raise InvalidInput(cannot_continue(chat))
         # Nothing to go on with, or the template leaves it out
         return template.render({**context, "messages": chat})
+
+    def _compile(self, source: str, clock: Clock) -> Compiled | TemplateFailed:
+        jinja = compiled_or_failure(source, clock)
+        if isinstance(jinja, TemplateFailed):
+            return jinja
+
+        def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
+            context = self._context(tools, {}) | {"messages": plain_chat(messages)}
+            return jinja.render(context, seconds=PROBE_SECONDS)
+
+        return Compiled(jinja, probe(render))
 
     def _context(
         self, tools: Sequence[Mapping[str, object]] | None, template_kwargs: Mapping[str, object]
@@ -70,7 +107,7 @@ class ChatTemplate:
             "tools": plain(tools) if tools else None,
         }
 
-    def _template(self, *, has_tools: bool) -> ChatJinja:
+    def _template(self, *, has_tools: bool) -> Compiled:
         name = TOOL_USE if has_tools and TOOL_USE in self._compiled else DEFAULT
         template = self._compiled.get(name)
         if template is None:
@@ -166,7 +203,7 @@ def plain(value: Any) -> Any:
 
 def mark_end(chat: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """Return the messages with the end of the assistant's last text marked, or None without one."""
-    if not chat or chat[-1].get("role") != "assistant":
+    if not chat or chat[-1].get("role") != "assistant" or chat[-1].get("tool_calls"):
         return None
     *before, last = chat
     content = last.get("content")
@@ -180,3 +217,18 @@ def mark_end(chat: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
             parts = [*content[:at], part | {"text": part["text"] + CONTINUE_HERE}, *content[at + 1 :]]
             return [*before, last | {"content": parts}]
     return None
+
+
+def cannot_continue(chat: list[dict[str, Any]]) -> str:
+    """Return why the last message can't be gone on with."""
+    if not chat or chat[-1].get("role") != "assistant":
+        role = repr(chat[-1].get("role")) if chat else "missing"
+        return (
+            "`continue_final_message` needs a last message with the role 'assistant' to go on with. "
+            f"The last one's role: {role}"
+        )
+    if chat[-1].get("tool_calls"):
+        return "`continue_final_message` can't go on with a message that has `tool_calls`: leave them out"
+    if not chat[-1].get("content"):
+        return "`continue_final_message` needs words to go on with: the last message's `content` is empty"
+    return "`continue_final_message` isn't possible: the chat template leaves out the last message's words"

@@ -60,7 +60,7 @@ class ByteStream:
 class WindowStream:
     """Detokenises by decoding a short window twice, without and with the newest token."""
 
-    def __init__(self, decode: Callable[[list[int]], str], context: Sequence[int]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], context: Sequence[int]) -> None:
         self._decode = decode
         self._shown = list(context)  # tokens whose text was returned, as far back as decoding needs
         self._held: list[int] = []
@@ -124,6 +124,17 @@ def byte_table(tokenizer: Tokenizer) -> ByteTable | None:
     return ByteTable(
         tokenizer, lambda token: fallback_bytes(token.replace(old, new)), strips_space=strips_space
     )
+
+
+def metaspace_table(tokenizer: Tokenizer) -> ByteTable | None:
+    """Return the bytes of the tokens of a Metaspace decoder, as it decodes all but the first of a text."""
+    if tokenizer.decoder is None:
+        return None
+    steps = decoder_steps(json.loads(tokenizer.decoder.__getstate__()))
+    if [step["type"] for step in steps] != ["Metaspace"]:
+        return None
+    mark = steps[0]["replacement"]
+    return ByteTable(tokenizer, lambda token: token.replace(mark, " ").encode(), strips_space=True)
 
 
 def decoder_steps(state: dict[str, Any]) -> list[dict[str, Any]]:

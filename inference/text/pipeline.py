@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from inference.config import ModelConfig
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.files import find_files
 from inference.text.sequence import SequenceText
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
+from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
+from inference.tools.history import fit
+from inference.tools.prompt import template_tools, with_tool_prompt
+from inference.tools.types import ToolUse
 from inference.types import Messages, TextToken
+
+if TYPE_CHECKING:
+    from inference.grammar.compiler import GrammarCompiler
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -64,10 +75,17 @@ class TextPipeline:
         self._tokenizer = tokenizer
         self._template = template
         self.special_ids = tokenizer.special_ids
+        self.vocabulary_size = tokenizer.vocabulary_size
+        self.tool_format = tool_format(template, tokenizer)
+        self.template_names = template.names  # of the variables that the chat template may read
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text; raise InvalidInput."""
         return await self._pool.encode(text, add_special_tokens=add_special_tokens)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens' included."""
+        return await self._pool.run(lambda: self._tokenizer.decode(ids))
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
         """Return the tokens of a text with their places; raise InvalidInput."""
@@ -77,13 +95,44 @@ class TextPipeline:
         self,
         messages: Messages,
         *,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        tools: ToolUse | None = None,
+        tool_prompt: str | None = None,
         template_kwargs: Mapping[str, object] | None = None,
+        continue_final: bool | None = None,
     ) -> str:
-        """Return the prompt for a conversation; raise TemplateFailed."""
-        return await self._pool.run(
-            lambda: self._template.render(messages, tools=tools, template_kwargs=template_kwargs)
-        )
+        """Return the prompt for a conversation; raise TemplateFailed, or InvalidInput.
+
+        `tool_prompt` is the client's word on how to use the tools, None or "" for none. For
+        `continue_final` see `ChatTemplate.render`.
+        """
+
+        def render() -> str:
+            habits = self._template.habits(has_tools=tools is not None)
+            chat = fit(messages, habits, self.tool_format)
+            shown = None
+            if tools is not None:
+                chat = with_tool_prompt(chat, tools, tool_prompt, self.tool_format, shown=habits.shows_tools)
+                shown = template_tools(tools.shown, describe=habits.needs_description)
+            return self._template.render(
+                chat, tools=shown, template_kwargs=template_kwargs, continue_final=continue_final
+            )
+
+        return await self._pool.run(render)
+
+    def grammar_compiler(self, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
+        """Return what compiles grammars for this model's tokens; None where tokens have no bytes."""
+        if self.token_bytes is None:
+            return None
+        # Takes a while to import, and no server without grammars needs it
+        from inference.grammar.compiler import GrammarCompiler
+        from inference.grammar.vocabulary import GrammarVocabulary
+
+        return GrammarCompiler(GrammarVocabulary(self.token_bytes, self.special_ids, eos_token_ids))
+
+    @cached_property
+    def token_bytes(self) -> Sequence[bytes] | None:
+        """Return what each id adds to the UTF-8 of a text; None where that depends on its neighbours."""
+        return self._tokenizer.token_bytes()
 
     def token_text(self, token_id: int) -> str:
         """Return the text of a token by itself."""
@@ -101,7 +150,18 @@ class TextPipeline:
 def load_text(model: ModelConfig, *, workers: int = 2) -> TextPipeline:
     """Load the text side of a model, without torch; raise ModelUnavailable."""
     files = find_files(model)
-    return TextPipeline(load_tokenizer(files, model), load_chat_template(files, model), workers=workers)
+    text = TextPipeline(load_tokenizer(files, model), load_chat_template(files, model), workers=workers)
+    log.info("tool calls are written and read in the format %r", text.tool_format.name)
+    return text
+
+
+def tool_format(template: ChatTemplate, tokenizer: TextTokenizer) -> ToolFormat:
+    """Return how the model writes calls, as far as its chat template shows it."""
+    try:
+        found = detect(template.habits(has_tools=True).sample)
+    except TemplateFailed:  # nobody can chat with this model, with tools or without
+        found = GENERIC
+    return with_tokens(found, {tokenizer.token_text(id): id for id in sorted(tokenizer.special_ids)})
 
 
 def refuse_surrogates(text: str) -> None:

@@ -32,13 +32,13 @@ class SequenceText:
         self._token_text = token_text
         self._released: list[str] = []
 
-    def push(self, token_id: int, *, special: bool) -> TextStep:
-        """Add a token."""
+    def push(self, token_id: int, *, special: bool, may_stop: bool = True) -> TextStep:
+        """Add a token; a stop sequence that it completes counts only if it `may_stop`."""
         if special:
             text = self._token_text(token_id)
-            return TextStep(text, "", text in self._stops)
+            return TextStep(text, "", may_stop and text in self._stops)
         text = self._stream.push(token_id)
-        delta = self._release(self._matcher.push(text))
+        delta = self._release(self._matcher.push(text, may_stop=may_stop))
         return TextStep(text, delta, self._matcher.matched is not None)
 
     def flush(self) -> str:

@@ -17,16 +17,20 @@ class StopMatcher:
         self._held = ""  # a suffix of the text that may begin a stop sequence
         self.matched: str | None = None  # the stop sequence that was found
 
-    def push(self, text: str) -> str:
-        """Take more text and return what may be shown; nothing once a stop sequence was found."""
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Take more text and return what may be shown; nothing once a stop sequence was found.
+
+        One that is complete within a text that may not stop is text like any other; one that only
+        begins there is found when it is completed.
+        """
         if self.matched is not None:
             return ""
         if not self._stops:
             return text
+        seen = len(self._held)
         held = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
-        if found:
-            end, start = min(found)
+        if may_stop and (found := self._find(held, seen)) is not None:
+            start, end = found
             self.matched, self._held = held[start:end], ""
             return held[:start]
         keep = max(overlap(held, stop) for stop in self._stops)
@@ -38,6 +42,18 @@ class StopMatcher:
         """Return what was held back; call it when no more text comes."""
         held, self._held = self._held, ""
         return held
+
+    def _find(self, text: str, seen: int) -> tuple[int, int] | None:
+        """Return where the first stop sequence that ends after `seen` characters starts and ends."""
+        ends = [
+            (at + len(stop), at)
+            for stop in self._stops
+            if (at := text.find(stop, max(0, seen + 1 - len(stop)))) >= 0
+        ]
+        if not ends:
+            return None
+        end, start = min(ends)
+        return start, end
 
 
 def overlap(text: str, stop: str) -> int:

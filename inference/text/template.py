@@ -16,7 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
@@ -37,11 +37,14 @@ Clock = Callable[[], datetime]
 class ChatJinja:
     """A compiled template; `render` can be called from any thread."""
 
+    names: frozenset[str]  # of the variables that it may read
+
     def __init__(self, source: str, *, clock: Clock = datetime.now) -> None:
         """Compile; raise TemplateFailed with the line of a syntax error."""
         environment = ChatEnvironment(clock)
         try:
             tree = environment.parse(source)
+            self.names = frozenset(meta.find_undeclared_variables(tree) - environment.globals.keys())
             watch_loops(tree)
             code = environment.compile(tree)
         except TemplateSyntaxError as error:

@@ -16,6 +16,7 @@ from inference.text.detokenizer import (
     TextStream,
     WindowStream,
     byte_table,
+    metaspace_table,
 )
 from inference.text.files import ModelFiles, named_tokens, token_content
 from inference.types import TextToken
@@ -25,13 +26,22 @@ class TextTokenizer(Protocol):
     """What the engine needs of a tokenizer; every method can be called from any thread."""
 
     special_ids: frozenset[int]  # ids whose text is not part of what the model says
-    vocabulary_size: int  # added tokens included
+    vocabulary_size: int  # added tokens included; every id is below it
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text."""
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens' included."""
+
     def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
         """Return the tokens of a text with their places."""
+
+    def token_bytes(self) -> Sequence[bytes] | None:
+        """Return what each id adds to the UTF-8 of a text, or None where that depends on its neighbours.
+
+        Special tokens add nothing. A tokenizer that strips the space before a text leaves out that one.
+        """
 
     def token_text(self, token_id: int) -> str:
         """Return the text of a token by itself, U+FFFD for parts of a character."""
@@ -49,7 +59,8 @@ class FastTokenizer:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = special_ids | {token_id for token_id, token in added.items() if token.special}
-        self.vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=True)
+        # Not the library's count of tokens: ids may be missing in between
+        self.vocabulary_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self._bytes = byte_table(tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -61,21 +72,28 @@ class FastTokenizer:
         encoding = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return text_tokens(text, encoding, self.special_ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def token_bytes(self) -> Sequence[bytes] | None:
+        table = self._bytes or metaspace_table(self._tokenizer)
+        if table is None:
+            return None
+        special = self.special_ids
+        return [b"" if at in special else table(at) for at in range(self.vocabulary_size)]
+
     def token_text(self, token_id: int) -> str:
         if token_id in self.special_ids:
             return self._tokenizer.id_to_token(token_id) or ""
         if self._bytes is not None:
             return self._bytes(token_id).decode("utf-8", "replace")
-        return self._decode([token_id])
+        return self.decode([token_id])
 
     def stream(self, prompt_ids: Sequence[int]) -> TextStream:
         context = [token_id for token_id in prompt_ids[-CONTEXT_TOKENS:] if token_id not in self.special_ids]
         if self._bytes is not None:
             return ByteStream(self._bytes, strip_space=self._bytes.strips_space and not context)
-        return WindowStream(self._decode, context)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return WindowStream(self.decode, context)
 
 
 class SlowTokenizer:
@@ -95,16 +113,21 @@ class SlowTokenizer:
         ids = self.encode(text, add_special_tokens=add_special_tokens)
         return tuple(TextToken(token_id, "", 0, 0, token_id in self.special_ids) for token_id in ids)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def token_bytes(self) -> Sequence[bytes] | None:
+        return None
+
     def token_text(self, token_id: int) -> str:
-        return self._decode([token_id])
+        return self.decode([token_id])
 
     def stream(self, prompt_ids: Sequence[int]) -> TextStream:
         context = [token_id for token_id in prompt_ids[-CONTEXT_TOKENS:] if token_id not in self.special_ids]
-        return WindowStream(self._decode, context)
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return WindowStream(self.decode, context)
 
 
 def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:

@@ -2,7 +2,8 @@
 
 A client is looked for with the interpreter that PARLEY_CLIENT_PYTHON_<NAME> names (TEXT_GENERATION,
 OPENAI, HUGGINGFACE_HUB), or else with the one that runs the tests; tests of a client that neither has are
-skipped. Set the variable where a client pins libraries that the server can't live with.
+skipped. Set the variable where a client pins libraries that the server can't live with. The frameworks, which
+are many packages, have the interpreter that PARLEY_CLIENT_PYTHON_FRAMEWORKS names, or none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
+FRAMEWORKS_VARIABLE = "PARLEY_CLIENT_PYTHON_FRAMEWORKS"
 PATIENCE_SECONDS = 100
 
 Results = dict[str, Any]  # by the name of the case
@@ -27,14 +29,27 @@ Ask = Callable[..., Results]  # client, address of the server, names of cases
 
 def run_client(client: str, url: str, names: tuple[str, ...]) -> Results:
     """Run cases of a client's script in its interpreter and return what it printed."""
-    command = [interpreter(client), str(SCRIPTS / f"{client}_client.py"), url, *names]
-    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment, check=False
-    )
+    done = run_script(interpreter(client), f"{client}_client.py", url, *names)
     assert done.returncode == 0, done.stderr
     printed: Results = json.loads(done.stdout)
     return printed
+
+
+def frameworks_interpreter() -> str:
+    """Return the interpreter that has the frameworks; skip the test if there is none."""
+    python = os.environ.get(FRAMEWORKS_VARIABLE)
+    if python is None:
+        pytest.skip(f"set {FRAMEWORKS_VARIABLE} to an interpreter that has tests/clients/frameworks.txt")
+    return python
+
+
+def run_script(python: str, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of our scripts with another interpreter."""
+    command = [python, str(SCRIPTS / script), *arguments]
+    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment, check=False
+    )
 
 
 def interpreter(client: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.clients.interpreters import Ask, Results, ask_any
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("chat", "chat_stream", "chat_stream_with_usage", "chat_logprobs", "continue_final_message"),
+    *("tools", "tool_results", "tool_not_found", "parsed", "choices", "biased"),
     *("completion", "completion_prompts", "models", "unknown_model"),
     *("validation_error", "validation_error_streamed"),
 )
@@ -59,6 +61,71 @@ def test_the_last_message_of_the_assistant_is_continued(results: Results) -> Non
     answer = results["continue_final_message"]["choices"][0]["message"]["content"]
     assert answer != ""
     assert "I am a" not in answer
+
+
+def test_a_tools_call_is_the_same_whole_and_streamed(results: Results) -> None:
+    told = results["tools"]
+    whole, final = told["whole"]["choices"][0], told["final"]
+    (call,) = whole["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments.keys() == {"city", "unit"}
+    assert (call["id"], call["function"]["name"]) == ("0", "get_weather")
+    assert whole["finish_reason"] == "tool_calls"
+    assert told["finished"] == ["get_weather"]
+    (streamed,) = final["message"]["tool_calls"]
+    assert (streamed["id"], streamed["type"]) == (call["id"], call["type"])
+    for member in ("name", "arguments"):
+        assert streamed["function"][member] == call["function"][member]
+    assert (final["finish_reason"], final["message"]["content"]) == ("tool_calls", None)
+
+
+def test_every_chunk_of_a_call_has_a_piece_of_it(results: Results) -> None:
+    choices = [choice for chunk in results["tools"]["chunks"] for choice in chunk["choices"]]
+    pieces = [piece for choice in choices for piece in choice["delta"]["tool_calls"]]
+    arguments = "".join(piece["function"]["arguments"] for piece in pieces)
+    (call,) = results["tools"]["whole"]["choices"][0]["message"]["tool_calls"]
+    assert arguments == call["function"]["arguments"]
+    assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
+
+
+def test_log_probabilities_of_a_call_are_those_of_all_its_tokens(results: Results) -> None:
+    whole = results["tools"]["whole"]
+    assert len(whole["choices"][0]["logprobs"]["content"]) == whole["usage"]["completion_tokens"]
+
+
+def test_a_calls_result_can_be_given_back(results: Results) -> None:
+    assert results["tool_results"] == ["0", "1"]
+
+
+def test_a_tool_that_is_not_there_is_refused(results: Results) -> None:
+    refused = results["tool_not_found"]
+    assert (refused["raised"], refused["body"]) == (
+        "UnprocessableEntityError",
+        "Tool error: Tool with name fly not found",
+    )
+
+
+def test_an_answer_has_the_form_of_a_class(results: Results) -> None:
+    assert results["parsed"]["whole"].keys() == {"city", "unit", "sunny"}
+    assert results["parsed"]["whole"] == results["parsed"]["streamed"]
+
+
+def test_three_answers_are_told_apart_whole_and_streamed(results: Results) -> None:
+    whole = results["choices"]["whole"]
+    texts = [choice["message"]["content"] for choice in whole["choices"]]
+    streamed = ["", "", ""]
+    *chunks, last = results["choices"]["chunks"]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        streamed[choice["index"]] += choice["delta"]["content"]
+    assert streamed == texts
+    assert len(set(texts)) > 1
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+def test_a_biased_token_is_chosen(results: Results) -> None:
+    assert len(results["biased"]) == 4
+    assert len(set(results["biased"])) == 1
 
 
 def test_one_prompt_gives_one_choice(results: Results) -> None:

@@ -162,7 +162,10 @@ def test_the_table_of_members_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["support"]) == 0
     printed = capsys.readouterr().out
     assert "### ChatRequest\n\n| member | support |" in printed
-    assert "| `n` | later | `1` |  |" in printed
+    assert "| `n` | honoured |  |  |" in printed
+    assert "| `adapter_id` | later |  |  |" in printed
+    assert "| `strict` | reported | `true` |  |" in printed
+    assert "| `parameters` | honoured |  | no effect here: `top_n_tokens` |" in printed
     assert "| `audio` | refused |  | only text is generated |" in printed
 
 

@@ -75,9 +75,19 @@ def _answer(document: Any) -> Any:
     return _generate(document)["responses"]["200"]["content"]["application/json"]
 
 
+def _label(document: Any) -> Any:
+    return _schemas(document)["JsonSchemaConfig"]["properties"]["name"]
+
+
+def _instances(document: Any) -> Any:
+    return _schemas(document)["VertexRequest"]["properties"]["instances"]
+
+
 def _details(document: Any) -> Any:
     return _schemas(document)["StreamResponse"]["properties"]["details"]
 
+
+ERROR = {"error": "No.", "error_type": "validation"}
 
 BROKEN: list[tuple[str, str, Break]] = [
     ("specification", "no version", _drop(lambda d: d["info"], "version")),
@@ -101,6 +111,11 @@ BROKEN: list[tuple[str, str, Break]] = [
         "errors_documented",
         "404",
         _drop(lambda d: d["paths"]["/v1/models/{model}"]["get"]["responses"], "404"),
+    ),
+    (
+        "errors_documented",
+        "404 where not any value is right",
+        _drop(lambda d: d["paths"]["/v2/models/{name}"]["get"]["parameters"][0], "x-echoed"),
     ),
     ("secured", "open", _set(_generate, "security", [])),
     ("secured", "optional", _set(_generate, "security", [{}, {"bearerAuth": []}])),
@@ -129,11 +144,22 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("support_told", "silent", _drop(_parameter("top_k"), "x-support")),
     ("support_told", "unknown word", _set(_parameter("top_k"), "x-support", "perhaps")),
     ("support_told", "no reason", _set(_parameter("min_p"), "x-support", "refused")),
-    ("support_told", "neutral value of another type", _set(_parameter("min_p"), "x-neutral", ["off"])),
-    ("support_told", "half an error", _set(_parameter("min_p"), "x-error", {"error": "no"})),
+    ("support_told", "neutral value of another type", _set(_parameter("adapter_id"), "x-neutral", [1])),
+    ("support_told", "half an error", _set(_parameter("adapter_id"), "x-error", {"error": "no"})),
+    ("support_told", "an error of what is honoured", _set(_parameter("min_p"), "x-error", ERROR)),
     ("support_told", "excludes nothing", _set(_parameter("min_p"), "x-excludes", {"none": {}})),
     ("support_told", "excludes in silence", _set(_parameter("min_p"), "x-excludes", {"top_p": {}})),
     ("support_told", "neutral and honoured", _set(_parameter("top_k"), "x-neutral", [0])),
+    ("support_told", "neutral and descriptive", _set(_label, "x-neutral", [""])),
+    ("support_told", "descriptive and no name", _set(_label, "type", "boolean")),
+    ("support_told", "without effect and not there", _set(_instances, "x-without-effect", ["models"])),
+    ("support_told", "without effect anywhere", _set(_instances, "x-without-effect", ["user"])),
+    ("support_told", "without effect and empty", _set(_instances, "x-without-effect", [])),
+    (
+        "support_told",
+        "without effect and nothing below",
+        _set(_parameter("top_k"), "x-without-effect", ["a"]),
+    ),
     ("no_templates", "expression", _set(_generate, "description", "See {{ there }}.")),
     (
         "no_templates",

@@ -53,7 +53,7 @@ MISSHAPEN: dict[str, object] = {
     "null prompt": {"inputs": None, "messages": None, "prompt": None},
     "numeric prompt": {"inputs": 5, "messages": 5, "prompt": 5},
     "prompt in an object": {"inputs": {"text": "Hi"}, "messages": {"role": "user"}, "prompt": {"text": "Hi"}},
-    "messages without role": {"inputs": [], "messages": [{"content": "Hi"}], "prompt": [{}]},
+    "messages without role": {"inputs": [{}], "messages": [{"content": "Hi"}], "prompt": [{}]},
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from jsonschema import Draft4Validator
 
 from handlers.version import fingerprint
 from tests.contract.serving import events_of, served
@@ -60,7 +62,7 @@ async def test_a_stream_tells_the_same_as_the_answer() -> None:
     choices = [chunk["choices"][0] for chunk in chunks]
     assert done == "[DONE]"
     assert "".join(choice["delta"]["content"] for choice in choices) == TEXT
-    assert all(choice["delta"]["role"] == "assistant" for choice in choices)
+    assert ["role" in choice["delta"] for choice in choices] == [True] + [False] * (len(choices) - 1)
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"] == "stop"
     streamed = [entry for choice in choices for entry in choice["logprobs"]["content"]]
@@ -147,7 +149,199 @@ async def test_every_optional_member_may_be_null() -> None:
     assert "x-ignored-parameters" not in response.headers
 
 
+async def test_several_answers_share_a_prompt_and_are_told_apart() -> None:
+    body = {"messages": MESSAGES, "temperature": 1, "seed": 7, "n": 3}
+    async with served() as server:
+        response = await server.post(PATH, body)
+        seeded = [(await server.post(PATH, {**body, "n": 1, "seed": 7 + at})).json() for at in range(3)]
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        *chunks, last, done = events_of(await server.post(PATH, {**body, **options}))
+        finished = server.metric("tgi_request_success")
+    answer = response.json()
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert texts == [one["choices"][0]["message"]["content"] for one in seeded]
+    assert len(set(texts)) == 3
+    streamed = ["", "", ""]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        streamed[choice["index"]] += choice["delta"]["content"]
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    usage = answer["usage"]
+    assert streamed == texts
+    assert (done, last["usage"]) == ("[DONE]", usage)
+    assert len([reason for reason in reasons if reason is not None]) == 3
+    assert usage["prompt_tokens"] == seeded[0]["usage"]["prompt_tokens"]
+    assert usage["completion_tokens"] == sum(one["usage"]["completion_tokens"] for one in seeded)
+    assert response.headers["x-generated-tokens"] == str(usage["completion_tokens"])
+    assert response.headers["x-prompt-tokens"] == str(usage["prompt_tokens"])
+    assert finished == 3 + 3 + 3
+
+
+async def test_each_answer_takes_a_place() -> None:
+    async with served(max_concurrent_requests=2) as server:
+        fits = await server.post(PATH, {**BODY, "n": 2})
+        never = await server.post(PATH, {**BODY, "n": 3})
+        with server.service.engine.admit():
+            not_now = await server.post(PATH, {**BODY, "n": 2})
+        again = await server.post(PATH, {**BODY, "n": 2, "stream": True})
+    assert [reply.status_code for reply in (fits, never, not_now, again)] == [200, 422, 429, 200]
+
+
+async def test_one_answer_that_fails_ends_the_stream_with_one_error() -> None:
+    async with served(fake={"fail_prompts": ["weather"], "fails_after": 1}) as server:
+        response = await server.post(PATH, {**BODY, "n": 2, "stream": True})
+        whole = await server.post(PATH, {**BODY, "n": 2})
+        failures = server.metric('tgi_request_failure{err="generation"}')
+        after = await server.post(PATH, {**BODY, "messages": [{"role": "user", "content": "Hi"}]})
+    *chunks, error, done = events_of(response)
+    assert all("error" not in chunk for chunk in chunks)
+    assert (error["error"]["http_status_code"], done) == (424, "[DONE]")
+    assert (whole.status_code, failures, after.status_code) == (424, 2, 200)
+
+
+async def test_every_chunk_counts_so_far_if_asked_to() -> None:
+    async with served(fake=REPLIES) as server:
+        usage = (await server.post(PATH, BODY)).json()["usage"]
+        options = {"continuous_usage_stats": True, "include_usage": True}
+        *chunks, last, _ = events_of(
+            await server.post(PATH, {**BODY, "stream": True, "stream_options": options})
+        )
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == list(range(1, len(chunks) + 1))
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {usage["prompt_tokens"]}
+    assert last["usage"] == usage
+    assert counts[-1] == usage["completion_tokens"]
+
+
+async def test_bytes_of_tokens_add_up_to_the_text_where_a_character_has_several() -> None:
+    text = "Grüße, 世界 🌍!"
+    async with served(fake={"replies": {"weather": text}}) as server:
+        body = {**BODY, "logprobs": True}
+        choice = (await server.post(PATH, body)).json()["choices"][0]
+    *entries, eos = choice["logprobs"]["content"]
+    assert bytes(byte for entry in entries for byte in entry["bytes"]) == text.encode()
+    assert bytes(eos["bytes"]).decode() == eos["token"]
+    pieces = [entry for entry in entries if not entry["token"]]
+    assert pieces
+    assert all(entry["bytes"] for entry in pieces)
+
+
+OBJECT = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["C", "F"]}, "degrees": {"type": "integer", "minimum": 0}},
+    "required": ["unit", "degrees"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"name": "weather", "schema": OBJECT, "strict": True}},
+        {"type": "json_schema", "value": {"name": "weather", "schema": OBJECT}},
+        {"type": "json", "value": OBJECT},
+        {"type": "json_object", "value": json.dumps(OBJECT)},
+    ],
+)
+async def test_the_answer_has_the_form_that_is_asked_for(form: dict[str, Any]) -> None:
+    async with served() as server:
+        body = {"messages": MESSAGES, "temperature": 1, "seed": 3, "response_format": form}
+        choice = (await server.post(PATH, body)).json()["choices"][0]
+        streamed = events_of(await server.post(PATH, {**body, "stream": True}))[:-1]
+    content = choice["message"]["content"]
+    if choice["finish_reason"] == "stop":
+        assert Draft4Validator(OBJECT).is_valid(json.loads(content))
+    assert choice["finish_reason"] in ("stop", "length")
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in streamed) == content
+
+
+async def test_a_bare_json_object_is_any_object_and_a_regular_expression_is_matched() -> None:
+    async with served(fake={"replies": {"weather": '{"degrees": 18}', "code": "AB12"}}) as server:
+        any_object = await server.post(PATH, {**BODY, "response_format": {"type": "json_object"}})
+        form = {"type": "regex", "value": "[A-Z]{2}[0-9]{2}"}
+        code = {**BODY, "messages": [{"role": "user", "content": "a code"}], "response_format": form}
+        matched = await server.post(PATH, code)
+    assert json.loads(any_object.json()["choices"][0]["message"]["content"]) == {"degrees": 18}
+    assert matched.json()["choices"][0]["message"]["content"] == "AB12"
+
+
+async def test_a_schema_that_can_not_be_followed_is_refused_by_its_place() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "wrong"}}}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    async with served() as server:
+        for stream in (False, True):
+            response = await server.post(PATH, {**BODY, "response_format": form, "stream": stream})
+            error = response.json()
+            assert (response.status_code, error["error_type"]) == (422, "validation")
+            assert "response_format.json_schema.schema" in error["error"]
+            assert "/properties/a/type" in error["error"]
+
+
+async def test_variables_that_the_template_does_not_know_are_named_beside_unknown_members() -> None:
+    given = {"chat_template_kwargs": {"nonsense": 1, "add_generation_prompt": False}, "unheard": 1}
+    effort = {"reasoning_effort": "low"}
+    async with served() as server:
+        both = await server.post(PATH, {**BODY, **given, **effort})
+        stream = await server.post(PATH, {**BODY, **given, "stream": True})
+        one = await server.post(PATH, {**BODY, **effort})
+        tokenized = await server.post("/chat_tokenize", {"messages": MESSAGES, **effort})
+    named = "unheard,chat_template_kwargs.nonsense"
+    assert both.headers["x-ignored-parameters"] == f"{named},reasoning_effort"
+    assert stream.headers["x-ignored-parameters"] == named
+    assert one.headers["x-ignored-parameters"] == "reasoning_effort"
+    assert tokenized.headers["x-ignored-parameters"] == "reasoning_effort"
+
+
+async def test_the_clients_variables_and_the_choice_to_go_on_shape_the_prompt() -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The weather is"}]
+    async with served() as server:
+
+        async def text(**members: Any) -> str:
+            response = await server.post("/chat_tokenize", {"messages": messages, **members})
+            assert response.status_code == 200, response.text
+            rendered: str = response.json()["templated_text"]
+            return rendered
+
+        assert (await text()).endswith("The weather is")
+        assert (await text(continue_final_message=True)).endswith("The weather is")
+        closed = await text(continue_final_message=False)
+        open_end = await text(
+            continue_final_message=False, chat_template_kwargs={"add_generation_prompt": False}
+        )
+        wrong = {"messages": messages[:1], "continue_final_message": True}
+        refused = await server.post(PATH, wrong)
+    assert "The weather is" in open_end
+    assert closed.startswith(open_end)
+    assert len(closed) > len(open_end)
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
+
+
+async def test_biases_and_limits_of_other_servers_have_their_effect() -> None:
+    async with served(fake=REPLIES) as server:
+        plain = (await server.post(PATH, BODY)).json()
+        least = plain["usage"]["completion_tokens"] + 3
+        longer = (await server.post(PATH, {**BODY, "min_tokens": least})).json()
+        endless = (await server.post(PATH, {**BODY, "ignore_eos": True, "max_tokens": least})).json()
+        refused = await server.post(PATH, {**BODY, "logit_bias": {"x": 1}})
+        beyond = await server.post(PATH, {**BODY, "logit_bias": {"1": 101}})
+    assert longer["usage"]["completion_tokens"] >= least
+    assert endless["usage"]["completion_tokens"] == least
+    assert endless["choices"][0]["finish_reason"] == "length"
+    assert (refused.status_code, beyond.status_code) == (422, 422)
+    assert '"x"' in refused.json()["error"]
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 0}, "`n` must be > 0 and <= 16. Given: 0"),
+    ({"n": 17}, "`n` must be > 0 and <= 16. Given: 17"),
+    (
+        {"response_format": {"type": "json_schema"}},
+        "`response_format.json_schema` is missing: give it with the JSON Schema in its member `schema`",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "value": {"schema": {}}, "json_schema": {"schema": {}}}},
+        "`response_format` has `value` and `json_schema`: they mean the same, give one",
+    ),
     ({"temperature": -0.5}, "`temperature` must be strictly positive"),
     ({"top_p": 0}, "`top_p` must be > 0.0 and < 1.0"),
     ({"max_tokens": 0}, "`max_new_tokens` must be strictly positive"),

@@ -95,14 +95,26 @@ async def test_bad_requests_are_refused_with_tgis_words() -> None:
     long = "Number of prompts exceeds the maximum allowed batch size of 4"
     suffix = "Suffix is not supported and can be achieved by preprocessing the prompt."
     empty = "Input validation error: Empty array detected. Do not use an empty array for the prompt."
-    ids = (
-        "Input validation error: `prompt` is given as token ids, which is not supported yet: send it as text"
+    shape = "Failed to deserialize the JSON body into the target type: "
+    unknown = (
+        "Input validation error: `inputs` holds token 4294967295, but the vocabulary has 2048 tokens: "
+        "use ids from 0 to 2047"
     )
+    stream_only = "Input validation error: `echo` with `logprobs` is not supported when streaming tokens"
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"prompt": ["a"] * 5}, long, "batch size exceeded"),
         ({"prompt": "a", "suffix": "b"}, suffix, "suffix not supported"),
         ({"prompt": []}, empty, "validation"),
-        ({"prompt": [1, 2]}, ids, "validation"),
+        ({"prompt": [2**32 - 1]}, unknown, "validation"),
+        ({"prompt": [[1], [2**32 - 1]]}, unknown, "validation"),
+        ({"prompt": ["a", 1]}, f"{shape}prompt[1]: expected a string, got 1", "validation"),
+        ({"prompt": [1, "a"]}, f'{shape}prompt[1]: expected an integer, got "a"', "validation"),
+        ({"prompt": [[1], "a"]}, f'{shape}prompt[1]: expected an array, got "a"', "validation"),
+        (
+            {"prompt": "a", "n": 17},
+            "Input validation error: `n` must be > 0 and <= 16. Given: 17",
+            "validation",
+        ),
         ({"prompt": ["a", ""]}, "Input validation error: `inputs` cannot be empty", "validation"),
     ]
     async with served() as server:
@@ -111,6 +123,8 @@ async def test_bad_requests_are_refused_with_tgis_words() -> None:
                 response = await server.post(PATH, {**body, "stream": stream})
                 assert response.status_code == 422
                 assert response.json() == {"error": error, "error_type": error_type}
+        scored = {"prompt": "a", "echo": True, "logprobs": 1, "stream": True}
+        assert (await server.post(PATH, scored)).json() == {"error": stream_only, "error_type": "validation"}
 
 
 async def test_each_prompt_takes_a_place_and_one_failure_fails_the_request() -> None:

@@ -34,6 +34,12 @@ DETAILED = {
     "top_n_tokens": 3,
     "decoder_input_details": True,
 }
+SCHEMA = {"type": "object", "properties": {"place": {"enum": ["Paris", "Rome"]}}, "required": ["place"]}
+TOOLS = {
+    "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}],
+    "tool_choice": "required",
+    "max_tokens": 100,
+}
 RICHER: list[Call] = [
     ("/generate", "post", {"inputs": "Hello", "parameters": {**DETAILED, "max_new_tokens": 3}}),
     ("/", "post", {"inputs": "Hello", "parameters": {"details": True, "max_new_tokens": 3}}),
@@ -42,6 +48,14 @@ RICHER: list[Call] = [
     ("/v1/chat/completions", "post", {**CHAT, **STREAM, "logprobs": True}),
     ("/v1/completions", "post", {"prompt": ["One", "Two"], "max_tokens": 3}),
     ("/v1/completions", "post", {"prompt": ["One", "Two"], "max_tokens": 3, "stream": True}),
+    ("/v1/chat/completions", "post", {**CHAT, **TOOLS}),
+    ("/v1/chat/completions", "post", {**CHAT, **TOOLS, **STREAM, "n": 2, "logprobs": True}),
+    ("/v1/chat/completions", "post", {**CHAT, "response_format": {"type": "json_object"}, **STREAM}),
+    ("/v1/chat/completions", "post", {**CHAT, **TOOLS, "tool_choice": "nobody"}),
+    ("/v1/completions", "post", {"prompt": [[1, 2], [3]], "max_tokens": 2, "echo": True, "logprobs": 2}),
+    ("/v1/completions", "post", {"prompt": "One", "n": 2, "logprobs": 0, "max_tokens": 2, **STREAM}),
+    ("/invocations", "post", {**CHAT, **TOOLS, **STREAM}),
+    ("/generate", "post", {"inputs": "Hello", "parameters": {"grammar": {"type": "json", "value": SCHEMA}}}),
     ("/generate", "post", {"inputs": ""}),
     ("/generate", "post", {"inputs": 7}),
     ("/generate_stream", "post", {"inputs": "Hello", "parameters": {"temperature": 0.0}}),

@@ -65,6 +65,29 @@ SHAPE = "Failed to deserialize the JSON body into the target type: "
             {"prompt": {"a": 1}},
             "prompt: expected a string or an array, got an object with `a`",
         ),
+        (
+            "/invocations",
+            {"input": "Hi"},
+            "body: missing field `inputs`, `messages` or `prompt`, got an object with `input`",
+        ),
+        ("/invocations", {"prompt": [1, 2, "Hi"]}, 'prompt[2]: expected an integer, got "Hi"'),
+        ("/vertex", {}, "body: missing field `instances`, got an empty object"),
+        (
+            "/vertex",
+            {"instances": [{"inputs": "Hi"}, {"text": "Hi"}]},
+            "instances[1]: missing field `inputs` or `messages`, got an object with `text`",
+        ),
+        (
+            "/vertex",
+            {"instances": [{"messages": [{"content": "Hi"}]}]},
+            "instances[0].messages[0]: missing field `role`, got an object with `content`",
+        ),
+        ("/v2/models/m/infer", {"inputs": [{}]}, "inputs[0]: missing field `data`, got an empty object"),
+        (
+            "/v2/models/m/infer",
+            {"inputs": [{"data": [72, 256]}]},
+            "inputs[0].data[1]: expected at most 255, got 256",
+        ),
     ],
 )
 def test_the_reason_names_place_expectation_and_value(
@@ -113,6 +136,50 @@ def test_both_validators_give_the_same_answer(validator: str) -> None:
         ("/invocations", {"inputs": "Hi", "messages": 5}, "messages"),
         ("/invocations", {**CHAT, "inputs": 5, "user": "me"}, "inputs,user"),
         ("/invocations", {"prompt": "Hi", "parameters": {}}, "parameters"),
+        (
+            "/vertex",
+            {"instances": [{"inputs": "Hi", "parameters": {"details": True, "max_new_tokens": 1}, "x": 1}]},
+            "instances[].parameters.details,instances[].x",
+        ),
+        (
+            "/vertex",
+            {"instances": [{**CHAT, "model": "tgi", "user": "me"}, {**CHAT, "model": "m"}]},
+            "instances[].model,instances[].user",
+        ),
+        (
+            "/v2/models/m/infer",
+            {"inputs": [{"data": ["Hi"], "datatype": "FP32", "x": 1}], "parameters": {"top_n_tokens": 2}},
+            "inputs[].datatype,inputs[].x,parameters.top_n_tokens",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                **CHAT,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "description": "d", "strict": False, "schema": {"$id": "x"}},
+                },
+            },
+            "response_format.json_schema.description,response_format.json_schema.strict",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                **CHAT,
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {
+                            "name": "f",
+                            "strict": True,
+                            "x": 1,
+                            "parameters": {"type": "object", "properties": {"user": {"x": 1}}, "x": 1},
+                        },
+                    }
+                ],
+            },
+            "tools[].function.x",
+        ),
     ],
 )
 def test_members_without_effect_are_named(
@@ -134,16 +201,21 @@ def test_a_long_list_of_members_is_cut(client: httpx.Client) -> None:
     ("member", "value", "message"),
     [
         (
-            "response_format",
-            {"type": "json_object"},
-            '`response_format` is not supported yet; leave it out or send {"type":"text"} or null',
+            "messages",
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png,"}}]}],
+            "`messages[].content[].image_url` is not supported yet; leave it out or send null",
         ),
-        ("n", 2, "`n` is not supported yet; leave it out or send 1 or null"),
         (
-            "stream_options",
-            {"continuous_usage_stats": True},
-            "`stream_options.continuous_usage_stats` is not supported yet; "
-            "leave it out or send false or null",
+            "function_call",
+            "f",
+            "`function_call` is not supported: it was replaced by `tool_choice`; "
+            'leave it out or send "none" or "auto" or null',
+        ),
+        (
+            "tools",
+            [{"type": "custom", "custom": {"name": "f"}}],
+            "`tools[].custom` is not supported: tools are functions with JSON arguments; "
+            "leave it out or send null",
         ),
         (
             "modalities",

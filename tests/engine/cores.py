@@ -10,6 +10,7 @@ from pathlib import Path
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.types import (
+    CompiledGrammar,
     CoreFailure,
     CoreOutput,
     CoreRequest,
@@ -33,16 +34,22 @@ def request(
     logprobs: LogprobsMode = LogprobsMode.RAW,
     top: int = 0,
     prompt_logprobs: bool = False,
+    grammar: CompiledGrammar | None = None,
+    min_tokens: int = 0,
+    ignore_eos: bool = False,
 ) -> CoreRequest:
     """Return a request with the defaults that most tests want."""
     return CoreRequest(
         id=id,
         prompt_ids=prompt,
         max_new_tokens=tokens,
+        min_new_tokens=min_tokens,
+        ignore_eos=ignore_eos,
         sampling=sampling,
         logprobs=logprobs,
         top_n_tokens=top,
         prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
     )
 
 

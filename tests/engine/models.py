@@ -81,10 +81,11 @@ def save_model(family: str, directory: Path) -> PreTrainedModel:
     return model
 
 
-def generate(model: PreTrainedModel, prompt: tuple[int, ...], tokens: int) -> list[int]:
+def generate(model: PreTrainedModel, prompt: tuple[int, ...], tokens: int, **options: Any) -> list[int]:
     """Return what transformers' own greedy `generate` adds to the prompt: the oracle."""
     ids = torch.tensor([prompt])
-    full = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+    mask = torch.ones_like(ids)
+    full = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **options)
     return full[0, len(prompt) :].tolist()
 
 

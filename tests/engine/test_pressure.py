@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
+from inference.scheduler import Scheduler
+from inference.state import Sequence
 from inference.types import CoreFailure, Sampling
 from tests.engine.cores import SECONDS, Session, config, request
 from tests.engine.models import generate, prompts, save_model
@@ -53,6 +56,37 @@ def test_preempted_seeded_texts_are_what_they_would_have_been(tight: Session) ->
     assert sum(stats.preempted for stats in heard.stats) > 0
     for each in wanted:
         assert heard.tokens(each.id) == tight.run([each]).tokens(each.id)
+
+
+def test_prompt_preempted_in_its_middle_has_all_its_logprobs(
+    model: tuple[Path, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(
+        config(model[0], max_batch_total_tokens=112, max_batch_prefill_tokens=3, max_batch_size=2)
+    )
+    if session.info.level == "sequential":
+        pytest.skip("its prompts are computed whole")
+    preempted: list[tuple[str, bool]] = []
+    preempt = Scheduler._preempt
+
+    def note(scheduler: Scheduler, sequence: Sequence) -> None:
+        preempted.append((sequence.id, 1 < sequence.computed < sequence.prompt_length))
+        preempt(scheduler, sequence)
+
+    monkeypatch.setattr(Scheduler, "_preempt", note)
+    grows, long = prompts(15, 80)
+    asked = request("long", long, tokens=2, prompt_logprobs=True, top=2)
+    heard = session.run([request("grows", grows, tokens=60), asked])
+    session.close()
+    assert preempted == [("long", True)]
+    output = heard.outputs["long"][0]
+    assert output.prompt_logprobs is not None
+    with torch.inference_mode():
+        own = model[1](input_ids=torch.tensor([long])).logits[0, :-1].log_softmax(-1)
+    expected = own[range(len(own)), long[1:]].tolist()
+    assert list(output.prompt_logprobs[1:]) == pytest.approx(expected, abs=1e-4)
+    found = [token for top in output.prompt_top for token, _ in top]
+    assert found == own.topk(2).indices.flatten().tolist()
 
 
 def test_aborts_leave_the_others_alone(tight: Session, model: tuple[Path, PreTrainedModel]) -> None:

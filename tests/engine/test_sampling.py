@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
 
 from inference.types import FinishReason, LogprobsMode, Sampling
 from tests.engine.cores import Session, config, request
-from tests.engine.models import prompts, save_model
+from tests.engine.models import VOCABULARY, generate, prompts, save_model
 
 PROMPTS = prompts(12, 3, 40, 7)
 SAMPLED = [
@@ -104,6 +104,48 @@ def test_prompt_logprobs_are_those_of_transformers(
     assert list(found[1:]) == pytest.approx(expected, abs=1e-4)
     assert heard.outputs["a"][1].prompt_logprobs is None
     assert heard.outputs["beside"][0].prompt_logprobs is None
+
+
+@pytest.mark.parametrize("index", range(len(PROMPTS)))
+def test_top_tokens_of_prompts_are_those_of_transformers(
+    session: Session, model: PreTrainedModel, index: int
+) -> None:
+    prompt = PROMPTS[index]
+    beside = request("beside", PROMPTS[(index + 1) % len(PROMPTS)], top=2)
+    heard = session.run([request("a", prompt, tokens=2, prompt_logprobs=True, top=3), beside])
+    first, *found = heard.outputs["a"][0].prompt_top
+    assert first == ()
+    values, tokens = own_logprobs(model, list(prompt))[:-1].topk(3)
+    assert [[token for token, _ in top] for top in found] == tokens.tolist()
+    assert [logprob for top in found for _, logprob in top] == pytest.approx(
+        values.flatten().tolist(), abs=1e-4
+    )
+    assert heard.outputs["a"][1].prompt_top == ()
+    assert heard.outputs["beside"][0].prompt_top == ()
+
+
+def test_eos_is_hidden_as_in_transformers_below_the_least_number_of_tokens(
+    session: Session, model: PreTrainedModel
+) -> None:
+    (eos,) = session.info.eos_token_ids
+    likely = Sampling(logit_bias=((eos, 30.0),))
+    for least in (0, 1, 7):
+        own = generate(model, PROMPTS[0], 20, min_new_tokens=least, sequence_bias=[[[eos], 30.0]])
+        assert len(own) == least + 1
+        heard = session.run([request("a", PROMPTS[0], sampling=likely, min_tokens=least)])
+        assert heard.tokens("a") == own
+        assert heard.outputs["a"][-1].finish is FinishReason.EOS
+
+
+def test_ignored_eos_is_a_token_like_any_other(session: Session, model: PreTrainedModel) -> None:
+    (eos,) = session.info.eos_token_ids
+    likely = Sampling(logit_bias=((eos, 2.5),))
+    asked = request("a", PROMPTS[3], tokens=40, sampling=likely, ignore_eos=True)
+    heard = session.run([asked])
+    own = generate(model, PROMPTS[3], 40, sequence_bias=[[[eos], 2.5]], eos_token_id=VOCABULARY + 1)
+    assert heard.tokens("a") == own
+    assert eos in own[:-1]
+    assert heard.outputs["a"][-1].finish is FinishReason.LENGTH
 
 
 def test_eos_ends_a_text_and_counts(session: Session) -> None:

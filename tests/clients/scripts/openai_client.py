@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from cases import run
 from openai import OpenAI
+from pydantic import BaseModel
 
 MESSAGES: Any = [{"role": "user", "content": "Hi, who are you?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+class Weather(BaseModel):
+    """What is asked for in a form; every text of it is short."""
+
+    city: Literal["Paris", "Rome"]
+    unit: Literal["C", "F"]
+    sunny: bool
+
+
+PROPERTIES: Any = {"city": {"enum": ["Paris", "Rome"]}, "unit": {"enum": ["C", "F"]}}
+PARAMETERS: Any = {"type": "object", "properties": PROPERTIES, "required": ["city", "unit"]}
+TOOLS: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+CALLING: Any = {
+    **{"model": "tgi", "messages": QUESTION, "tools": TOOLS, "temperature": 0, "max_tokens": 100},
+    **{"tool_choice": "required", "parallel_tool_calls": False},
+}
 
 
 def connect(url: str, key: str = "-") -> OpenAI:
@@ -51,6 +70,72 @@ def continue_final_message(url: str) -> Any:
     messages: Any = [*MESSAGES, {"role": "assistant", "content": "I am a"}]
     answer = connect(url).chat.completions.create(model="tgi", messages=messages, temperature=0, max_tokens=8)
     return answer.model_dump()
+
+
+def tools(url: str) -> Any:
+    """Have a tool called: whole, as chunks, and as the client's own helper puts the chunks together."""
+    client = connect(url)
+    whole = client.chat.completions.create(**CALLING, logprobs=True)
+    chunks = client.chat.completions.create(**CALLING, stream=True)
+    with client.chat.completions.stream(**CALLING) as stream:
+        finished = [event.name for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion()
+    return {
+        "whole": whole.model_dump(),
+        "chunks": [chunk.model_dump() for chunk in chunks],
+        "final": final.choices[0].model_dump(exclude={"message": {"parsed"}}),
+        "finished": finished,
+    }
+
+
+def tool_results(url: str) -> Any:
+    """Give the result of a call back, and have another tool called."""
+    client = connect(url)
+    first = client.chat.completions.create(**CALLING).choices[0].message
+    assert first.tool_calls is not None
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "18 degrees"}
+    again = {**CALLING, "messages": [*QUESTION, first.model_dump(exclude_none=True), result]}
+    second = client.chat.completions.create(**again).choices[0].message
+    assert second.tool_calls is not None
+    return [first.tool_calls[0].id, second.tool_calls[0].id]
+
+
+def tool_not_found(url: str) -> Any:
+    choice: Any = {"type": "function", "function": {"name": "fly"}}
+    return connect(url).chat.completions.create(**{**CALLING, "tool_choice": choice})
+
+
+def parsed(url: str) -> Any:
+    """Have an answer in the form of a class: whole, and streamed."""
+    client = connect(url)
+    asked: Any = {"model": "tgi", "messages": QUESTION, "response_format": Weather, "max_tokens": 200}
+    answer = client.chat.completions.parse(**asked, temperature=1, seed=5)
+    with client.chat.completions.stream(**asked, temperature=1, seed=5) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion().choices[0].message.parsed
+    whole = answer.choices[0].message.parsed
+    assert whole is not None
+    assert streamed is not None
+    return {"whole": whole.model_dump(), "streamed": streamed.model_dump()}
+
+
+def choices(url: str) -> Any:
+    """Have three answers: whole, and streamed."""
+    asked: Any = {"model": "tgi", "messages": MESSAGES, "n": 3, "seed": 3, "temperature": 2, "max_tokens": 8}
+    client = connect(url)
+    whole = client.chat.completions.create(**asked)
+    chunks = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    return {"whole": whole.model_dump(), "chunks": [chunk.model_dump() for chunk in chunks]}
+
+
+def biased(url: str) -> Any:
+    """Leave one token no chance but to be chosen."""
+    answer = connect(url).chat.completions.create(
+        model="tgi", messages=MESSAGES, max_tokens=4, logprobs=True, logit_bias={"100": 100}
+    )
+    assert answer.choices[0].logprobs is not None
+    return [entry.token for entry in answer.choices[0].logprobs.content or []]
 
 
 def completion(url: str) -> Any:
@@ -114,6 +199,7 @@ def generation_error_in_a_stream(url: str) -> Any:
 
 ON_ANY_SERVER = [
     *(chat, chat_stream, chat_stream_with_usage, chat_logprobs, continue_final_message),
+    *(tools, tool_results, tool_not_found, parsed, choices, biased),
     *(completion, completion_prompts, models, unknown_model, validation_error, validation_error_streamed),
 ]
 ON_A_NARROW_SERVER = [wrong_key, overloaded, generation_error_in_a_stream]

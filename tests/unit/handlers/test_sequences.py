@@ -17,6 +17,7 @@ from inference.errors import (
     NotReady,
     Overloaded,
     TemplateFailed,
+    ToolRefused,
 )
 from inference.types import Event, Request
 
@@ -125,6 +126,7 @@ async def test_a_flow_whose_second_request_is_refused_does_not_leave_the_first_r
     ("error", "expected"),
     [
         (InvalidInput("x"), "validation"),
+        (ToolRefused("x"), "validation"),
         (Refused("x"), "validation"),
         (Overloaded(1), "overloaded"),
         (NotReady("x", 1), "overloaded"),

@@ -55,6 +55,9 @@ TGI = [
     ("--usage-stats", "USAGE_STATS", "no-stack", "usage_stats", "no-stack"),
     ("--payload-limit", "PAYLOAD_LIMIT", "1000", "payload_limit", 1000),
     ("--enable-prefill-logprobs", "ENABLE_PREFILL_LOGPROBS", "true", "enable_prefill_logprobs", True),
+    ("--disable-grammar-support", "DISABLE_GRAMMAR_SUPPORT", "true", "disable_grammar_support", True),
+    ("--watermark-gamma", "WATERMARK_GAMMA", "0.25", "watermark_gamma", 0.25),
+    ("--watermark-delta", "WATERMARK_DELTA", "1.0", "watermark_delta", 1.0),
     ("-g", "GRACEFUL_TERMINATION_TIMEOUT", "5", "graceful_termination_timeout", 5),
 ]
 ENVIRONMENT_ONLY = [
@@ -69,6 +72,10 @@ ENVIRONMENT_ONLY = [
     ("HF_MODEL_REVISION", "main", "revision", "main"),
     ("HF_MODEL_TRUST_REMOTE_CODE", "1", "trust_remote_code", True),
     ("AIP_HTTP_PORT", "8080", "port", 8080),
+    ("AIP_PREDICT_ROUTE", "/v1/models/x:predict", "aip_predict_route", "/v1/models/x:predict"),
+    ("AIP_HEALTH_ROUTE", "/alive", "aip_health_route", "/alive"),
+    ("MAX_N", "3", "max_n", 3),
+    ("PARLEY_MAX_N", "3", "max_n", 3),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
@@ -83,11 +90,7 @@ LATER = [
     ("--rope-factor", "ROPE_FACTOR", "2.0", None),
     ("--otlp-endpoint", "OTLP_ENDPOINT", "http://localhost:4317", None),
     ("--otlp-service-name", "OTLP_SERVICE_NAME", "mine", "text-generation-inference.router"),
-    ("--watermark-gamma", "WATERMARK_GAMMA", "0.25", "0.5"),
-    ("--watermark-delta", "WATERMARK_DELTA", "1.0", "2.0"),
     ("--cuda-memory-fraction", "CUDA_MEMORY_FRACTION", "0.5", "1.0"),
-    (None, "AIP_PREDICT_ROUTE", "/predict", None),
-    (None, "AIP_HEALTH_ROUTE", "/alive", "/health"),
 ]
 
 
@@ -214,6 +217,17 @@ def test_repeated_origins_add_up() -> None:
         (("--validation-workers", "0"), {}, r"--validation-workers must be at least 1; it is '0'"),
         (("--num-shard", "0"), {}, r"--num-shard must be at least 1; it is '0'"),
         ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),
+        (
+            ("--watermark-gamma", "1"),
+            {},
+            r"--watermark-gamma must be greater than 0 and less than 1; it is '1'",
+        ),
+        (
+            (),
+            {"AIP_PREDICT_ROUTE": "predict"},
+            r"AIP_PREDICT_ROUTE must be a path such as /predict; it is .*",
+        ),
+        ((), {"AIP_HEALTH_ROUTE": "/{x}"}, r"AIP_HEALTH_ROUTE must be a path such as /predict; it is '/{x}'"),
         (("--dtype", "int4"), {}, r"--dtype must be one of auto, float32, float16, bfloat16; it is 'int4'"),
         ((), {"LOG_LEVEL": "loud"}, r"LOG_LEVEL must be .*; it is 'loud'"),
         (("--port", "1", "--port", "2"), {}, r"--port is given twice: leave one of them out"),
@@ -275,7 +289,6 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         max_batch_total_tokens=5,
         max_batch_size=6,
         validation_workers=7,
-        enable_prefill_logprobs=True,
         merge_linears=False,
         compute_threads=8,
     )

@@ -19,6 +19,15 @@ IMAGE = {
     "required": ["url"],
 }
 
+NUMBERS = {"type": "array", "items": {"type": "integer"}}
+STRINGS_OR_NUMBERS = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "string"}},
+        NUMBERS,
+        {"type": "array", "items": NUMBERS},
+    ]
+}
+
 
 @pytest.mark.parametrize(
     ("schema", "value", "reason"),
@@ -52,6 +61,12 @@ IMAGE = {
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, 1, "body: has more than one of the forms"),
         ({"not": {"type": "null"}}, None, "body: null is excluded"),
         ({"anyOf": [{"anyOf": [{"type": "null"}, TEXT]}]}, {"text": 1}, "text: expected a string, got 1"),
+        ({"anyOf": [IMAGE, TEXT]}, {"a": 1}, "body: missing field `url` or `text`, got an object with `a`"),
+        ({"anyOf": [IMAGE, TEXT]}, {"type": "text"}, "body: missing field `text`, got an object with `type`"),
+        (STRINGS_OR_NUMBERS, ["a", 1], "[1]: expected a string, got 1"),
+        (STRINGS_OR_NUMBERS, [1, 2, "a"], '[2]: expected an integer, got "a"'),
+        (STRINGS_OR_NUMBERS, [[1, "a"], [2]], '[0][1]: expected an integer, got "a"'),
+        (STRINGS_OR_NUMBERS, [[1], 2], "[1]: expected an array, got 2"),
     ],
 )
 def test_the_reason(schema: dict[str, Any], value: Any, reason: str) -> None:

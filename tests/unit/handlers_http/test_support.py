@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jsonschema import Draft4Validator
 
 from handlers.http.errors import Refused
 from handlers.http.support import SupportRules, header_value
+from openapi.schema import to_draft4
 
 COMPONENTS: dict[str, Any] = {
     "schemas": {
@@ -24,9 +26,9 @@ COMPONENTS: dict[str, Any] = {
 
 
 def rules(schema: dict[str, Any]) -> SupportRules:
-    """Compile rules; alternatives fit if their required members are there."""
+    """Compile rules."""
     return SupportRules(
-        schema, COMPONENTS, lambda part: lambda body: set(part.get("required", ())) <= body.keys()
+        schema, COMPONENTS, lambda part: Draft4Validator(to_draft4(part, COMPONENTS)).is_valid
     )
 
 
@@ -36,6 +38,17 @@ def properties(**members: Any) -> dict[str, Any]:
 
 
 NODE = {"$ref": "#/components/schemas/Node"}
+ONE_OR_OTHER = properties(
+    of={
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {**properties(a={"type": "string"}), "required": ["a"]},
+                {**properties(b={"type": "string"}), "required": ["b"]},
+            ]
+        },
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,9 @@ NODE = {"$ref": "#/components/schemas/Node"}
             {"b": 1, "c": 1},
             ("c",),
         ),
+        (properties(a={"x-support": "descriptive"}), {"a": {"b": 1}}, ()),
+        (ONE_OR_OTHER, {"of": [{"a": 1, "b": "x"}]}, ("of[].a",)),
+        (ONE_OR_OTHER, {"of": [{"a": "x", "b": 1}]}, ("of[].b",)),
     ],
 )  # fmt: skip
 def test_members_without_effect_are_found(
@@ -142,6 +158,42 @@ def test_a_neutral_value_excludes_nothing(body: Any) -> None:
 def test_null_is_not_excluded() -> None:
     schema = properties(a={"x-excludes": NO_BOTH}, b={})
     assert rules(schema).check({"a": 1, "b": None}) == ()
+
+
+WITHOUT = {
+    "x-support": "honoured",
+    "x-without-effect": ["form", "deep"],
+    "type": "array",
+    "items": {
+        "anyOf": [
+            properties(form={"x-default": "plain"}, deep=properties(er={}), other={}),
+            {"type": "object", "nullable": True, "enum": [None]},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "ignored"),
+    [
+        ({"form": "wide"}, ("a[].form",)),
+        ({"form": "plain"}, ()),
+        ({"form": None}, ()),
+        ({"deep": {"er": 1, "x": 2}}, ("a[].deep",)),
+        ({"other": 1}, ()),
+    ],
+)
+def test_a_member_without_effect_at_one_place_is_reported_there(member: Any, ignored: Any) -> None:
+    assert rules(properties(a=WITHOUT)).check({"a": [member, None]}) == ignored
+
+
+def test_what_has_no_effect_at_one_place_has_it_elsewhere() -> None:
+    node = {"type": "array", "items": NODE, "x-without-effect": ["children"]}
+    body = [{"children": [{"x": 1}]}]
+    assert rules(properties(a=node, b=NODE)).check({"a": body, "b": body[0]}) == (
+        "a[].children",
+        "b.children[].x",
+    )
 
 
 def test_an_unknown_mark_is_an_error_at_the_start() -> None:

@@ -1,44 +1,80 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
 
 from handlers.wire import completions as wire
+from handlers.wire.completions import Prompt
 from handlers.wire.limits import Limits
-from handlers.wire.openai import Stamp
 from inference.errors import InvalidInput
 from inference.types import FinishReason, LogprobsMode
 
-LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
-STAMP = Stamp(id="cmpl-1", created=1763600000, model="org/m", fingerprint="1-native")
-Fits = Callable[[str, Any], bool]
+LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4)
+
+
+def ask(prompt: Any, **members: Any) -> wire.Asked:
+    return wire.to_asked({"prompt": prompt} | members, LIMITS)
 
 
 def understand(prompt: Any, **members: Any) -> wire.Completion:
     seeds = count(100)
-    return wire.to_completion({"prompt": prompt} | members, LIMITS, id="r", draw=lambda: next(seeds))
-
-
-def test_a_prompt_is_a_text_or_several() -> None:
-    assert wire.prompts({"prompt": "a"}) == ("a",)
-    assert wire.prompts({"prompt": ["a", "b"]}) == ("a", "b")
+    asked = ask(prompt, **members)
+    prompts = [
+        Prompt(given) if isinstance(given, str) else Prompt(f"{given}", given) for given in asked.prompts
+    ]
+    body = {"prompt": prompt} | members
+    return wire.to_completion(body, asked, prompts, LIMITS, id="r", draw=lambda: next(seeds))
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"),
+    ("prompt", "expected"),
     [
-        ([], "Empty array detected. Do not use an empty array for the prompt."),
-        ([1, 2], "`prompt` is given as token ids, which is not supported yet: send it as text"),
-        ([[1], [2]], "`prompt` is given as token ids, which is not supported yet: send it as text"),
+        ("a", ("a",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
     ],
 )
-def test_other_prompts_are_refused(prompt: Any, message: str) -> None:
+def test_a_prompt_is_texts_or_token_ids_one_or_several(prompt: Any, expected: Any) -> None:
+    assert ask(prompt).prompts == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "members", "message"),
+    [
+        ([], {}, "Empty array detected. Do not use an empty array for the prompt."),
+        ([[1], []], {}, "`inputs` cannot be empty"),
+        ("a", {"n": 0}, "`n` must be > 0 and <= 4. Given: 0"),
+        ("a", {"n": 5}, "`n` must be > 0 and <= 4. Given: 5"),
+        ("a", {"best_of": 0}, "`best_of` must be > 0 and <= 4. Given: 0"),
+        ("a", {"best_of": 5}, "`best_of` must be > 0 and <= 4. Given: 5"),
+        ("a", {"best_of": 1, "n": 2}, "`best_of` must be >= `n`. Given: 1 and 2"),
+        ("a", {"best_of": 2, "stream": True}, "`best_of` > `n` is not supported when streaming tokens"),
+        (
+            "a",
+            {"echo": True, "logprobs": 0, "stream": True},
+            "`echo` with `logprobs` is not supported when streaming tokens",
+        ),
+    ],
+)
+def test_what_can_not_be_answered_is_refused(prompt: Any, members: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        wire.prompts({"prompt": prompt})
+        ask(prompt, **members)
     assert str(refusal.value) == message
+
+
+def test_each_candidate_of_each_prompt_takes_a_place() -> None:
+    assert [
+        ask(["a", "b"]).sequences,
+        ask("a", n=3).sequences,
+        ask(["a", "b"], n=2, best_of=4).sequences,
+    ] == [
+        2,
+        3,
+        8,
+    ]
 
 
 def test_each_prompt_is_a_request_of_its_own() -> None:
@@ -47,11 +83,48 @@ def test_each_prompt_is_a_request_of_its_own() -> None:
     assert first.id != second.id
     assert (first.sampling.seed, second.sampling.seed) == (100, 101)
     assert (first.max_new_tokens, first.stop, first.add_special_tokens) == (3, ("x",), True)
-    assert first.logprobs is LogprobsMode.RAW
+    assert (first.logprobs, first.prompt_ids) == (LogprobsMode.RAW, None)
+
+
+def test_the_answers_to_a_prompt_go_on_from_its_seed() -> None:
+    requests = understand(["a", "b"], n=2, seed=2**64 - 1).requests
+    assert [request.prompt for request in requests] == ["a", "a", "b", "b"]
+    assert [request.sampling.seed for request in requests] == [2**64 - 1, 0, 2**64 - 1, 0]
+    assert len({request.id for request in requests}) == 4
+
+
+def test_token_ids_are_passed_on_beside_their_text() -> None:
+    (request,) = understand([5, 6]).requests
+    assert (request.prompt, request.prompt_ids) == ("(5, 6)", (5, 6))
+
+
+def test_every_member_reaches_the_engine() -> None:
+    (request,) = understand(
+        "a",
+        min_tokens=2,
+        max_tokens=3,
+        ignore_eos=True,
+        min_p=0.5,
+        logit_bias={"7": 1},
+        logprobs=2,
+        echo=True,
+    ).requests
+    assert (request.min_new_tokens, request.ignore_eos, request.sampling.min_p) == (2, True, 0.5)
+    assert (request.sampling.logit_bias, request.top_n_tokens, request.prompt_logprobs) == (
+        ((7, 1.0),),
+        2,
+        True,
+    )
 
 
 def test_without_max_tokens_the_rest_of_the_context_is_used() -> None:
     assert understand("a").requests[0].max_new_tokens is None
+
+
+def test_a_prompt_is_scored_by_the_one_token_that_is_not_told() -> None:
+    scored = understand("a", max_tokens=0, echo=True, logprobs=0)
+    assert (scored.scored, scored.requests[0].max_new_tokens) == (True, 1)
+    assert not understand("a", max_tokens=1, echo=True).scored
 
 
 @pytest.mark.parametrize(
@@ -60,6 +133,8 @@ def test_without_max_tokens_the_rest_of_the_context_is_used() -> None:
         ({"max_tokens": 0}, "`max_new_tokens` must be strictly positive"),
         ({"repetition_penalty": 0}, "`repetition_penalty` must be strictly positive"),
         ({"frequency_penalty": 3}, "`frequency_penalty` must be >= -2.0 and <= 2.0"),
+        ({"logprobs": 6}, "`logprobs` must be >= 0 and <= 5. Given: 6"),
+        ({"min_p": 2}, "`min_p` must be >= 0.0 and <= 1.0"),
     ],
 )
 def test_a_value_out_of_range_is_refused(members: dict[str, Any], message: str) -> None:
@@ -68,43 +143,25 @@ def test_a_value_out_of_range_is_refused(members: dict[str, Any], message: str) 
     assert str(refusal.value) == message
 
 
-def test_the_answer_has_one_choice_for_each_prompt_and_the_sum_of_the_usage(sample: Any, fits: Fits) -> None:
-    stopped = sample.output([sample.token(1, "a.", -1.0)], text_before_stop="a", reason=FinishReason.STOP)
-    cut = sample.output([sample.token(2, "b", -1.0), sample.token(3, "c", -1.0)])
-    body = wire.to_body(STAMP, [stopped, cut])
-    assert body == {
-        "object": "text_completion",
-        "id": "cmpl-1",
-        "created": 1763600000,
-        "choices": [
-            {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop"},
-            {"index": 1, "text": "bc", "logprobs": None, "finish_reason": "length"},
-        ],
-        "model": "org/m",
-        "system_fingerprint": "1-native",
-        "usage": {
-            "prompt_tokens": 4,
-            "completion_tokens": 3,
-            "total_tokens": 7,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
-    assert fits("CompletionFinal", body)
+def test_the_likeliest_of_each_prompt_are_answered_with_best_first(sample: Any) -> None:
+    outputs = [
+        sample.output([sample.token(1, text, logprob), sample.token(1, text, logprob)])
+        for text, logprob in (("a", -3.0), ("b", -1.0), ("c", -2.0), ("d", -1.0), ("e", -2.0), ("f", -3.0))
+    ]
+    completion = understand(["x", "y"], n=2, best_of=3)
+    texts = [output[-1].finish.text for output in wire.best(completion, outputs)]
+    assert texts == ["bb", "cc", "dd", "ee"]
+    every = understand(["x", "y"], n=3)
+    assert wire.best(every, outputs) == tuple(outputs)
 
 
-def test_only_the_last_chunk_of_a_prompt_has_a_reason_and_its_usage(sample: Any, fits: Fits) -> None:
-    tokens = [sample.token(1, "a", -1.0), sample.token(2, "</s>", -1.0, special=True)]
-    output = sample.output(tokens, reason=FinishReason.EOS)
-    first, last = (wire.to_chunk(STAMP, 1, event) for event in output)
-    assert first["choices"] == [{"index": 1, "text": "a", "logprobs": None, "finish_reason": ""}]
-    assert "usage" not in first
-    assert last["choices"] == [{"index": 1, "text": "", "logprobs": None, "finish_reason": "stop"}]
-    assert last["usage"]["total_tokens"] == 4
-    assert fits("Chunk", first)
-    assert fits("Chunk", last)
+def test_a_prompt_counts_once_and_every_candidate_was_generated(sample: Any) -> None:
+    finishes = [sample.finish("a", generated=made) for made in (1, 2, 3, 4)]
+    counts = wire.usage_of(understand(["x", "y"], n=1, best_of=2), finishes)
+    assert (counts["prompt_tokens"], counts["completion_tokens"], counts["total_tokens"]) == (4, 10, 14)
 
 
-def test_the_usage_chunk_has_no_choices_and_the_sum(sample: Any, fits: Fits) -> None:
-    chunk = wire.to_usage_chunk(STAMP, [sample.finish("a", generated=1), sample.finish("b", generated=2)])
-    assert (chunk["choices"], chunk["usage"]["total_tokens"]) == ([], 7)
-    assert fits("Chunk", chunk)
+def test_a_scored_prompt_generated_nothing(sample: Any) -> None:
+    finish = sample.finish("a", generated=1, reason=FinishReason.EOS)
+    counts = wire.usage_of(understand("x", max_tokens=0, echo=True), [finish])
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (2, 0)

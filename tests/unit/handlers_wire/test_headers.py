@@ -24,10 +24,11 @@ def test_an_answer_tells_what_it_took(sample: Any) -> None:
     assert abs(float(headers["x-compute-time"]) - 1.0505) < 1e-6
 
 
-def test_an_answer_to_several_prompts_tells_the_sums_and_no_compute_time(sample: Any) -> None:
+def test_an_answer_to_several_prompts_tells_sums_and_its_usage_and_no_compute_time(sample: Any) -> None:
     slow = Timings(submitted=0.0, queued=0.5, started=1.5, finished=3.5)
     finishes = [sample.finish("a", generated=2, timings=slow), sample.finish("b", generated=4, timings=slow)]
-    assert batch_headers("cpu", ["abc", "de"], finishes, -1.0) == {
+    counts = {"prompt_tokens": 3, "completion_tokens": 5}
+    assert batch_headers("cpu", ["abc", "de"], finishes, -1.0, counts=counts) == {
         "x-compute-type": "cpu",
         "x-compute-characters": "5",
         "x-total-time": "9000",
@@ -35,8 +36,8 @@ def test_an_answer_to_several_prompts_tells_the_sums_and_no_compute_time(sample:
         "x-queue-time": "2000",
         "x-inference-time": "4000",
         "x-time-per-token": "1500",
-        "x-prompt-tokens": "4",
-        "x-generated-tokens": "6",
+        "x-prompt-tokens": "3",
+        "x-generated-tokens": "5",
     }
 
 

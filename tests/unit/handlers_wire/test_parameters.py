@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.wire.limits import Limits
-from handlers.wire.parameters import Parameters, check, sampling, several, shortest, single
+from handlers.wire.parameters import (
+    Parameters,
+    check,
+    sampling,
+    samplings,
+    several,
+    shortest,
+    single,
+)
 from inference.errors import InvalidInput
+from inference.types import Watermark
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
 
@@ -28,6 +37,13 @@ REFUSED = [  # in TGI's order: what is given, what is said
     ({"stop": ("a", "b", "c", "d", "e")}, "`stop` supports up to 4 stop sequences. Given: 5"),
     ({"best_of": 2, "seed": 1, "do_sample": True}, "`seed` must not be set when `best_of` > 1"),
     ({"top_n_tokens": 6}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6"),
+    ({"min_p": -0.1}, "`min_p` must be >= 0.0 and <= 1.0"),
+    ({"min_p": 1.1}, "`min_p` must be >= 0.0 and <= 1.0"),
+    (
+        {"min_new_tokens": 3, "max_new_tokens": 2},
+        "`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). Given: 3 and 2",
+    ),
+    ({"logit_bias": {"5": 101}}, "`logit_bias` of token 5 must be >= -100 and <= 100. Given: 101"),
 ]
 
 
@@ -52,6 +68,9 @@ def test_of_several_faults_the_first_in_tgis_order_is_reported() -> None:
         stop=("x",) * 5,
         seed=0,
         top_n_tokens=9,
+        min_p=2.0,
+        min_new_tokens=1,
+        logit_bias=[-200],
     )
     repairs: list[dict[str, Any]] = [
         {"temperature": None},
@@ -65,6 +84,8 @@ def test_of_several_faults_the_first_in_tgis_order_is_reported() -> None:
         {"stop": ()},
         {"seed": None},
         {"top_n_tokens": None},
+        {"min_p": None},
+        {"logit_bias": None},
     ]
     seen = []
     for repair in repairs:
@@ -76,7 +97,9 @@ def test_of_several_faults_the_first_in_tgis_order_is_reported() -> None:
     assert seen == [next(iter(repair)) for repair in repairs]
 
 
-@pytest.mark.parametrize("mention", [{"temperature": 1.0}, {"top_k": 3}, {"top_p": 1.0}, {"typical_p": 0.5}])
+@pytest.mark.parametrize(
+    "mention", [{"temperature": 1.0}, {"top_k": 3}, {"top_p": 1.0}, {"typical_p": 0.5}, {"min_p": 0.0}]
+)
 def test_best_of_takes_any_mention_of_sampling_for_sampling(mention: dict[str, Any]) -> None:
     check(Parameters(best_of=2, **mention), LIMITS)
 
@@ -87,6 +110,8 @@ def test_best_of_takes_any_mention_of_sampling_for_sampling(mention: dict[str, A
         {"frequency_penalty": -2.0, "presence_penalty": -2.0, "top_k": 1, "max_new_tokens": 1},
         {"frequency_penalty": 2.0, "presence_penalty": 2.0, "top_p": 1.0, "typical_p": 1.0, "seed": 0},
         {"stop": ("a", "b", "c", "d"), "top_n_tokens": 5, "max_new_tokens": 2**32 - 1},
+        {"min_p": 0.0, "min_new_tokens": 5, "max_new_tokens": 5, "logit_bias": [-100, 100]},
+        {"min_p": 1.0, "min_new_tokens": 2**32 - 1},
     ],
 )
 def test_values_at_their_bounds_are_accepted(bounds: dict[str, Any]) -> None:
@@ -105,6 +130,8 @@ def test_values_at_their_bounds_are_accepted(bounds: dict[str, Any]) -> None:
         (Parameters(top_p=0.9), True),
         (Parameters(typical_p=1.0), False),
         (Parameters(typical_p=0.9), True),
+        (Parameters(min_p=0.0), False),
+        (Parameters(min_p=0.1), True),
         (Parameters(repetition_penalty=1.2, frequency_penalty=1.0, seed=7), False),
         (Parameters(do_sample=True, top_p=0.9, greedy=True), False),
     ],
@@ -119,6 +146,21 @@ def test_a_seed_is_drawn_only_where_one_is_needed_and_missing() -> None:
     assert sampling(Parameters(), lambda: 5).seed == 0
 
 
+def test_texts_side_by_side_differ_in_their_seeds() -> None:
+    drawn = iter(range(100, 200))
+    made = samplings(Parameters(do_sample=True), lambda: next(drawn), 3)
+    assert [each.seed for each in made] == [100, 101, 102]
+    made = samplings(Parameters(do_sample=True, seed=2**64 - 2), lambda: next(drawn), 3)
+    assert [each.seed for each in made] == [2**64 - 2, 2**64 - 1, 0]
+    made = samplings(Parameters(seed=7, top_k=2), lambda: next(drawn), 2)
+    assert [(each.seed, each.top_k) for each in made] == [(7, 2), (8, 2)]
+
+
+def test_the_likeliest_text_is_the_same_side_by_side() -> None:
+    first, second = samplings(Parameters(seed=7), lambda: 1, 2)
+    assert (first, first.sample) == (second, False)
+
+
 def test_every_parameter_of_sampling_is_passed_on() -> None:
     made = sampling(
         Parameters(
@@ -126,6 +168,9 @@ def test_every_parameter_of_sampling_is_passed_on() -> None:
             top_k=3,
             top_p=0.25,
             typical_p=0.75,
+            min_p=0.125,
+            logit_bias={"7": -1.5, "3": 2},
+            watermark=Watermark(gamma=0.25, delta=1.0),
             repetition_penalty=1.5,
             frequency_penalty=0.5,
             presence_penalty=-0.5,
@@ -134,6 +179,8 @@ def test_every_parameter_of_sampling_is_passed_on() -> None:
         lambda: 0,
     )
     assert (made.temperature, made.top_k, made.top_p, made.typical_p) == (0.5, 3, 0.25, 0.75)
+    assert (made.min_p, made.logit_bias) == (0.125, ((3, 2.0), (7, -1.5)))
+    assert made.watermark == Watermark(gamma=0.25, delta=1.0)
     assert (made.repetition_penalty, made.frequency_penalty, made.presence_penalty, made.seed) == (
         1.5,
         0.5,

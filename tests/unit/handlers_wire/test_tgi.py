@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -10,9 +11,15 @@ from handlers.wire import tgi
 from handlers.wire.limits import Limits
 from handlers.wire.tgi import Generate
 from inference.errors import InvalidInput
-from inference.types import FinishReason, LogprobsMode
+from inference.types import FinishReason, GrammarKind, LogprobsMode, Watermark
 
-LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
+LIMITS = Limits(
+    max_best_of=2,
+    max_stop_sequences=4,
+    max_top_n_tokens=5,
+    prefill_logprobs=True,
+    watermark=Watermark(gamma=0.25, delta=1.5),
+)
 Fits = Callable[[str, Any], bool]
 
 
@@ -77,17 +84,59 @@ def test_every_parameter_reaches_the_engine() -> None:
         "seed": 5,
         "decoder_input_details": True,
         "do_sample": True,
+        "min_new_tokens": 4,
+        "ignore_eos": True,
+        "min_p": 0.5,
+        "watermark": True,
+        "logit_bias": [0, 2],
+        "grammar": {"type": "regex", "value": "a+"},
     }
     request = understand(given).requests[0]
     assert (request.id, request.prompt, request.add_special_tokens) == ("r", "Hi", True)
     assert (request.max_new_tokens, request.stop, request.truncate) == (7, ("a", "b"), 3)
     assert (request.top_n_tokens, request.sampling.seed, request.prompt_logprobs) == (2, 5, True)
     assert request.logprobs is LogprobsMode.PROCESSED
+    assert (request.min_new_tokens, request.ignore_eos) == (4, True)
+    assert (request.sampling.min_p, request.sampling.logit_bias) == (0.5, ((1, 2.0),))
+    assert request.sampling.watermark == Watermark(gamma=0.25, delta=1.5)
+    assert request.grammar is not None
+    assert (request.grammar.kind, request.grammar.member) == (GrammarKind.REGEX, "parameters.grammar.value")
+
+
+def test_the_prompts_logprobs_are_for_servers_that_were_started_for_them() -> None:
+    limits = replace(LIMITS, prefill_logprobs=False)
+    body = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
+    wanted = tgi.to_generate(body, limits, id="r", draw=lambda: 1)
+    assert (wanted.details, wanted.requests[0].prompt_logprobs) == (True, False)
+
+
+def test_a_route_can_sample_unless_told_otherwise() -> None:
+    def samples(parameters: dict[str, Any] | None) -> bool:
+        body = {"inputs": "Hi", "parameters": parameters}
+        return (
+            tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, do_sample=True).requests[0].sampling.sample
+        )
+
+    assert [samples(None), samples({}), samples({"do_sample": False})] == [True, True, False]
+
+
+def test_all_candidates_follow_the_grammar() -> None:
+    wanted = understand({"best_of": 2, "do_sample": True, "grammar": {"type": "regex", "value": "a"}})
+    assert [request.grammar is not None for request in wanted.requests] == [True, True]
+
+
+def test_the_grammar_is_looked_at_last() -> None:
+    bad = {"type": "json", "value": 3}
+    with pytest.raises(InvalidInput, match="`top_k`"):
+        understand({"grammar": bad, "top_k": 0})
+    with pytest.raises(InvalidInput, match=r"^grammar is not supported: `parameters.grammar.value`"):
+        understand({"grammar": bad})
 
 
 def test_nulls_mean_absent() -> None:
     names = ["best_of", "temperature", "repetition_penalty", "frequency_penalty", "top_k", "top_p"]
     names += ["typical_p", "max_new_tokens", "return_full_text", "truncate", "seed", "top_n_tokens"]
+    names += ["min_p", "min_new_tokens", "ignore_eos", "logit_bias", "grammar"]
     assert understand({}) == understand(dict.fromkeys(names))
 
 

@@ -90,7 +90,12 @@ def load_text() -> TextPipeline:
     return TextPipeline(TOKENIZER, ChatTemplate({"default": CHATML}, {}), workers=1)
 
 
-def with_puppet(test: Callable[[EngineClient, Puppet], Awaitable[None]], **config: Any) -> None:
+def with_puppet(
+    test: Callable[[EngineClient, Puppet], Awaitable[None]],
+    *,
+    load_text: Callable[[], TextPipeline] = load_text,
+    **config: Any,
+) -> None:
     """Run a test with a started client of a Puppet."""
 
     async def run() -> None:

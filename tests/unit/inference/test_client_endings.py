@@ -9,9 +9,11 @@ from inference.config import EngineConfig
 from inference.errors import (
     GenerationFailed,
     IncompleteGeneration,
+    InvalidInput,
     NotReady,
 )
 from inference.fake import FakeCore, FakeModel
+from inference.tools.types import Tool, ToolUse
 from inference.types import (
     CoreOutput,
     EngineState,
@@ -182,6 +184,36 @@ def test_chats_and_tokens_come_through() -> None:
         prompt = await client.render_chat([{"role": "user", "content": "Hi"}])
         tokens = await client.tokenize(prompt, add_special_tokens=False)
         assert "".join(token.text for token in tokens) == prompt
+        assert await client.decode([token.id for token in tokens]) == prompt
+
+    with_fake(check, step_seconds=0.001)
+
+
+def test_what_the_template_can_do_is_told() -> None:
+    tool = Tool(name="weather", description="Tell the weather")
+    use = ToolUse(tools=(tool,), required=False, parallel=True, shown=(tool,))
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}]
+
+    async def check(client: EngineClient) -> None:
+        open_end, closed = [await client.render_chat(chat, continue_final=each) for each in (None, False)]
+        assert open_end.endswith("Well,")
+        assert closed.startswith(open_end)
+        assert closed != open_end
+        with pytest.raises(InvalidInput, match="continue_final_message"):
+            await client.render_chat(chat[:1], continue_final=True)
+        shown = await client.render_chat(chat[:1], tools=use, tool_prompt="Use them well")
+        assert "weather" in shown
+        assert "Use them well" in shown
+        assert "messages" in client.template_names
+        assert client.tool_format.name == "hermes"  # the embedded model's
+
+    with_fake(check, step_seconds=0.001)
+
+
+def test_ids_that_are_no_tokens_have_no_text() -> None:
+    async def check(client: EngineClient) -> None:
+        with pytest.raises(InvalidInput, match="`inputs` holds token 99999999, but the vocabulary has"):
+            await client.decode([5, 99999999])
 
     with_fake(check, step_seconds=0.001)
 

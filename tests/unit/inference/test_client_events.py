@@ -13,6 +13,7 @@ from inference.types import (
     Frame,
     Request,
     Sampling,
+    Token,
 )
 from tests.unit.inference.puppet import (
     EOS,
@@ -128,20 +129,102 @@ def test_a_frame_crosses_to_the_event_loop_once(monkeypatch: pytest.MonkeyPatch)
     with_puppet(check)
 
 
-def test_prompt_log_probabilities_are_computed_only_where_the_engine_allows_them() -> None:
+def test_prompt_tokens_have_their_log_probabilities_and_the_likeliest_in_their_place() -> None:
     async def check(client: EngineClient, core: Puppet) -> None:
-        generation = await client.submit(Request(id="a", prompt="Hi", prompt_logprobs=True))
-        allowed = client.config.enable_prefill_logprobs
-        assert core.requests[0].prompt_logprobs is allowed
-        logprobs = (None, -1.5) if allowed else None
-        core.sink(Frame((CoreOutput("a", EOS, -0.5, finish=FinishReason.EOS, prompt_logprobs=logprobs),)))
+        generation = await client.submit(Request(id="a", prompt="Hi", prompt_logprobs=True, top_n_tokens=2))
+        (at,) = TOKENIZER.encode("@", add_special_tokens=False)
+        core.sink(
+            Frame(
+                (
+                    CoreOutput(
+                        "a",
+                        EOS,
+                        -0.5,
+                        finish=FinishReason.EOS,
+                        prompt_logprobs=(None, -1.5),
+                        prompt_top=((), ((at, -0.25), (EOS, -2.0))),
+                    ),
+                )
+            )
+        )
         *_, last = await generation.collect()
         assert last.finish is not None
-        prompt = [(token.text, token.logprob) for token in last.finish.prompt]
-        assert prompt == ([("H", None), ("i", -1.5)] if allowed else [])
+        first, second = last.finish.prompt
+        assert (first.text, first.logprob, first.top_tokens) == ("H", None, ())
+        assert (second.text, second.logprob) == ("i", -1.5)
+        assert second.top_tokens == (Token(at, "@", -0.25, False), Token(EOS, "<|im_end|>", -2.0, True))
 
-    with_puppet(check, enable_prefill_logprobs=False)
-    with_puppet(check, enable_prefill_logprobs=True)
+    with_puppet(check)
+
+
+def test_prompt_tokens_may_come_without_alternatives_and_need_not_come() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        for name, logprobs in (("a", (None, -1.5)), ("b", None)):
+            generation = await client.submit(
+                Request(id=name, prompt="Hi", prompt_logprobs=logprobs is not None)
+            )
+            core.sink(
+                Frame((CoreOutput(name, 40, -0.5, finish=FinishReason.LENGTH, prompt_logprobs=logprobs),))
+            )
+            (event,) = await generation.collect()
+            assert event.finish is not None
+            assert [(token.logprob, token.top_tokens) for token in event.finish.prompt] == [
+                (logprob, ()) for logprob in logprobs or ()
+            ]
+
+    with_puppet(check)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "text"), [(0, "a END"), (5, "a END"), (6, "a END b END"), (11, "a END b END")]
+)
+def test_a_stop_sequence_counts_from_the_least_number_of_tokens_on(minimum: int, text: str) -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        request = Request(id="a", prompt="Hi", stop=("END",), min_new_tokens=minimum, max_new_tokens=15)
+        generation = await client.submit(request)
+        core.say("a", "a END b END c")
+        events = await generation.collect()
+        finish = events[-1].finish
+        assert finish is not None
+        assert (finish.reason, finish.text) == (FinishReason.STOP, text)
+        assert finish.generated_tokens == len(text) >= minimum
+        assert "".join(event.delta for event in events) == finish.text_before_stop == text[:-3]
+        assert core.aborted == ["a"]
+
+    with_puppet(check)
+
+
+def test_an_ignored_eos_is_a_special_token_that_nobody_sees() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", ignore_eos=True, max_new_tokens=20))
+        core.say("a", "so<|im_end|>")
+        core.say("a", " on<|im_end|><|im_end|>")
+        euro = TOKENIZER.encode("€", add_special_tokens=False)
+        for token_id in (euro[0], EOS, *euro[1:]):
+            core.sink(Frame((CoreOutput("a", token_id, -0.5),)))
+        core.say("a", "<|im_end|>", FinishReason.LENGTH)
+        events = await generation.collect()
+        finish = events[-1].finish
+        assert finish is not None
+        assert "".join(event.delta for event in events) == finish.text == "so on€"
+        assert finish.reason is FinishReason.LENGTH
+        assert [event.token.special for event in events] == [event.token.id == EOS for event in events]
+        assert sum(event.token.special for event in events) == 5
+        assert finish.generated_tokens == len(events) == 13
+
+    with_puppet(check)
+
+
+def test_an_ignored_eos_whose_text_is_a_stop_sequence_stops() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        request = Request(id="a", prompt="Hi", ignore_eos=True, min_new_tokens=4, stop=("<|im_end|>",))
+        generation = await client.submit(request)
+        core.say("a", "a<|im_end|>b<|im_end|>c")
+        *_, last = await generation.collect()
+        assert last.finish is not None
+        assert (last.index, last.finish.reason, last.finish.text) == (4, FinishReason.STOP, "ab")
+
+    with_puppet(check)
 
 
 def test_alternatives_have_the_text_they_would_have_alone() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ from inference.types import (
     LogprobsMode,
     Request,
     Sampling,
+    Watermark,
 )
+from tests.unit.inference.paper_grammar import PaperGrammar, PaperMatcher
 
 MODEL = FakeModel(tokens=tuple(range(10, 60)), eos_token_id=2)
 REQUEST = CoreRequest(
@@ -146,6 +149,144 @@ def test_an_instant_answer_can_be_aborted_between_its_tokens() -> None:
     core.start(sink)
     core.submit(replace(REQUEST, max_new_tokens=200))
     assert [len(frame.outputs) for frame in frames] == [1]
+
+
+def only(*requests: CoreRequest, model: FakeModel = MODEL) -> list[CoreOutput]:
+    """Return the outputs of one request, which must not fail."""
+    (said,) = answers(*requests, model=model).values()
+    assert not any(isinstance(output, CoreFailure) for output in said)
+    return [output for output in said if isinstance(output, CoreOutput)]
+
+
+SAMPLED = replace(REQUEST, sampling=Sampling(sample=True, seed=7))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"typical_p": 0.5},
+        {"min_p": 0.5},
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 0.5},
+        {"presence_penalty": 0.5},
+        {"logit_bias": ((11, 1.0),)},
+        {"watermark": Watermark()},
+        {"watermark": Watermark(gamma=0.25)},
+        {"watermark": Watermark(delta=1.0)},
+        {"seed": 8},
+    ],
+    ids=str,
+)
+def test_every_parameter_of_sampling_changes_the_answer(change: dict[str, Any]) -> None:
+    changed = replace(SAMPLED, sampling=replace(SAMPLED.sampling, **change))
+    assert tokens(changed) != tokens(SAMPLED)
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.5, "seed": 8}, False),
+        ({"repetition_penalty": 1.5}, True),
+        ({"presence_penalty": 1.5}, True),
+        ({"logit_bias": ((11, 1.0),)}, True),
+        ({"watermark": Watermark()}, True),
+    ],
+    ids=str,
+)
+def test_the_best_token_depends_on_what_changes_their_order(change: dict[str, Any], differs: bool) -> None:
+    assert (tokens(replace(REQUEST, sampling=Sampling(**change))) != tokens(REQUEST)) is differs
+
+
+def test_exclusive_biases_leave_no_choice() -> None:
+    (always,) = tokens(replace(REQUEST, sampling=Sampling(logit_bias=((11, 100.0), (12, 100.0)))))
+    assert set(always) == {11, 12}
+    assert len(always) == REQUEST.max_new_tokens  # EOS is none of them
+    few = replace(MODEL, tokens=(10, 11, 12))
+    (never,) = tokens(replace(REQUEST, sampling=Sampling(logit_bias=((11, -100.0),))), model=few)
+    assert set(never) == {10, 12, MODEL.eos_token_id}
+    (ends,) = tokens(replace(REQUEST, sampling=Sampling(logit_bias=((MODEL.eos_token_id, 100.0),))))
+    assert ends == [MODEL.eos_token_id]
+
+
+def test_answers_are_at_least_as_long_as_asked_for() -> None:
+    (short,) = tokens(REQUEST)
+    (long,) = tokens(replace(REQUEST, min_new_tokens=60))
+    assert len(short) < 60
+    assert (len(long), long[-1]) == (61, MODEL.eos_token_id)
+    assert long[: len(short) - 1] == short[:-1]
+
+
+def test_ignored_eos_goes_on_to_the_length() -> None:
+    said = only(replace(REQUEST, ignore_eos=True))
+    assert [output.token_id for output in said].count(MODEL.eos_token_id) == 1
+    assert len(said) == REQUEST.max_new_tokens
+    assert said[-1].finish is FinishReason.LENGTH
+
+
+def test_prompt_has_top_tokens_where_both_are_asked_for() -> None:
+    said = only(replace(REQUEST, prompt_logprobs=True, top_n_tokens=3))
+    first, *rest = said[0].prompt_top
+    assert first == ()
+    assert [len(dict(top)) for top in rest] == [3, 3]
+    assert [output.prompt_top for output in said[1:]] == [()] * (len(said) - 1)
+    assert only(replace(REQUEST, prompt_logprobs=True))[0].prompt_top == ()
+
+
+RULE = PaperGrammar(lambda text: {4, 5, 6} if len(text) % 2 else {20, 21, MODEL.eos_token_id}, 2)
+
+
+def test_grammars_are_followed_and_differ_with_the_prompt() -> None:
+    texts = [tuple(tokens(replace(REQUEST, prompt_ids=(at,), grammar=RULE))[0]) for at in range(20)]
+    assert len(set(texts)) > 10
+    for text in texts:
+        assert text[-1] == MODEL.eos_token_id
+        assert set(text[:-1:2]) <= {20, 21}
+        assert set(text[1:-1:2]) <= {4, 5, 6}
+
+
+def test_script_is_followed_where_the_grammar_allows_it() -> None:
+    model = replace(MODEL, script=lambda request: [20, 6, 21, 30])
+    (said,) = tokens(replace(REQUEST, grammar=RULE), model=model)
+    assert said[:3] == [20, 6, 21]
+    assert said[3] in {4, 5, 6}
+
+
+def test_matcher_that_fails_fails_its_request_alone() -> None:
+    class NeverStarts(PaperGrammar):
+        def start(self) -> PaperMatcher:
+            raise RuntimeError("no way in")
+
+    late = PaperGrammar(lambda text: {20} if len(text) < 3 else {1 // 0})
+    said = answers(
+        replace(REQUEST, id="late", grammar=late),
+        replace(REQUEST, id="never", grammar=NeverStarts(late.rule)),
+        REQUEST,
+    )
+    *before, failure = said["late"]
+    assert len(before) == 3
+    assert isinstance(failure, CoreFailure)
+    assert "ZeroDivisionError" in failure.message
+    (never,) = said["never"]
+    assert isinstance(never, CoreFailure)
+    assert "no way in" in never.message
+    assert isinstance(said["a"][-1], CoreOutput)
+
+
+def test_long_texts_under_a_grammar_are_brought_to_an_end() -> None:
+    texts = ["", "word", '"', "]", "}", " ", "[", '"}', ","]
+    ends = FakeModel(tokens=(1,), eos_token_id=0, texts=texts, shortest=5, longest=5)
+
+    def rule(
+        text: tuple[int, ...],
+    ) -> set[int]:  # a string in a list in an object, each closed only from inside
+        closed = [token for token in text if token in (2, 3, 4)]
+        return {0} if closed == [2, 3, 4] else {1, 5, 6, 8, 2 + len(closed)}
+
+    (said,) = tokens(replace(REQUEST, grammar=PaperGrammar(rule, 0)), model=ends)
+    assert said == [1, 1, 1, 1, 1, 2, 3, 4, 0]
 
 
 def with_client(test: Callable[[EngineClient], object], client: EngineClient) -> None:

@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from inference.masks import Endings, Guide  # noqa: E402
 from inference.sampler import NOT_FINITE, TorchSampler  # noqa: E402
-from inference.state import Choice, Chosen, Chunk, Sequence  # noqa: E402
+from inference.state import Choice, Chosen, Chunk, Sequence, Work  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
+from tests.unit.inference.paper_grammar import PaperGrammar  # noqa: E402
 
 GREEDY = Sampling()
 PROCESSED = LogprobsMode.PROCESSED
 RAW = LogprobsMode.RAW
+EOS = 0
 
 
 def sequence(
@@ -25,23 +28,30 @@ def sequence(
     top: int = 0,
     prompt: tuple[int, ...] = (1, 2, 3),
     prompt_logprobs: bool = False,
+    min_tokens: int = 0,
+    guide: Guide | None = None,
 ) -> Sequence:
     return Sequence(
         CoreRequest(
             id="",
             prompt_ids=prompt,
             max_new_tokens=100,
+            min_new_tokens=min_tokens,
             sampling=sampling,
             logprobs=mode,
             top_n_tokens=top,
             prompt_logprobs=prompt_logprobs,
-        )
+        ),
+        guide,
     )
 
 
 def choose(logits: Tensor, *sequences: Sequence) -> list[Chosen]:
-    chunks = [Chunk(each, 0, each.length) for each in sequences]
-    return TorchSampler().choose(chunks, logits)
+    return sampler(logits).choose(Work(tuple(Chunk(each, 0, each.length) for each in sequences)), logits)
+
+
+def sampler(logits: Tensor) -> TorchSampler:
+    return TorchSampler(Endings(logits.shape[1], (EOS,)))
 
 
 def choice(logits: list[float], of: Sequence) -> Choice:
@@ -169,8 +179,8 @@ def test_prompt_logprobs_are_raw_and_cover_a_pieces_next_tokens() -> None:
     text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True)
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     expected = [logits[at].log_softmax(0)[token].item() for at, token in enumerate((0, 2, 1))]
-    (first,) = TorchSampler().choose([Chunk(text, 0, 2)], logits[:2])
-    (last,) = TorchSampler().choose([Chunk(text, 2, 4)], logits[2:])
+    (first,) = sampler(logits).choose(Work((Chunk(text, 0, 2),)), logits[:2])
+    (last,) = sampler(logits).choose(Work((Chunk(text, 2, 4),)), logits[2:])
     assert first.choice is None
     assert [*first.prompt_logprobs, *last.prompt_logprobs] == pytest.approx(expected)
     assert last.choice is not None
@@ -179,6 +189,101 @@ def test_prompt_logprobs_are_raw_and_cover_a_pieces_next_tokens() -> None:
 
 def test_piece_without_rows_gets_nothing() -> None:
     text, other = sequence(prompt=(1, 2, 3, 4)), sequence()
-    results = TorchSampler().choose([Chunk(text, 0, 2), Chunk(other, 0, 3)], torch.tensor([[0.0, 1.0]]))
+    logits = torch.tensor([[0.0, 1.0]])
+    results = sampler(logits).choose(Work((Chunk(text, 0, 2), Chunk(other, 0, 3))), logits)
     assert results[0] == Chosen()
     assert results[1].choice is not None
+
+
+def guide(*allowed: int) -> Guide:
+    """Return a guide that lets these tokens follow, its mask ready."""
+    guide = Guide(PaperGrammar(lambda text: allowed).start(), Endings(40, (EOS,)), Guide.compute)
+    guide.begin()
+    guide.ready = True
+    return guide
+
+
+def test_grammar_decides_what_can_be_chosen_and_processed_logprobs_are_of_what_it_leaves() -> None:
+    logits = [5.0, 1.0, 4.0, 3.0]
+    raw = choice(logits, sequence(mode=RAW, top=3, guide=guide(1, 3)))
+    processed = choice(logits, sequence(top=3, guide=guide(1, 3)))
+    assert raw.token_id == processed.token_id == 3
+    assert raw.logprob == pytest.approx(torch.tensor(logits).log_softmax(0)[3].item())
+    assert [token for token, _ in raw.top] == [0, 2, 3]
+    assert processed.logprob == pytest.approx(torch.tensor([1.0, 3.0]).log_softmax(0)[1].item())
+    assert [token for token, _ in processed.top] == [3, 1]
+
+
+def test_draws_follow_the_distribution_of_what_the_grammar_leaves() -> None:
+    weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    count = 3000
+    rows = [sequence(Sampling(sample=True, seed=seed), guide=guide(1, 3)) for seed in range(count)]
+    drawn = [
+        result.choice.token_id for result in choose(weights.log().expand(count, 4), *rows) if result.choice
+    ]
+    assert set(drawn) == {1, 3}
+    assert abs(drawn.count(1) / count - 0.75) < 4 * (0.75 * 0.25 / count) ** 0.5
+
+
+def test_columns_past_the_mask_are_not_allowed() -> None:
+    logits = [0.0] * 40 + [9.0] * 60  # a mask of two words, and embeddings that were padded
+    assert choice(logits, sequence(guide=guide(1, 2))).token_id == 1
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "allowed", "expected"),
+    [(0, None, EOS), (1, None, 2), (1, (EOS, 1), 1), (1, (EOS,), EOS), (0, (EOS, 1), EOS)],
+)
+def test_eos_is_hidden_below_the_least_number_of_tokens(
+    min_tokens: int, allowed: tuple[int, ...] | None, expected: int
+) -> None:
+    of = sequence(min_tokens=min_tokens, guide=None if allowed is None else guide(*allowed))
+    assert choice([9.0, 0.0, 1.0], of).token_id == expected
+    of.append(1)
+    assert choice([9.0, 0.0, 1.0], of).token_id == EOS
+
+
+def test_row_that_was_held_gives_what_it_would_have_given() -> None:
+    logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    hot = Sampling(sample=True, temperature=2.0, seed=5)
+    texts = [sequence(hot, guide=guide(*range(0, 40, 2)), top=2) for _ in range(3)]
+    chunks = tuple(Chunk(text, 0, text.length) for text in texts)
+    expected = sampler(logits).choose(Work(chunks), logits)
+    late = sampler(logits).choose(Work(chunks, late=frozenset(texts[:2])), logits.clone())
+    assert [result.choice for result in late] == [None, None, expected[2].choice]
+    other = Work((Chunk(texts[2], 0, 3),), resumed=(texts[1],))
+    beside = sampler(logits).choose(other, logits[2:])
+    assert [result.choice for result in beside] == [expected[2].choice, expected[1].choice]
+    (alone,) = sampler(logits).choose(Work(resumed=(texts[0],)), None)
+    assert alone.choice == expected[0].choice
+
+
+def test_row_is_held_beside_the_prompts_logprobs() -> None:
+    text = sequence(prompt=(1, 0, 2), prompt_logprobs=True, guide=guide(1))
+    logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    (result,) = sampler(logits).choose(Work((Chunk(text, 0, 3),), late=frozenset({text})), logits)
+    assert result.choice is None
+    assert len(result.prompt_logprobs) == 2
+    assert isinstance(text.held, Tensor)
+    assert text.held.tolist() == logits[2].tolist()
+
+
+def test_top_tokens_of_the_prompt_are_raw_and_cover_a_pieces_next_tokens() -> None:
+    text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True, top=2)
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    logits[1] = 0.0  # all as likely as each other
+    (first,) = sampler(logits).choose(Work((Chunk(text, 0, 2),)), logits[:2])
+    (last,) = sampler(logits).choose(Work((Chunk(text, 2, 4),)), logits[2:])
+    found = first.prompt_top + last.prompt_top
+    logprobs = logits.log_softmax(1)
+    assert [len(top) for top in found] == [2, 5, 2]
+    for at, top in enumerate(found):
+        values, tokens = logprobs[at].topk(len(top))
+        assert sorted(token for token, _ in top) == sorted(tokens.tolist())
+        assert [logprob for _, logprob in top] == pytest.approx(values.tolist())
+
+
+def test_prompt_without_top_tokens_asked_for_has_none() -> None:
+    text = sequence(prompt=(1, 0, 2, 1), prompt_logprobs=True)
+    (result,) = choose(torch.zeros(4, 5), text)
+    assert result.prompt_top == ()

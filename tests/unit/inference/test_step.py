@@ -3,16 +3,21 @@ from __future__ import annotations
 from collections.abc import Sequence as Several
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from inference.blocks import PAGE, BlockPool
 from inference.scheduler import Limits, Scheduler
-from inference.state import Choice, Chosen, Chunk
+from inference.state import Choice, Chosen, Chunk, Work
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
-from tests.unit.inference.paper_model import EOS, PaperRunner, PaperSampler, request, whole_text
+from tests.unit.inference.paper_grammar import ManualPool
+from tests.unit.inference.paper_model import (
+    EOS,
+    VOCABULARY,
+    PaperRunner,
+    PaperSampler,
+    request,
+    whole_text,
+)
 
 LIMITS = Limits(tokens=32, sequences=8, logit_rows=64)
 
@@ -29,17 +34,18 @@ class Broken(PaperRunner):
 class NotANumber(PaperSampler):
     """Finds the logits of the sequence named "13" broken."""
 
-    def choose(self, chunks: Several[Chunk], logits: list[int | None]) -> list[Chosen]:
-        results = super().choose(chunks, logits)
+    def choose(self, work: Work, logits: list[int | None] | None) -> list[Chosen]:
+        results = super().choose(work, logits)
         return [
-            Chosen(failure="broken") if chunk.sequence.id == "13" else result
-            for chunk, result in zip(chunks, results, strict=True)
+            Chosen(failure="broken") if sequence.id == "13" else result
+            for sequence, result in zip(work.sequences, results, strict=True)
         ]
 
 
 def make(runner: PaperRunner | None = None, sampler: PaperSampler | None = None) -> Stepper[list[int | None]]:
     scheduler = Scheduler(BlockPool(50), LIMITS)
-    return Stepper(scheduler, runner or PaperRunner(), sampler or PaperSampler(), (EOS,))
+    masks = ManualPool(VOCABULARY, (EOS,))
+    return Stepper(scheduler, runner or PaperRunner(), sampler or PaperSampler(), (EOS,), masks)
 
 
 def run(
@@ -103,11 +109,13 @@ def test_prompt_logprobs_come_once_with_the_first_token() -> None:
     given = [output.prompt_logprobs for output in outputs if isinstance(output, CoreOutput)]
     assert given[0] == (None, *(-float(position) for position in range(1, 100)))
     assert set(given[1:]) <= {None}
+    assert {output.prompt_top for output in outputs if isinstance(output, CoreOutput)} == {()}
 
 
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_come_once() -> None:
     limits = Limits(tokens=2, sequences=2, logit_rows=64)
-    stepper = Stepper(Scheduler(BlockPool(5), limits), PaperRunner(), PaperSampler(), ())
+    masks = ManualPool(VOCABULARY, ())
+    stepper = Stepper(Scheduler(BlockPool(5), limits), PaperRunner(), PaperSampler(), (), masks)
     stepper.add(request("1", PAGE - 1, 40))
     stepper.add(request("2", 40, 2, prompt_logprobs=True))
     given, preempted = [], 0
@@ -155,96 +163,10 @@ def test_aborted_request_says_nothing_more(when: str) -> None:
     assert stepper.idle
 
 
-class Lives(RuleBasedStateMachine):
-    """Requests come, run, are preempted and aborted in any order; none may be lost or disturbed."""
-
-    live: Bundle[str] = Bundle("live")
-
-    @initialize(blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans())
-    def begin(self, blocks: int, budget: int, chunked: bool) -> None:
-        self.pool = BlockPool(blocks)
-        self.budget = budget
-        self.chunked = chunked
-        limits = Limits(tokens=budget, sequences=4, logit_rows=10, chunked=chunked)
-        self.scheduler = Scheduler(self.pool, limits)
-        self.runner = PaperRunner()
-        self.stepper = Stepper(self.scheduler, self.runner, PaperSampler(), (EOS,))
-        self.requests: dict[str, CoreRequest] = {}
-        self.said: dict[str, list[CoreOutput]] = {}
-        self.aborted: set[str] = set()
-
-    @rule(target=live, length=st.integers(1, 40), new=st.integers(1, 40), logprobs=st.booleans())
-    def submit(self, length: int, new: int, logprobs: bool) -> str:
-        capacity = self.pool.size * PAGE
-        length = min(length, capacity - 1)
-        wanted = request(
-            str(len(self.requests)), length, min(new, capacity - length), prompt_logprobs=logprobs
-        )
-        self.requests[wanted.id] = wanted
-        self.said[wanted.id] = []
-        self.stepper.add(wanted)
-        return wanted.id
-
-    @rule(id=consumes(live))
-    def abort(self, id: str) -> None:
-        if not self.said[id] or self.said[id][-1].finish is None:
-            self.aborted.add(id)
-        self.stepper.abort(id)
-
-    @rule(times=st.integers(1, 30))
-    def step(self, times: int) -> None:
-        for _ in range(times):
-            if not self.stepper.idle:
-                self.hear(self.stepper.step())
-
-    def hear(self, frame: Frame) -> None:
-        for output in frame.outputs:
-            assert isinstance(output, CoreOutput)
-            assert output.id not in self.aborted
-            said = self.said[output.id]
-            assert not said or said[-1].finish is None
-            said.append(output)
-
-    @invariant()
-    def blocks_are_conserved(self) -> None:
-        held = [block for sequence in self.scheduler.running for block in sequence.blocks]
-        assert sorted(held) == sorted(self.pool.held)
-        assert self.pool.free + len(held) == self.pool.size
-        assert not any(sequence.blocks for sequence in self.scheduler.waiting)
-
-    @invariant()
-    def limits_are_kept(self) -> None:
-        assert len(self.scheduler.running) <= 4
-        if self.chunked:
-            assert all(sum(sizes) <= self.budget for sizes in self.runner.steps)
-            assert all(rows <= 10 + 4 for rows in self.runner.rows)
-        assert all(sizes for sizes in self.runner.steps)
-
-    def teardown(self) -> None:
-        while not self.stepper.idle:
-            self.hear(self.stepper.step())
-        assert self.pool.free == self.pool.size
-        for id, wanted in self.requests.items():
-            heard = [output.token_id for output in self.said[id]]
-            expected = whole_text(wanted)
-            if id in self.aborted:
-                assert heard == expected[: len(heard)]
-                continue
-            assert heard == expected
-            assert [output.finish is not None for output in self.said[id]].count(True) == 1
-            if wanted.prompt_logprobs:
-                logprobs = self.said[id][0].prompt_logprobs
-                assert logprobs == (None, *(-float(at) for at in range(1, len(wanted.prompt_ids))))
-
-
-TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-
-
 def test_choice_carries_the_samplers_numbers() -> None:
     class Sure(PaperSampler):
-        def choose(self, chunks: Several[Chunk], logits: list[int | None]) -> list[Chosen]:
-            return [Chosen(choice=Choice(3, -0.25, ((3, -0.25), (4, -2.0)))) for _ in chunks]
+        def choose(self, work: Work, logits: list[int | None] | None) -> list[Chosen]:
+            return [Chosen(choice=Choice(3, -0.25, ((3, -0.25), (4, -2.0)))) for _ in work.sequences]
 
     (output,) = run(make(sampler=Sure()), request("1", 4, 1))["1"]
     assert isinstance(output, CoreOutput)

@@ -10,14 +10,17 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 from transformers import (  # noqa: E402
     LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
 
-from inference.types import Sampling  # noqa: E402
+from inference.types import Sampling, Watermark  # noqa: E402
 from inference.warpers import History, warp  # noqa: E402
 
 NO_HISTORY = History(np.array([0]), 1)
@@ -52,6 +55,17 @@ TABLE = [
     ("typical-p then the likely", Sampling(typical_p=0.5), [2 / 3, 1 / 3, 0, 0]),
     ("top-k before top-p", Sampling(top_k=3, top_p=0.5), [1, 0, 0, 0]),
     ("temperature before top-p", Sampling(temperature=0.5, top_p=0.72), [1, 0, 0, 0]),
+    ("min-p 0.3 is a share of the best", Sampling(min_p=0.3), [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0]),
+    ("min-p 1 keeps the best", Sampling(min_p=1.0), [1, 0, 0, 0]),
+    ("temperature before min-p", Sampling(temperature=0.5, min_p=0.3), [1, 0, 0, 0]),
+    ("top-k before typical-p", Sampling(top_k=1, typical_p=0.2), [1, 0, 0, 0]),
+    ("min-p before typical-p", Sampling(min_p=0.9, typical_p=0.2), [1, 0, 0, 0]),
+    (
+        "bias moves a token",
+        Sampling(logit_bias=((3, log(5)),)),
+        [0.5 / 1.4, 0.25 / 1.4, 0.15 / 1.4, 0.5 / 1.4],
+    ),
+    ("bias before top-k", Sampling(logit_bias=((0, -100.0), (2, 100.0)), top_k=1), [0, 0, 1, 0]),
 ]
 
 
@@ -66,33 +80,6 @@ def test_ties_at_the_kth_score_stay() -> None:
     )
 
 
-def test_repetition_counts_each_token_of_prompt_and_text_once() -> None:
-    seen = history([0, 0, 2], [1, 1])
-    scores = warp(torch.tensor([[2.0, -2.0, 1.0, 4.0]]), [Sampling(repetition_penalty=2.0)], [seen])
-    assert scores[0].tolist() == [1.0, -4.0, 0.5, 4.0]
-
-
-def test_repetition_of_a_shorter_history_penalises_nothing_else() -> None:
-    scores = warp(
-        torch.ones(2, 4), [Sampling(repetition_penalty=2.0)] * 2, [history([1, 2, 3], [3]), history([3], [])]
-    )
-    assert scores.tolist() == [[1.0, 0.5, 0.5, 0.5], [1.0, 1.0, 1.0, 0.5]]
-
-
-@pytest.mark.parametrize("penalty", [1.4e-45, 1e-40, 1e-30, 1e30, 3.4e38])
-def test_extreme_repetition_penalties_stay_numbers(penalty: float) -> None:
-    seen = history([0, 1, 2], [2])
-    scores = warp(torch.tensor([[50.0, -50.0, 0.0, 1.0]]), [Sampling(repetition_penalty=penalty)], [seen])
-    assert torch.isfinite(scores).all()
-    assert int(scores.argmax()) == (0 if penalty < 1 else 3)
-
-
-def test_frequency_and_presence_count_generated_tokens_only() -> None:
-    sampling = Sampling(frequency_penalty=0.5, presence_penalty=1.0)
-    scores = warp(torch.zeros(2, 4), [sampling] * 2, [history([3, 3], [1, 1, 2]), history([3], [])])
-    assert scores.tolist() == [[0.0, -2.0, -1.5, 0.0], [0.0, 0.0, 0.0, 0.0]]
-
-
 @pytest.mark.parametrize("temperature", [1e-38, 1e-10, 1e10])
 def test_extreme_temperatures_stay_numbers(temperature: float) -> None:
     found = probabilities([100.0, 99.0, -100.0], Sampling(temperature=temperature))
@@ -101,7 +88,7 @@ def test_extreme_temperatures_stay_numbers(temperature: float) -> None:
 
 
 def test_rows_are_warped_as_if_alone_and_logits_stay_as_they_were() -> None:
-    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
     samplings = [
         Sampling(),
@@ -110,14 +97,45 @@ def test_rows_are_warped_as_if_alone_and_logits_stay_as_they_were() -> None:
         Sampling(typical_p=0.7, repetition_penalty=1.3),
         Sampling(top_p=0.2, frequency_penalty=1.5),
         Sampling(top_k=3, presence_penalty=0.5),
+        Sampling(min_p=0.3, watermark=Watermark(gamma=0.3, delta=1.0)),
+        Sampling(logit_bias=((4, 2.0), (9, -1.0)), watermark=Watermark()),
+        Sampling(logit_bias=((4, 1.0),), top_k=50),
     ]
-    histories = [history(list(range(row + 1)), [row, row]) for row in range(6)]
-    together = warp(logits, samplings, histories)
+    histories = [history(list(range(row + 1)), [row, row]) for row in range(9)]
+    masks = [None if row % 3 else np.array([0b1101 << row, 3], dtype=np.uint32) for row in range(9)]
+    together = warp(logits, samplings, histories, masks)
     alone = [
-        warp(logits[row : row + 1], samplings[row : row + 1], histories[row : row + 1]) for row in range(6)
+        warp(logits[at], samplings[at], histories[at], masks[at])
+        for at in (slice(n, n + 1) for n in range(9))
     ]
     assert torch.equal(together, torch.cat(alone))
     assert torch.equal(logits, before)
+    assert not any(torch.equal(together[row], logits[row]) for row in range(9))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_logits_stay_as_they_were_when_every_row_has_the_same_stage(rows: int) -> None:
+    logits = torch.zeros(rows, 40)
+    mask = np.array([1, 1], dtype=np.uint32)
+    warp(logits, [Sampling(logit_bias=((3, 1.0),))] * rows, [NO_HISTORY] * rows, [mask] * rows)
+    assert torch.equal(logits, torch.zeros(rows, 40))
+
+
+def test_a_bias_does_not_bring_back_what_the_grammar_forbids() -> None:
+    scores = warp(
+        torch.tensor([LOGS]),
+        [Sampling(logit_bias=((0, 50.0),))],
+        [NO_HISTORY],
+        [np.array([0b1010], dtype=np.uint32)],
+    )
+    assert torch.softmax(scores, 1)[0].tolist() == pytest.approx([0, 0.25 / 0.35, 0, 0.1 / 0.35])
+
+
+def test_filters_count_only_what_the_grammar_allows() -> None:
+    scores = warp(
+        torch.tensor([LOGS]), [Sampling(top_k=1)], [NO_HISTORY], [np.array([0b1100], dtype=np.uint32)]
+    )
+    assert torch.softmax(scores, 1)[0].tolist() == [0, 0, 1, 0]
 
 
 def test_mass_that_needs_more_than_the_first_candidates_is_found() -> None:
@@ -134,6 +152,8 @@ ORACLES: list[tuple[Sampling, LogitsProcessor]] = [
     (Sampling(top_k=5), TopKLogitsWarper(5)),
     (Sampling(top_p=0.8), TopPLogitsWarper(0.8)),
     (Sampling(top_p=0.3), TopPLogitsWarper(0.3)),
+    (Sampling(min_p=0.2), MinPLogitsWarper(0.2)),
+    (Sampling(min_p=0.02), MinPLogitsWarper(0.02)),
     (Sampling(typical_p=0.6), TypicalLogitsWarper(0.6)),
     (Sampling(typical_p=0.95), TypicalLogitsWarper(0.95)),
     (Sampling(repetition_penalty=1.4), RepetitionPenaltyLogitsProcessor(1.4)),
@@ -155,8 +175,38 @@ def test_stages_equal_those_of_transformers(
     assert torch.equal(ours == 0, theirs == 0)
 
 
+def test_the_stages_come_in_the_order_of_transformers() -> None:
+    sampling = Sampling(
+        logit_bias=((1, 3.0), (5, -2.0)),
+        repetition_penalty=1.3,
+        temperature=0.6,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.03,
+        typical_p=0.8,
+    )
+    theirs = LogitsProcessorList(
+        [
+            SequenceBiasLogitsProcessor({(1,): 3.0, (5,): -2.0}),
+            RepetitionPenaltyLogitsProcessor(1.3),
+            TemperatureLogitsWarper(0.6),
+            TopKLogitsWarper(40),
+            TopPLogitsWarper(0.9),
+            MinPLogitsWarper(0.03),
+            TypicalLogitsWarper(0.8),
+        ]
+    )
+    logits: Tensor = 2 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(5))
+    ours = warp(logits, [sampling] * 2, [history(ids, []) for ids in IDS.tolist()])
+    expected = torch.softmax(theirs(IDS, logits.clone()), 1)
+    assert torch.allclose(torch.softmax(ours, 1), expected, atol=1e-6)
+    assert 1 < int((expected > 0).sum(1).min()) < 40
+
+
 def test_no_filter_removes_everything() -> None:
     scores = warp(
-        torch.tensor([[-inf, 1.0, -inf]]), [Sampling(top_p=0.1, typical_p=0.1, top_k=1)], [NO_HISTORY]
+        torch.tensor([[-inf, 1.0, -inf]]),
+        [Sampling(top_p=0.1, min_p=1.0, typical_p=0.1, top_k=1)],
+        [NO_HISTORY],
     )
     assert [isinf(score) for score in scores[0].tolist()] == [True, False, True]

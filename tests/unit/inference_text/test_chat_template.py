@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inference.config import ModelConfig
-from inference.errors import ModelUnavailable, TemplateFailed
+from inference.errors import InvalidInput, ModelUnavailable, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.files import ModelFiles
 from inference.text.stand_in import CHATML
@@ -113,6 +113,54 @@ def test_the_prompt_ends_after_the_last_words_of_the_assistant(
 ) -> None:
     messages: list[dict[str, object]] = [{**USER}, {"role": "assistant", "content": content}]
     assert template(source, bos_token="<s>", eos_token="</s>").render(messages) == prompt
+
+
+SPOKEN = {"role": "assistant", "content": "Sure"}
+OPEN_TURN = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "continue_final", "prompt"),
+    [
+        (SPOKEN, None, OPEN_TURN + "Sure"),
+        (SPOKEN, True, OPEN_TURN + "Sure"),
+        (SPOKEN, False, OPEN_TURN + "Sure<|im_end|>\n<|im_start|>assistant\n"),
+        (SPOKEN | {"tool_calls": [{}]}, None, OPEN_TURN + "Sure<|im_end|>\n<|im_start|>assistant\n"),
+        (USER, None, OPEN_TURN.replace("assistant", "user") + "Hi<|im_end|>\n<|im_start|>assistant\n"),
+    ],
+)
+def test_the_last_message_is_gone_on_with_as_asked(
+    last: dict[str, object], continue_final: bool | None, prompt: str
+) -> None:
+    assert template(CHATML).render([USER, last], continue_final=continue_final) == prompt
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "problem"),
+    [
+        (CHATML, [USER], "role 'assistant' to go on with. The last one's role: 'user'"),
+        (CHATML, [], "The last one's role: missing"),
+        (CHATML, [USER, SPOKEN | {"content": ""}], "the last message's `content` is empty"),
+        (CHATML, [USER, SPOKEN | {"tool_calls": [{}]}], "a message that has `tool_calls`: leave them out"),
+        ("{{ messages[0].content }}", [USER, SPOKEN], "the chat template leaves out the last message"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(
+    source: str, messages: list[dict[str, object]], problem: str
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        template(source).render(messages, continue_final=True)
+    assert problem in str(refusal.value)
+
+
+def test_the_names_are_those_of_the_variables_that_a_template_reads() -> None:
+    sources = {
+        "default": "{% set ns = namespace(a=1) %}{{ ns.a }}{% for m in messages %}{{ m.x }}{% endfor %}",
+        "tool_use": "{{ strftime_now('%Y') }}{% if enable_thinking is defined %}{{ tools }}{% endif %}",
+        "broken": "{% if %}",
+    }
+    assert ChatTemplate(sources, {}).names == {"messages", "enable_thinking", "tools"}
+    assert ChatTemplate({}, {}).names == frozenset()
 
 
 def test_rendering_leaves_the_messages_as_they_are() -> None:

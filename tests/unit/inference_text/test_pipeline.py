@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from inference.config import ModelConfig
 from inference.errors import InvalidInput, ModelUnavailable, TemplateFailed
 from inference.text.pipeline import INLINE_CHARACTERS, TextPipeline, load_text
 from inference.text.stand_in import CHATML
+from inference.tools.prompt import INSTRUCTION
+from inference.tools.types import Tool, ToolUse
 from tests.unit.inference_text import tokenizers_in_memory as made
 
 
@@ -46,6 +49,70 @@ def test_chats_are_rendered_and_failures_come_through(tmp_path: Path) -> None:
     assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     with pytest.raises(TemplateFailed):
         asyncio.run(loaded.render_chat([{"role": "user"}]))
+    loaded.close()
+
+
+WEATHER = Tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
+USE = ToolUse(tools=(WEATHER,), required=True, parallel=True, shown=(WEATHER,))
+HISTORY: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "0",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": {"city": "Oslo"}},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "0", "content": "22"},
+]
+
+
+def test_the_embedded_model_is_told_of_tools_in_its_own_words() -> None:
+    loaded = load_text(ModelConfig())
+    assert loaded.tool_format.name == "hermes"
+    assert {"messages", "tools"} <= loaded.template_names
+    prompt = asyncio.run(loaded.render_chat(HISTORY, tools=USE))
+    assert '"name": "get_weather"' in prompt.partition("</tools>")[0]
+    assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>' in prompt
+    assert "<tool_response>\n22\n</tool_response>" in prompt
+    loaded.close()
+
+
+def test_a_template_that_knows_no_tools_is_told_of_them_in_tgis_words(tmp_path: Path) -> None:
+    loaded = pipeline(tmp_path)
+    assert loaded.tool_format.name == "generic"
+    prompt = asyncio.run(loaded.render_chat(HISTORY, tools=USE))
+    assert (
+        '<|im_start|>assistant\n{"name": "get_weather", "parameters": {"city": "Oslo"}}<|im_end|>' in prompt
+    )
+    assert '<|im_start|>tool\n22\n---\n[{"type": "function"' in prompt
+    assert INSTRUCTION in prompt
+    given = asyncio.run(loaded.render_chat(HISTORY, tools=USE, tool_prompt="Go!"))
+    assert "]\nGo!<|im_end|>" in given
+    assert INSTRUCTION not in given
+    loaded.close()
+
+
+def test_only_a_last_message_that_can_be_gone_on_with_is(tmp_path: Path) -> None:
+    loaded = pipeline(tmp_path)
+    spoken = [{"role": "assistant", "content": "So"}]
+    assert asyncio.run(loaded.render_chat(spoken)).endswith("\nSo")
+    assert asyncio.run(loaded.render_chat(spoken, continue_final=False)).endswith("assistant\n")
+    with pytest.raises(InvalidInput, match="continue_final_message"):
+        asyncio.run(loaded.render_chat([{"role": "user", "content": "Hi"}], continue_final=True))
+    loaded.close()
+
+
+def test_a_model_without_a_template_has_a_format_and_refuses_chats(tmp_path: Path) -> None:
+    made.byte_level().save(str(tmp_path / "tokenizer.json"))
+    loaded = load_text(ModelConfig(model_id=str(tmp_path)))
+    assert (loaded.tool_format.name, loaded.template_names) == ("generic", frozenset())
+    with pytest.raises(TemplateFailed, match="template not found"):
+        asyncio.run(loaded.render_chat(HISTORY))
     loaded.close()
 
 

@@ -71,3 +71,36 @@ def test_what_is_released_is_exactly_the_text_before_the_stop(said: str, stops: 
     assert not any(stop in released for stop in stops)
     assert said.startswith(text.text)
     assert text.text.startswith(released)
+
+
+def test_a_stop_sequence_before_the_text_may_stop_is_text() -> None:
+    text = sequence(["STOP", "</s>"])
+    early = [text.push(token_id, special=False, may_stop=False) for token_id in ids_of("STOP ")]
+    early.append(text.push(EOS, special=True, may_stop=False))
+    late = [text.push(token_id, special=False) for token_id in ids_of("on STOP")]
+    assert [step.stopped for step in early + late] == [False] * (len(early) + len(late) - 1) + [True]
+    text.flush()
+    assert (text.text, text.text_before_stop) == ("STOP on STOP", "STOP on ")
+
+
+@given(
+    st.text(alphabet="ab€京 ", max_size=20),
+    st.lists(st.text(alphabet="ab€京 ", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 30),
+)
+def test_no_text_is_lost_or_doubled_where_stopping_begins_late(
+    said: str, stops: list[str], first: int
+) -> None:
+    text = sequence(stops)
+    released = ""
+    steps = []
+    for at, token_id in enumerate(ids_of(said)):
+        steps.append(text.push(token_id, special=False, may_stop=at >= first))
+        released += steps[-1].delta
+        if steps[-1].stopped:
+            break
+    released += text.flush()
+    assert not any(step.stopped for step in steps[:first])
+    assert released == text.text_before_stop
+    assert said.startswith(text.text)
+    assert text.text == said or steps[-1].stopped

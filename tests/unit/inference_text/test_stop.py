@@ -61,3 +61,47 @@ def test_holds_back_only_what_can_still_become_a_stop_sequence(pieces: list[str]
         shown += matcher.push(piece)
         held = text[len(shown) :]
         assert matcher.matched is not None or held == "" or any(stop.startswith(held) for stop in stops)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stops", "shown", "matched"),
+    [
+        ("ab STOP cd", " STOP", ["STOP"], "ab STOP cd ", "STOP"),
+        ("ab ST", "OP", ["STOP"], "ab ", "STOP"),
+        ("ab STOP", "", ["STOP"], "ab STOP", None),
+        ("xab", "c", ["ab", "xaby"], "xabc", None),
+        ("xab", "y", ["ab", "xaby"], "", "xaby"),
+        ("aaa", "a", ["aa"], "aa", "aa"),
+    ],
+)
+def test_a_stop_sequence_counts_if_it_is_complete_once_the_text_may_stop(
+    before: str, after: str, stops: list[str], shown: str, matched: str | None
+) -> None:
+    matcher = StopMatcher(stops)
+    text = matcher.push(before, may_stop=False) + matcher.push(after) + matcher.flush()
+    assert (text, matcher.matched) == (shown, matched)
+
+
+def naive_from(text: str, stops: list[str], first: int) -> tuple[str, str | None]:
+    """Read on from the `first` character until some stop sequence, the longest first, ends the text."""
+    for end in range(first + 1, len(text) + 1):
+        for stop in sorted(stops, key=len, reverse=True):
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)], stop
+    return text, None
+
+
+@given(
+    st.lists(few, max_size=5),
+    st.lists(few, max_size=5),
+    st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4),
+)
+def test_agrees_with_reading_on_from_where_the_text_may_stop(
+    before: list[str], after: list[str], stops: list[str]
+) -> None:
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push(piece, may_stop=False) for piece in before)
+    assert matcher.matched is None
+    shown += "".join(map(matcher.push, after)) + matcher.flush()
+    first = len("".join(before))
+    assert (shown, matcher.matched) == naive_from("".join([*before, *after]), stops, first)

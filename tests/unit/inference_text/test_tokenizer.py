@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
+from inference.text.detokenizer import Utf8Decoder
 from inference.text.files import ModelFiles
 from inference.text.tokenizer import FastTokenizer, SlowTokenizer, TextTokenizer, load_tokenizer
 from inference.types import TextToken
@@ -21,6 +22,9 @@ from tests.unit.inference_text import tokenizers_in_memory as made
 Make = Callable[[], Tokenizer]
 byte_level = cache(made.byte_level)
 llama = cache(lambda: made.sentencepiece(strips=True))
+gemma = cache(lambda: made.sentencepiece(strips=False))
+unigram = cache(lambda: made.unigram(byte_fallback=False))
+unigram_bytes = cache(lambda: made.unigram(byte_fallback=True))
 wordpiece = cache(made.wordpiece)
 
 
@@ -70,6 +74,62 @@ def test_a_token_that_is_part_of_a_character_has_a_text_of_its_own() -> None:
     tokenizer = FastTokenizer(byte_level())
     first, *_ = tokenizer.encode("€", add_special_tokens=False)
     assert tokenizer.token_text(first) == "\ufffd"
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=30), st.text(max_size=30))
+@pytest.mark.parametrize("make", [byte_level, llama, gemma, unigram, unigram_bytes])
+def test_the_bytes_of_tokens_add_up_to_the_text_that_is_shown(
+    make: Make, numbers: list[int], text: str
+) -> None:
+    tokenizer = FastTokenizer(make())
+    table = tokenizer.token_bytes()
+    assert table is not None
+    assert len(table) == tokenizer.vocabulary_size
+    given = [number % len(table) for number in numbers]  # whatever a model may generate
+    for ids in (given, tokenizer.encode(text, add_special_tokens=False)):
+        ordinary = [token_id for token_id in ids if token_id not in tokenizer.special_ids]
+        stream = tokenizer.stream(tokenizer.encode("hello", add_special_tokens=False))
+        shown = "".join(map(stream.push, ordinary))
+        decoder = Utf8Decoder("replace")  # the bytes of a character that the end cuts off are not shown
+        assert shown == "".join(decoder.decode(table[token_id]) for token_id in ids)
+
+
+@pytest.mark.parametrize(
+    ("make", "tokens"),
+    [
+        (
+            byte_level,
+            {"Ġw": b" w", "â": b"\xe2", "foo bar": b"foo bar", "日本": "日本".encode(), "</s>": b""},
+        ),
+        (llama, {"▁w": b" w", "<0x0A>": b"\n", "<0xE2>": b"\xe2", "he": b"he", "<s>": b""}),
+        (unigram_bytes, {"▁▁": b"  ", "<0x0A>": b"\n", "é": "é".encode(), "</s>": b""}),
+        (unigram, {"▁hello": b" hello", "é": "é".encode(), "<unk>": b""}),
+    ],
+)
+def test_tokens_have_their_bytes(make: Make, tokens: dict[str, bytes]) -> None:
+    table = FastTokenizer(make()).token_bytes()
+    assert table is not None
+    assert {token: table[make().token_to_id(token) or 0] for token in tokens} == tokens
+
+
+def test_tokens_whose_text_depends_on_their_neighbours_have_no_bytes() -> None:
+    assert FastTokenizer(wordpiece()).token_bytes() is None
+    assert SlowTokenizer(Letters()).token_bytes() is None
+
+
+def test_ids_are_below_the_size_of_the_vocabulary_though_some_are_missing() -> None:
+    holes = Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    tokenizer = FastTokenizer(holes)
+    assert holes.get_vocab_size() == 2
+    assert tokenizer.vocabulary_size == 1 + max(tokenizer.encode("b", add_special_tokens=False))
+
+
+@given(st.text(max_size=30))
+@pytest.mark.parametrize("make", [byte_level, gemma])
+def test_decoding_gives_the_text_back_with_its_special_tokens(make: Make, text: str) -> None:
+    tokenizer = FastTokenizer(make())
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+    assert tokenizer.decode((1,)) == "</s>"
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
@@ -155,6 +215,7 @@ def test_a_tokenizer_in_python_knows_no_places() -> None:
     assert "".join(map(tokenizer.stream([98]).push, b"hello")) == "hello"
 
 
+@settings(deadline=None)  # the first run imports transformers
 @given(st.text(max_size=30))
 def test_offsets_and_ids_are_those_of_transformers(text: str) -> None:
     reference = transformers_tokenizer()

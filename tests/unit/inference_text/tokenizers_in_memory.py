@@ -68,6 +68,27 @@ def metaspace() -> Tokenizer:
     return tokenizer
 
 
+def unigram(*, byte_fallback: bool) -> Tokenizer:
+    """Return a Unigram model: as Helium's, with byte fallback, or as XGLM's, with the Metaspace decoder."""
+    characters = sorted({char for line in CORPUS for char in line if char != " "} | {"▁"})
+    pieces = [*characters, "▁hello", "▁wor", "ld", "▁the", "▁▁", "ick"]
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocab = [(text, 0.0) for text in SPECIAL]
+    vocab += [(text, -20.0) for text in fallback] if byte_fallback else []
+    vocab += [(text, -2.0 - 10.0 / len(text)) for text in pieces]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=2, byte_fallback=byte_fallback))
+    tokenizer.add_special_tokens(SPECIAL)
+    if byte_fallback:
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
 def wordpiece() -> Tokenizer:
     """Return a tokenizer with the WordPiece decoder, as BERT's."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))

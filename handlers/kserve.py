@@ -1,0 +1,87 @@
+"""KServe's routes, version 2 of its protocol, with and without a version of the model in the address.
+
+As in TGI, any name of a model will do: the server has one model. Its own name is in every answer.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from handlers.generate import generated, understood
+from handlers.health import health
+from handlers.http.call import Call
+from handlers.http.replies import Refused, json_reply
+from handlers.sequences import counted, limits_of
+from handlers.service import Service
+from handlers.together import together
+from handlers.version import TGI_VERSION
+from handlers.wire import kserve as wire
+from handlers.wire import tgi
+from handlers.wire.kserve import Tensor
+from handlers.wire.tgi import Body, Generate, Json, Output
+
+
+async def kserve_server_metadata(service: Service, call: Call) -> Response:
+    """Answer `GET /v2`."""
+    extensions = ["health", "models", "metrics"]
+    return json_reply({"name": "text-generation-inference", "version": TGI_VERSION, "extensions": extensions})
+
+
+async def kserve_live(service: Service, call: Call) -> Response:
+    """Answer `GET /v2/health/live`: whoever is answered knows it."""
+    return json_reply({"live": True})
+
+
+async def kserve_ready(service: Service, call: Call) -> Response:
+    """Answer `GET /v2/health/ready`: 200 if `GET /health` says so, or 503."""
+    await health(service, call)
+    return json_reply({"live": True, "ready": True})
+
+
+async def kserve_model_metadata(service: Service, call: Call) -> Response:
+    """Answer `GET /v2/models/{name}` and the same of a version."""
+    return json_reply(wire.metadata(call.path["name"], call.path.get("version")))
+
+
+async def kserve_model_ready(service: Service, call: Call) -> Response:
+    """Answer `GET /v2/models/{name}/ready` and the same of a version, as `GET /v2/health/ready`."""
+    await health(service, call)
+    return json_reply({"name": call.path["name"], "live": True, "ready": True})
+
+
+async def kserve_infer(service: Service, call: Call) -> Response:
+    """Answer `POST /v2/models/{name}/infer` and the same of a version: a text for each text of each input."""
+    service.metrics.count_request()
+    with counted(service.metrics):
+        tensors = _tensors(call.body)
+        candidates = tgi.sequences(call.body, limits_of(service.settings), stream=False)
+        with service.engine.admit(candidates * sum(len(tensor.texts) for tensor in tensors)):
+            jobs = [_output(service, tensor, call.body.get("parameters")) for tensor in tensors]
+            outputs = await together("inputs", jobs)
+    return json_reply(_named(service, call) | {"outputs": outputs})
+
+
+def _tensors(body: Body) -> tuple[Tensor, ...]:
+    try:
+        return wire.to_tensors(body)
+    except wire.Unreadable as error:
+        raise Refused(str(error), error_type=error.error_type) from None
+
+
+async def _output(service: Service, tensor: Tensor, parameters: Body | None) -> Json:
+    jobs = [_continue(service, {"inputs": text, "parameters": parameters}) for text in tensor.texts]
+    return wire.to_output(tensor, await together("data", jobs))
+
+
+async def _continue(service: Service, body: Body) -> tuple[Generate, Output]:
+    wanted = understood(service, body)
+    winner, *_ = await generated(service, wanted)
+    return wanted, winner
+
+
+def _named(service: Service, call: Call) -> Json:
+    """Return what the answer says of its request and of who answers."""
+    names = {"id": call.body.get("id"), "model_version": call.path.get("version")}
+    return {"model_name": service.engine.model.id} | {
+        name: at for name, at in names.items() if at is not None
+    }

@@ -1,0 +1,24 @@
+"""Conversations, and the prompts that the model's chat template makes of them."""
+
+from __future__ import annotations
+
+from handlers.http.support import header_value
+from handlers.wire.conversation import Conversation
+from inference.client import EngineClient
+
+
+async def render(engine: EngineClient, conversation: Conversation) -> str:
+    """Return the prompt; raise TemplateFailed, InvalidInput or NotReady."""
+    return await engine.render_chat(
+        conversation.messages,
+        tools=conversation.tools,
+        tool_prompt=conversation.tool_prompt,
+        template_kwargs=conversation.variables,
+        continue_final=conversation.continue_final,
+    )
+
+
+def ignored_headers(engine: EngineClient, conversation: Conversation) -> dict[str, str]:
+    """Return the header that names the variables which the template doesn't mention, if there are any."""
+    names = conversation.without_effect(engine.template_names)
+    return {"x-ignored-parameters": header_value(names)} if names else {}

@@ -1,0 +1,143 @@
+"""An answer's tool calls on the wire: their ids, the deltas that carry them, the message they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol
+from uuid import uuid4
+
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
+from inference.types import Event, Messages
+
+Json = dict[str, Any]
+
+LONGEST_ID = 18  # digits of an id that is counted on from
+
+
+class Parser(Protocol):
+    """What reads the calls out of a text; `inference.tools.parser.CallParser` is the one."""
+
+    def push(self, event: Event) -> tuple[Part, ...]:
+        """Return what an event adds."""
+
+    def finish(self) -> tuple[Part, ...]:
+        """Return what was held back, after the last event."""
+
+
+class CallDeltas:
+    """Makes the deltas of one answer that may call tools.
+
+    The first delta of a call has its id, its name and the opening brace; those that follow have the rest of
+    the arguments, and null for id and name, because OpenAI's client appends what it finds there.
+    """
+
+    def __init__(self, parser: Parser, ids: Iterator[str]) -> None:
+        self._parser = parser
+        self._ids = ids
+        self._begun: CallStart | None = None  # not told yet: it goes with the first of its arguments
+        self._last: int | None = None  # index of the last call
+        self._open = False  # the last call isn't complete
+
+    @property
+    def complete(self) -> bool:
+        """Return whether there are calls, and none of them was cut."""
+        return self._last is not None and not self._open
+
+    def push(self, event: Event) -> list[Json]:
+        """Return the deltas of an event; its last event has at least one."""
+        deltas = [delta for part in self._parser.push(event) for delta in self._deltas(part)]
+        if event.finish is None:
+            return deltas
+        deltas += [delta for part in self._parser.finish() for delta in self._deltas(part)]
+        deltas += self._first("")
+        if not deltas:
+            deltas.append(text_delta("") if self._last is None else call_delta(self._last))
+        return deltas
+
+    def _deltas(self, part: Part) -> list[Json]:
+        if isinstance(part, TextPart):
+            return [text_delta(part.text)]
+        if isinstance(part, CallStart):
+            self._begun, self._last, self._open = part, part.index, True
+            return []
+        if isinstance(part, CallEnd):
+            self._open = False
+            return self._first("")
+        return self._arguments(part)
+
+    def _arguments(self, part: CallArguments) -> list[Json]:
+        if self._begun is None:
+            return [call_delta(part.index, part.text)]
+        first = self._first(part.text[:1])
+        return [*first, call_delta(part.index, part.text[1:])] if len(part.text) > 1 else first
+
+    def _first(self, arguments: str) -> list[Json]:
+        """Return the first delta of the call that has begun, if it hasn't been told."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return []
+        return [call_delta(begun.index, arguments, id=next(self._ids), name=begun.name)]
+
+
+def text_delta(text: str) -> Json:
+    """Return the delta that adds text to a message."""
+    return {"content": text}
+
+
+def call_delta(index: int, arguments: str = "", *, id: str | None = None, name: str | None = None) -> Json:
+    """Return the delta that adds to a call's arguments."""
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+
+
+def with_role(delta: Json) -> Json:
+    """Return the first delta of a message; OpenAI's client would append the role of any other to it."""
+    return {"role": "assistant", **delta}
+
+
+def message(deltas: Iterable[Json]) -> Json:
+    """Return the message that deltas add up to; without text its content is null if there are calls."""
+    texts: list[str] = []
+    calls: dict[int, Json] = {}
+    arguments: dict[int, list[str]] = {}
+    for delta in deltas:
+        texts.append(delta.get("content", ""))
+        for part in delta.get("tool_calls", ()):
+            at = part["index"]
+            calls.setdefault(at, part)
+            arguments.setdefault(at, []).append(part["function"]["arguments"])
+    content = "".join(texts)
+    told: Json = {"role": "assistant", "content": content, "refusal": None}
+    if calls:
+        told["content"] = content or None
+        told["tool_calls"] = [_call(part, "".join(arguments[at])) for at, part in calls.items()]
+    return told
+
+
+def call_ids(messages: Messages, choice: int = 0, choices: int = 1) -> Iterator[str]:
+    """Yield the ids of the calls of one of `choices` answers to a conversation; none comes twice in it.
+
+    They are integers that go on from the largest in the conversation, as TGI's do, side by side in answers
+    side by side; UUIDs if an id of the conversation is no integer.
+    """
+    given = list(_ids(messages))
+    if any(not (id.isascii() and id.isdecimal() and len(id) <= LONGEST_ID) for id in given):
+        return (str(uuid4()) for _ in count())
+    first = 1 + max(map(int, given), default=-1)
+    return map(str, count(first + choice, choices))
+
+
+def _ids(messages: Messages) -> Iterator[str]:
+    """Yield the ids of all calls that a conversation mentions; the call itself may have been left out."""
+    for told in messages:
+        if told.get("tool_call_id") is not None:
+            yield str(told["tool_call_id"])
+        calls = told.get("tool_calls")
+        if isinstance(calls, Sequence):
+            yield from (str(call["id"]) for call in calls if isinstance(call, Mapping))
+
+
+def _call(part: Json, arguments: str) -> Json:
+    function = {"description": None, "name": part["function"]["name"], "arguments": arguments}
+    return {"id": part["id"], "type": "function", "function": function}

@@ -1,0 +1,72 @@
+"""The log-probabilities of text completions, in OpenAI's older form: four lists side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from handlers.wire.openai import IMPOSSIBLE
+from handlers.wire.parameters import shortest
+from inference.types import Event, PromptToken, Token
+
+Json = dict[str, Any]
+Scored = Token | PromptToken
+
+UNSEEN = 8  # characters that tokens without a text of their own may stand for
+
+
+class TokenPlaces:
+    """Where tokens begin in a text; told them one after another."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._at = start  # characters
+
+    def prompt(self, tokens: Sequence[PromptToken], text: str) -> list[int]:
+        """Return the places of a prompt's tokens; what follows begins at its end.
+
+        The special tokens that were added have no place of their own, nor has a part of a character.
+        """
+        places = []
+        for token in tokens:
+            found = text.find(token.text, self._at, self._at + len(token.text) + UNSEEN)
+            places.append(max(found, self._at))
+            self._at = self._at if found < 0 else found + len(token.text)
+        self._at = len(text)
+        return places
+
+    def generated(self, events: Sequence[Event]) -> list[int]:
+        """Return the places of generated tokens; special ones take no room."""
+        places = []
+        for event in events:
+            places.append(self._at)
+            self._at += 0 if event.token.special else len(event.token.text)
+        return places
+
+
+def to_logprobs(tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequence[int], top: int) -> Json:
+    """Return tokens, each with the likeliest at its place, as the four lists; `top` of 0 leaves one out."""
+    return {
+        "tokens": [token.text for token, _ in tokens],
+        "token_logprobs": [_logprob(token) for token, _ in tokens],
+        "top_logprobs": [_likeliest(token, others, top) for token, others in tokens] if top else None,
+        "text_offset": list(places),
+    }
+
+
+def _likeliest(token: Scored, others: Sequence[Token], top: int) -> Json | None:
+    """Return the likeliest tokens by their texts, and the token itself if it isn't among them."""
+    if token.logprob is None:
+        return None
+    named: Json = {}
+    for other in others[:top]:
+        named.setdefault(other.text, _logprob(other))  # of two with the same text the likelier one
+    if all(other.id != token.id for other in others[:top]):
+        named.setdefault(token.text, _logprob(token))
+    return named
+
+
+def _logprob(token: Scored) -> float | None:
+    if token.logprob is None:  # the first token of a prompt
+        return None
+    logprob = shortest(token.logprob)
+    return IMPOSSIBLE if logprob is None else logprob

@@ -1,0 +1,64 @@
+"""What a chat template makes a prompt of: messages, tools, and variables of the client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.wire.messages import to_template
+from handlers.wire.tools import to_tools
+from inference.errors import InvalidInput
+from inference.tools.types import ToolUse
+from inference.types import Messages
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """The members of a chat body that shape its prompt."""
+
+    messages: Messages
+    tools: ToolUse | None
+    tool_prompt: str | None  # None: the built-in one
+    template_kwargs: Mapping[str, object]
+    reasoning_effort: str | None
+    continue_final: bool | None  # None: a last message of the assistant is continued, as in TGI
+
+    @property
+    def variables(self) -> Mapping[str, object]:
+        """Return the template's variables that the client set."""
+        if self.reasoning_effort is None:
+            return self.template_kwargs
+        return {**self.template_kwargs, "reasoning_effort": self.reasoning_effort}
+
+    def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
+        """Return the members that set variables which the template doesn't mention."""
+        names = [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
+        if self.reasoning_effort is not None and "reasoning_effort" not in known:
+            names.append("reasoning_effort")
+        return tuple(names)
+
+
+def to_conversation(body: Body) -> Conversation:
+    """Understand what a body says of its prompt; raise InvalidInput or ToolRefused."""
+    return Conversation(
+        messages=to_template(body["messages"]),
+        tools=to_tools(body),
+        tool_prompt=body.get("tool_prompt") or None,
+        template_kwargs=body.get("chat_template_kwargs") or {},
+        reasoning_effort=_reasoning_effort(body),
+        continue_final=body.get("continue_final_message"),
+    )
+
+
+def _reasoning_effort(body: Body) -> str | None:
+    given: str | None = body.get("reasoning_effort")
+    other = (body.get("chat_template_kwargs") or {}).get("reasoning_effort", given)
+    if given is not None and other != given:
+        raise InvalidInput(
+            f"`reasoning_effort` is {given!r} and `chat_template_kwargs.reasoning_effort` is not: "
+            "they mean the same, give one"
+        )
+    return given

@@ -1,0 +1,101 @@
+"""Grammars as TGI writes them: `{"type": ..., "value": ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from handlers.wire.limits import Limits
+from inference.errors import GrammarRefused
+from inference.types import Grammar, GrammarKind
+
+Given = Mapping[str, Any]
+
+
+def to_grammar(given: Given, member: str) -> Grammar:
+    """Return the grammar of `{"type", "value"}`; `member` is where it stands, for messages.
+
+    Types are `json` or its other name `json_object` (a JSON Schema, or a text that holds one), `json_schema`
+    (an object with the schema in `schema`) and `regex` (a regular expression for the whole text). Raises
+    GrammarRefused, in TGI's words where it has some.
+    """
+    kind, value, place = given.get("type"), given.get("value"), f"{member}.value"
+    if kind == "regex":
+        return Grammar(kind=GrammarKind.REGEX, source=_expression(value, place), member=place)
+    if kind == "json_schema":
+        return schema_grammar(_wrapped(value, place), f"{place}.schema")
+    if kind in ("json", "json_object"):
+        return schema_grammar(value, place)
+    known = "json, json_object, json_schema and regex"
+    raise GrammarRefused(f"grammar is not supported: `{member}.type` is one of {known}. Given: {_show(kind)}")
+
+
+def schema_grammar(schema: object, member: str) -> Grammar:
+    """Return the grammar of a JSON Schema, given as an object or as a text that holds one; `member` has it.
+
+    Raises GrammarRefused if it's neither. The order of its members stays: properties come in it.
+    """
+    parsed = _parsed(schema, member) if isinstance(schema, str) else schema
+    if not isinstance(parsed, Mapping):
+        raise GrammarRefused(
+            f"grammar is not supported: `{member}` must be a JSON Schema, as an object or as a text that "
+            f"holds one. Given: {_show(parsed)}"
+        )
+    try:
+        source = orjson.dumps(parsed).decode()
+    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
+        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source, member=member)
+
+
+def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
+    """Return the grammar as it is; raise GrammarRefused if the server was started without support of any.
+
+    That goes for the grammars of `response_format` and of tools, too, as in TGI.
+    """
+    if grammar is not None and not limits.grammar_support:
+        raise GrammarRefused(
+            f"grammar is not supported: leave out `{grammar.member}`, or start the server without "
+            "--disable-grammar-support"
+        )
+    return grammar
+
+
+def _parsed(text: str, member: str) -> object:
+    try:
+        parsed: object = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise GrammarRefused(f"grammar is not valid: `{member}` holds no JSON: {error}") from None
+    return parsed
+
+
+def _wrapped(value: object, member: str) -> object:
+    if not isinstance(value, Mapping):
+        raise GrammarRefused(
+            f"grammar is not supported: `{member}` must be an object with the member `schema`. "
+            f"Given: {_show(value)}"
+        )
+    if value.get("schema") is None:
+        raise GrammarRefused(f"grammar is not valid: `{member}` lacks the member `schema`")
+    return value["schema"]
+
+
+def _expression(value: object, member: str) -> str:
+    if not isinstance(value, str):
+        raise GrammarRefused(
+            f"grammar is not supported: `{member}` must be a regular expression, as a text. "
+            f"Given: {_show(value)}"
+        )
+    return value
+
+
+def _show(value: object) -> str:
+    """Return a short text for a value of any size."""
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return f"an array of {len(value)}"
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 40 else text[:40] + "…"

@@ -1,0 +1,117 @@
+"""KServe's inference protocol, version 2: tensors of texts in, tensors of texts out.
+
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md
+
+TGI's form of a text is an array of its bytes; the protocol's own is an array of strings. Each input is
+answered in the form it came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.wire.tgi import Generate, Output, finish_of, to_details, to_text
+from inference.errors import InvalidInput
+
+Body = Mapping[str, Any]
+Json = dict[str, Any]
+
+DATATYPE = "BYTES"
+TENSOR = {"name": "text", "datatype": DATATYPE, "shape": [-1]}
+
+
+class Unreadable(Exception):
+    """The tensors can't be read; TGI has an `error_type` of its own for each reason."""
+
+    def __init__(self, message: str, error_type: str) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An input understood: its texts, and how its output is to look."""
+
+    name: str
+    texts: tuple[str, ...]
+    as_bytes: bool
+
+
+def to_tensors(body: Body) -> tuple[Tensor, ...]:
+    """Return the inputs with the names of their outputs; raise InvalidInput or Unreadable, in TGI's words."""
+    inputs: Sequence[Body] = body["inputs"]
+    outputs: Sequence[Body] | None = body.get("outputs")
+    if not inputs:
+        raise InvalidInput("`inputs` cannot be empty")
+    if outputs is not None and len(outputs) != len(inputs):
+        raise Unreadable("Inputs and outputs length mismatch", "length mismatch")
+    named = inputs if outputs is None else outputs
+    return tuple(
+        _tensor(item, named[at].get("name") or f"output{at}", f"inputs[{at}]")
+        for at, item in enumerate(inputs)
+    )
+
+
+def to_output(tensor: Tensor, answers: Sequence[tuple[Generate, Output]]) -> Json:
+    """Return the output of an input; with `details`, how its texts came about is a parameter of it."""
+    texts = [to_text(wanted, finish_of(output)) for wanted, output in answers]
+    data: list[Any] = list(texts[0].encode()) if tensor.as_bytes else texts
+    shape = [1, len(data)] if tensor.as_bytes else [len(data)]
+    told: Json = {"name": tensor.name, "shape": shape, "datatype": DATATYPE, "data": data}
+    if answers[0][0].details:
+        told["parameters"] = {"details": [to_details(finish_of(output)) for _, output in answers]}
+    return told
+
+
+def metadata(name: str, version: str | None) -> Json:
+    """Return what the model takes and gives; TGI has `version` for what the protocol calls `versions`."""
+    versions: Json = {} if version is None else {"version": version, "versions": [version]}
+    about = {"platform": "parley", "extensions": ["infer", "ready"], "inputs": [TENSOR], "outputs": [TENSOR]}
+    return {"name": name} | versions | about
+
+
+def _tensor(given: Body, name: str, place: str) -> Tensor:
+    data = given["data"]
+    elements = list(_flat(data))
+    if elements and all(isinstance(element, str) for element in elements):
+        _check_shape(given.get("shape"), len(elements), place)
+        return Tensor(name=name, texts=tuple(elements), as_bytes=False)
+    if any(not isinstance(element, int) or isinstance(element, bool) for element in data):
+        raise InvalidInput(f"`{place}.data` must be texts, or the bytes of one text as numbers from 0 to 255")
+    return Tensor(name=name, texts=(_decoded(data, place),), as_bytes=True)
+
+
+def _flat(data: Sequence[Any]) -> Iterator[Any]:
+    """Yield the elements of nested arrays, row by row."""
+    rows = [iter(data)]
+    while rows:
+        for element in rows[-1]:
+            if isinstance(element, list):
+                rows.append(iter(element))
+                break
+            yield element
+        else:
+            rows.pop()
+
+
+def _check_shape(shape: Sequence[int] | None, elements: int, place: str) -> None:
+    if shape is None:
+        return
+    size = 0 if 0 in shape else 1
+    for dimension in shape:
+        size *= dimension
+        if size > elements:  # enough is known, and a long shape's product could be a huge number
+            break
+    if size != elements:
+        raise InvalidInput(
+            f"`{place}.shape` must hold as many elements as `{place}.data`, which are {elements}"
+        )
+
+
+def _decoded(data: Sequence[int], place: str) -> str:
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"`{place}.data` is not UTF-8: {error}", "utf8") from None

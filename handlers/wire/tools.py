@@ -1,0 +1,98 @@
+"""Tools as TGI and OpenAI write them, and which of them the answer may call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from inference.errors import InvalidInput, ToolRefused
+from inference.tools.types import Tool, ToolUse
+
+Body = Mapping[str, Any]
+
+AUTO, NONE, REQUIRED = "auto", "none", "required"
+MOST_TOOLS = 128  # OpenAI's limit, too
+NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}}
+
+
+def to_tools(body: Body) -> ToolUse | None:
+    """Return the tools that the answer may call and how; None where it calls none.
+
+    An empty list is no tools. A tool that is named is the only one that is shown, and is called once. Raises
+    InvalidInput for a tool that isn't one, ToolRefused for the choice of one that isn't there.
+    """
+    tools = _tools(body.get("tools") or ())
+    choice = _choice(body.get("tool_choice"))
+    if choice == NONE or (choice == AUTO and not tools):
+        return None
+    if choice in (AUTO, REQUIRED):
+        if not tools:
+            raise ToolRefused("`tool_choice` is 'required' and there are no `tools`: give at least one")
+        parallel = body.get("parallel_tool_calls") is not False
+        return ToolUse(tools=tools, required=choice == REQUIRED, parallel=parallel, shown=tools)
+    named = tuple(tool for tool in tools if tool.name == choice)
+    if not named:
+        raise ToolRefused(f"Tool with name {choice} not found")
+    return ToolUse(tools=named, required=True, parallel=False, shown=named)
+
+
+def _tools(given: Sequence[Body]) -> tuple[Tool, ...]:
+    if len(given) > MOST_TOOLS:
+        raise InvalidInput(f"`tools` supports up to {MOST_TOOLS} tools. Given: {len(given)}")
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
+    _refuse_namesakes(tools)
+    return tools
+
+
+def _tool(tool: Body, where: str) -> Tool:
+    function = tool.get("function")
+    if tool["type"] != "function" or function is None:
+        raise InvalidInput(
+            f"`{where}` must be of type 'function' and have a `function`. Given: {tool['type']!r}"
+        )
+    if not function["name"]:
+        raise InvalidInput(f"`{where}.function.name` cannot be empty")
+    return Tool(
+        name=function["name"],
+        description=function.get("description"),
+        parameters=_parameters(function, f"{where}.function"),
+    )
+
+
+def _parameters(function: Body, where: str) -> Mapping[str, object]:
+    """Return the schema of the arguments; TGI takes it under two names."""
+    schema, other = function.get("parameters"), function.get("arguments")
+    if schema is not None and other is not None and schema != other:
+        raise InvalidInput(f"`{where}` has `parameters` and `arguments`: they mean the same, give one")
+    name = "arguments" if schema is None else "parameters"
+    schema = other if schema is None else schema
+    if schema is None:
+        return NO_ARGUMENTS
+    if not isinstance(schema, Mapping):
+        raise InvalidInput(f"`{where}.{name}` must be a JSON Schema, as an object")
+    return schema
+
+
+def _choice(given: str | Body | None) -> str:
+    """Return the choice as a word: `auto`, `none`, `required` or a function's name."""
+    if given is None:
+        return AUTO
+    if isinstance(given, str):
+        return given
+    function = given.get("function")
+    if given.get("type") not in ("function", None) or function is None:
+        raise InvalidInput(
+            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
+            '{"type": "function", "function": {"name": ...}}'
+        )
+    return str(function["name"])
+
+
+def _refuse_namesakes(tools: Iterable[Tool]) -> None:
+    first: dict[str, int] = {}
+    for place, tool in enumerate(tools):
+        if first.setdefault(tool.name, place) != place:
+            raise InvalidInput(
+                f"`tools[{place}].function.name` is {tool.name!r}, as is that of tools[{first[tool.name]}]: "
+                "give each tool a name of its own"
+            )

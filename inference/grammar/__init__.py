@@ -1,0 +1,1 @@
+"""Grammars: what a generated text must follow, compiled by llguidance for a model's vocabulary."""

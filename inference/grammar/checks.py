@@ -1,0 +1,160 @@
+"""What llguidance would refuse without saying where, and what it would get wrong without saying so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+
+from inference.grammar.fault import GrammarFault, excerpt, join
+from inference.grammar.keywords import FORMATS, LITERALS, UNSUPPORTED, Node, forbids, may_be, scalars
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.numbers import check_numbers
+from inference.grammar.tree import DRAFTS, LATEST, Place, Schema, SchemaTree
+
+DEFAULTS = (LATEST, "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-04/schema")
+SHORT_ESCAPES = "\b\f\n\r\t"
+# In a pattern: a control character by itself, not the end of a range of characters
+HEX = "[01][0-9a-fA-F]|7[fF]"
+CONTROL = rf"(?:[\x00-\x07\x0b\x0e-\x1f\x7f]|\\(?:x(?:{HEX})|u00(?:{HEX})|[0ave]|c))"
+NEGATED_CLASS = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
+LONE_CONTROL = re.compile(rf"(?<!-){CONTROL}(?!-)")
+
+
+def dialect(root: Schema) -> str:
+    """Return the draft that a schema is written in: what `$schema` says, or the newest that fits.
+
+    Raises GrammarFault for what is no schema by its draft's meta-schema.
+    """
+    if isinstance(root, bool):
+        return LATEST
+    named = str(root.get("$schema", "")).rstrip("#")
+    if named in DRAFTS:
+        return _checked(root, named)
+    for guess in DEFAULTS:
+        if jsonschema_rs.meta.is_valid({**root, "$schema": guess}):
+            return guess
+    return _checked(root, LATEST)
+
+
+def _checked(root: dict[str, Any], named: str) -> str:
+    try:
+        jsonschema_rs.meta.validate({**root, "$schema": named})
+    except jsonschema_rs.ValidationError as error:
+        place = join("", *error.instance_path) if error.instance_path else ""
+        raise GrammarFault(f"it is no JSON Schema: {excerpt(error.message)}", place) from None
+    return named
+
+
+def check_place(place: Place, tree: SchemaTree, limits: GrammarLimits) -> None:
+    """Raise GrammarFault for what a schema holds itself, not those below it."""
+    if place.depth > limits.chain:
+        raise GrammarFault(
+            f"schemas must be <= {limits.chain} within each other, references followed, and this is "
+            "deeper. Write the schema with fewer levels",
+            place.pointer,
+        )
+    if isinstance(place.schema, bool):
+        return
+    _check_keywords(place.pointer, place.schema, tree)
+    check_numbers(place.pointer, place.schema, limits)
+    _check_strings(place.pointer, place.schema, limits)
+    _check_objects(place.pointer, place.schema, limits)
+
+
+def _check_keywords(at: str, node: Node, tree: SchemaTree) -> None:
+    for key in node:
+        if key in UNSUPPORTED and forbids(node, key, tree.draft):
+            raise GrammarFault(f"`{key}` is not supported. {UNSUPPORTED[key][1]}", join(at, key))
+    if at and isinstance(node.get(tree.identifier), str) and tree.has_references:
+        raise GrammarFault(
+            f"`{tree.identifier}` below the top level changes what references mean, and is not supported. "
+            "Leave it out, and refer to `#/$defs/...`",
+            join(at, tree.identifier),
+        )
+
+
+def _check_strings(at: str, node: Node, limits: GrammarLimits) -> None:
+    if "format" in node and node["format"] not in FORMATS and may_be(node, "string"):
+        raise GrammarFault(
+            f"the format {excerpt(repr(node['format']))} is not supported. Use one of "
+            f"{', '.join(sorted(FORMATS))}, or a `pattern`, or leave it out",
+            join(at, "format"),
+        )
+    for pointer, pattern in patterns(at, node):
+        if len(pattern) > limits.regex_chars:
+            raise GrammarFault(
+                f"a regular expression must have <= {limits.regex_chars} characters. "
+                f"Given: {len(pattern)}. Shorten it",
+                pointer,
+            )
+
+
+def _check_objects(at: str, node: Node, limits: GrammarLimits) -> None:
+    count = len(node.get("patternProperties", ()))
+    if count > limits.pattern_properties:
+        raise GrammarFault(
+            f"an object must have <= {limits.pattern_properties} `patternProperties`. Given: {count}. "
+            "Join their expressions by `|`",
+            join(at, "patternProperties"),
+        )
+    free = node.get("minProperties", 0) - len(set(node.get("required", ())))
+    if free >= 2 and may_be(node, "object") and is_open(node):
+        raise GrammarFault(
+            "`minProperties` counts names that are not listed, and a model may give the same name twice. "
+            "List the names in `required`, or leave `minProperties` out",
+            join(at, "minProperties"),
+        )
+
+
+# --- escapes of JSON strings ----------------------------------------------------------------
+
+
+def check_escapes(place: Place) -> None:
+    """Raise GrammarFault for a literal that needs `\\u` escapes, where they are switched off."""
+    if isinstance(place.schema, bool):
+        return
+    for key in LITERALS:
+        if key in place.schema:
+            for pointer, value in scalars(place.schema[key], join(place.pointer, key)):
+                if isinstance(value, str) and any(needs_escape(char) for char in value):
+                    raise _control_fault(pointer)
+    for pointer, pattern in patterns(place.pointer, place.schema):
+        if LONE_CONTROL.search(NEGATED_CLASS.sub("", pattern)):
+            raise _control_fault(pointer)
+
+
+def needs_escape(char: str) -> bool:
+    """Return whether JSON, as it is generated, can only write a character as `\\u` and its number."""
+    return char == "\x7f" or (char < " " and char not in SHORT_ESCAPES)
+
+
+def _control_fault(at: str) -> GrammarFault:
+    return GrammarFault(
+        "control characters are supported only where every object with `properties` has "
+        "`additionalProperties: false`. Add that, or leave the character out",
+        at,
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+
+def is_open(node: Node) -> bool:
+    """Return whether an object may have names besides those that are listed."""
+    return node.get("additionalProperties", True) is not False or bool(node.get("patternProperties"))
+
+
+def has_names(node: Node) -> bool:
+    """Return whether an object has names of its own."""
+    return any(node.get(key) for key in ("properties", "required", "patternProperties"))
+
+
+def patterns(at: str, node: Node) -> Iterator[tuple[str, str]]:
+    """Yield a schema's regular expressions with their places."""
+    if "pattern" in node:
+        yield join(at, "pattern"), node["pattern"]
+    for pattern in node.get("patternProperties", ()):
+        yield join(at, "patternProperties", pattern), pattern

@@ -1,0 +1,149 @@
+"""Compiled grammars and the matchers of single texts, over llguidance.
+
+Matchers of one grammar share its lexer, whose states are made as texts need them. When the lexer is
+full, or gave up at one text's step, all of them get an error: then the grammar is compiled again,
+once for all, and each matcher goes on in it with its text so far.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits
+from numpy.typing import NDArray
+
+from inference.grammar.complaints import plain
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.vocabulary import GrammarVocabulary
+
+Mask = NDArray[np.uint32]
+
+HEADER = '%llguidance {"no_forcing": true}\n'  # the model decides on the tokens of a forced text, too
+RENEW_AFTER = 256  # masks of all texts; a lexer that fails earlier fails by its grammar
+
+
+@dataclass(slots=True)
+class Parser:
+    """The beginning of all texts of a grammar, and how much it has been used."""
+
+    matcher: LLMatcher
+    masks: int = 0  # about: counted by several threads at once
+
+
+class LarkGrammar:
+    """A grammar in llguidance's Lark, compiled; what is wrong with it is in `error`."""
+
+    def __init__(self, vocabulary: GrammarVocabulary, source: str, limits: GrammarLimits) -> None:
+        self.vocabulary = vocabulary
+        self._source = HEADER + source
+        self._limits = parser_limits(limits)
+        self._lock = threading.Lock()
+        self._parser = self._compiled()
+
+    @property
+    def error(self) -> str:
+        """Return what llguidance says against the grammar, "" for nothing."""
+        return self._parser.matcher.get_error()
+
+    def start(self) -> TextMatcher:
+        """Return a matcher at the beginning of a text, within microseconds."""
+        return TextMatcher(self, self._parser)
+
+    def renewed(self, spent: Parser) -> Parser | None:
+        """Return what replaces a parser that failed; None if nothing would be better."""
+        with self._lock:
+            if self._parser is spent:
+                if spent.masks < RENEW_AFTER:
+                    return None
+                self._parser = self._compiled()
+            return self._parser
+
+    def _compiled(self) -> Parser:
+        matcher = LLMatcher(self.vocabulary.tokenizer, self._source, log_level=0, limits=self._limits)
+        return Parser(matcher)
+
+
+class TextMatcher:
+    """One text's way through a grammar; used by one thread at a time."""
+
+    def __init__(self, grammar: LarkGrammar, parser: Parser) -> None:
+        self._grammar = grammar
+        self._vocabulary = grammar.vocabulary
+        self._parser = parser
+        self._matcher = parser.matcher.deep_copy()
+        self._text: list[int] = []  # token ids accepted
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by a token; false if the grammar doesn't allow it, or a limit was passed: see `error`."""
+        if not 0 <= token_id < self._vocabulary.size:
+            return False
+        if self.finished:
+            return token_id in self._vocabulary.eos_token_ids
+        if not self._consumed(token_id) and not (self._restart() and self._consumed(token_id)):
+            return False
+        self._text.append(token_id)
+        return True
+
+    def fill_mask(self, mask: Mask) -> None:
+        """Write which tokens may come next: one bit each, the lowest first; EOS where the text may end.
+
+        Releases the GIL. Tokens beyond the grammar's vocabulary are not allowed.
+        """
+        words = self._vocabulary.words
+        fits = mask.size >= words and mask.flags.c_contiguous and mask.dtype == np.uint32
+        target = mask[:words] if fits else np.empty(words, dtype=np.uint32)
+        self._fill(target)
+        if self._matcher.is_error() and self._restart():
+            self._fill(target)
+        if not self._vocabulary.eos_token_ids:  # the one that llguidance added is none of the model's
+            target[self._vocabulary.size // 32] &= ~np.uint32(1 << self._vocabulary.size % 32)
+        if not fits:
+            mask[:words] = target[: mask.size]
+        mask[words:] = 0
+
+    @property
+    def finished(self) -> bool:
+        """Return whether nothing but EOS can follow."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def error(self) -> str | None:
+        """Return why it can't go on: a limit of the work per token was passed."""
+        return plain(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    def _consumed(self, token_id: int) -> bool:
+        return self._matcher.try_consume_tokens([token_id]) == 1
+
+    def _fill(self, target: Mask) -> None:
+        self._parser.masks += 1
+        self._matcher.unsafe_compute_mask_ptr(target.ctypes.data, target.nbytes)
+
+    def _restart(self) -> bool:
+        """Go on with a new parser after an error; false where there was none, or it would come again."""
+        if not self._matcher.is_error():  # a token that a broken lexer refuses is no error yet, a mask is
+            self._fill(np.empty(self._vocabulary.words, dtype=np.uint32))
+        if not self._matcher.is_error():
+            return False
+        parser = self._grammar.renewed(self._parser)
+        if parser is None:
+            return False
+        matcher = parser.matcher.deep_copy()
+        if matcher.try_consume_tokens(self._text) != len(self._text):
+            return False
+        self._parser, self._matcher = parser, matcher
+        return True
+
+
+def parser_limits(limits: GrammarLimits) -> LLParserLimits:
+    """Return the limits as llguidance takes them; its messages then tell nothing of the grammar."""
+    return LLParserLimits(
+        max_items_in_row=limits.row_items,
+        initial_lexer_fuel=limits.compile_fuel,
+        step_lexer_fuel=limits.step_fuel,
+        step_max_items=limits.step_items,
+        max_lexer_states=limits.lexer_states,
+        max_grammar_size=limits.grammar_symbols,
+        verbose_errors=False,
+    )

@@ -1,0 +1,161 @@
+"""Compiles grammars beside the event loop and the engine, each once, and keeps those used last."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from inference.errors import Overloaded
+from inference.grammar.build import build
+from inference.grammar.compiled import LarkGrammar
+from inference.grammar.fault import GrammarFault
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.vocabulary import GrammarVocabulary
+from inference.types import CompiledGrammar, Grammar
+
+CACHED_GRAMMARS = 128
+CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take up to some 150 times as much
+RETRY_SECONDS = 1.0
+STACK_BYTES = 16 * 2**20  # llguidance takes up to 5 kB for each schema within another
+NICENESS = 10  # of the threads: tokens of running texts come first where processors are few
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Job:
+    """A compilation that has been asked for."""
+
+    started: asyncio.Event
+    result: asyncio.Future[LarkGrammar]
+    waiting: int = 0  # requests
+
+
+class GrammarCache:
+    """Compiled grammars by their sources, bounded by number and size; those used last stay."""
+
+    def __init__(self, grammars: int = CACHED_GRAMMARS, source_bytes: int = CACHED_BYTES) -> None:
+        self._limit, self._bytes_limit = grammars, source_bytes
+        self._grammars: OrderedDict[Key, LarkGrammar] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Key) -> LarkGrammar | None:
+        """Return a grammar, which thereby was used last."""
+        found = self._grammars.get(key)
+        if found is not None:
+            self._grammars.move_to_end(key)
+        return found
+
+    def put(self, key: Key, grammar: LarkGrammar) -> None:
+        """Keep a grammar; forget others for it."""
+        if key in self._grammars:
+            return
+        self._grammars[key] = grammar
+        self._bytes += len(key[1])
+        while len(self._grammars) > self._limit or self._bytes > self._bytes_limit:
+            forgotten, _ = self._grammars.popitem(last=False)
+            self._bytes -= len(forgotten[1])
+
+    def __len__(self) -> int:
+        return len(self._grammars)
+
+
+class GrammarCompiler:
+    """Makes grammars ready for use; belongs to one event loop, works on threads of its own."""
+
+    def __init__(
+        self, vocabulary: GrammarVocabulary, limits: GrammarLimits | None = None, workers: int = 2
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._limits = limits or GrammarLimits()
+        self._threads = _start_threads(workers)
+        self._cache = GrammarCache()
+        self._jobs: dict[Key, Job] = {}
+
+    async def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Return the grammar ready for use, any number of times.
+
+        Raises GrammarRefused, with the member of the request and the JSON pointer of what is wrong
+        there, and Overloaded if no thread gets to it in time.
+        """
+        key = (grammar.kind.value, grammar.source)
+        found = self._cache.get(key)
+        if found is not None:
+            return found
+        job = self._jobs.get(key)
+        if job is None or job.result.cancelled():
+            job = self._begin(key, grammar)
+        job.waiting += 1
+        try:
+            return await self._wait(job)
+        except GrammarFault as fault:
+            raise fault.refusal(grammar.member) from None
+        finally:
+            job.waiting -= 1
+            if not job.waiting and not job.started.is_set():
+                job.result.cancel()  # nobody wants it any more
+
+    def close(self) -> None:
+        """Drop what is queued and let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, key: Key, grammar: Grammar) -> Job:
+        loop = asyncio.get_running_loop()
+        started = asyncio.Event()
+
+        def work() -> LarkGrammar:
+            _tell(loop, started.set)
+            return build(self._vocabulary, grammar, self._limits)
+
+        job = Job(started, loop.run_in_executor(self._threads, work))
+        self._jobs[key] = job
+        job.result.add_done_callback(lambda _: self._end(key, job))
+        return job
+
+    def _end(self, key: Key, job: Job) -> None:
+        if self._jobs.get(key) is job:
+            del self._jobs[key]
+        if not job.result.cancelled() and job.result.exception() is None:
+            self._cache.put(key, job.result.result())
+
+    async def _wait(self, job: Job) -> LarkGrammar:
+        seconds = self._limits.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await job.started.wait()
+        except TimeoutError:
+            raise Overloaded(RETRY_SECONDS) from None
+        # The thread can't be stopped, and need not be: the other limits end its work
+        done, _ = await asyncio.wait([job.result], timeout=seconds)
+        if not done:
+            raise GrammarFault(f"compiling it takes more than {seconds:g} seconds. Shorten it")
+        return job.result.result()
+
+
+def _start_threads(workers: int) -> ThreadPoolExecutor:
+    """Return threads that have started, each with a stack of its own size."""
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar", initializer=_yield_to_others)
+    usual = threading.stack_size(STACK_BYTES)
+    try:
+        barrier = threading.Barrier(workers + 1)  # none is idle before all have started
+        for _ in range(workers):
+            threads.submit(barrier.wait)
+        barrier.wait()
+    finally:
+        threading.stack_size(usual)
+    return threads
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
+
+
+def _yield_to_others() -> None:
+    if hasattr(os, "setpriority"):  # on Linux a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,0 +1,32 @@
+"""What is wrong with a grammar, and where."""
+
+from __future__ import annotations
+
+from inference.errors import GrammarRefused
+
+EXCERPT = 200  # characters of a client's text or a library's message that are repeated
+
+
+class GrammarFault(Exception):
+    """A grammar can't be used; `pointer` is the JSON pointer of the place, "" for the whole."""
+
+    def __init__(self, reason: str, pointer: str = "") -> None:
+        super().__init__(reason, pointer)
+        self.reason = reason  # what is wrong, and what to do
+        self.pointer = pointer
+
+    def refusal(self, member: str) -> GrammarRefused:
+        """Return the error for the client whose request has the grammar in `member`."""
+        place = f" at {excerpt(self.pointer)}" if self.pointer else ""
+        return GrammarRefused(f"grammar is not valid: `{member}`{place}: {self.reason}")
+
+
+def excerpt(text: str) -> str:
+    """Return a text's beginning."""
+    return text if len(text) <= EXCERPT else text[:EXCERPT] + "..."
+
+
+def join(pointer: str, *keys: str | int) -> str:
+    """Return the JSON pointer of a place below another (RFC 6901)."""
+    parts = (str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+    return "/".join((pointer, *parts))

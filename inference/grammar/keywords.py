@@ -1,0 +1,85 @@
+"""Which keywords of JSON Schema a grammar can express, and what to write in place of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from inference.grammar.fault import join
+
+LITERALS = ("const", "enum")
+Node = Mapping[str, Any]
+
+COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+CONSTRAINTS = (
+    COUNTS
+    | BOUNDS
+    | {"type", "const", "enum", "required", "pattern", "format", "properties", "patternProperties"}
+    | {"additionalProperties", "items", "additionalItems", "prefixItems", "allOf", "anyOf", "oneOf", "$ref"}
+)  # all that a grammar can express; what is neither here nor below says nothing about an instance
+FORMATS = frozenset("date-time date time duration email hostname ipv4 ipv6 uuid uri".split())
+
+# Keyword -> the draft that brought it, and what to do
+UNSUPPORTED: dict[str, tuple[int, str]] = {
+    "not": (2013, "Say what is allowed, by `enum`, `anyOf` or `additionalProperties: false`"),
+    "uniqueItems": (2013, "Leave it out, and look for repeated items in the answer"),
+    "dependencies": (2013, "Write one object for each case, in `anyOf`"),
+    "dependentRequired": (2019, "Write one object for each case, in `anyOf`"),
+    "dependentSchemas": (2019, "Write one object for each case, in `anyOf`"),
+    "if": (2018, "Write one schema for each case, in `anyOf`"),
+    "then": (2018, "Write one schema for each case, in `anyOf`"),
+    "else": (2018, "Write one schema for each case, in `anyOf`"),
+    "contains": (2017, "Use `prefixItems`, with `minItems`"),
+    "minContains": (2019, "Use `prefixItems`, with `minItems`"),
+    "maxContains": (2019, "Use `prefixItems`, with `minItems`"),
+    "propertyNames": (2017, "Use `patternProperties`, with `additionalProperties: false`"),
+    "unevaluatedProperties": (2019, "Use `additionalProperties`"),
+    "unevaluatedItems": (2019, "Use `items` behind `prefixItems`"),
+    "$dynamicRef": (2020, "Use `$ref`"),
+    "$recursiveRef": (2019, "Use `$ref`"),
+}
+
+# Keyword -> whether it forbids nothing where it stands
+NEUTRAL: dict[str, Callable[[Node], bool]] = {
+    "not": lambda node: node["not"] is False,
+    "uniqueItems": lambda node: node["uniqueItems"] is False or node.get("maxItems", 2) <= 1,
+    "dependencies": lambda node: not node["dependencies"],
+    "dependentRequired": lambda node: not any(node["dependentRequired"].values()),
+    "dependentSchemas": lambda node: not node["dependentSchemas"],
+    "if": lambda node: "then" not in node and "else" not in node,
+    "then": lambda node: "if" not in node or node["then"] in (True, {}),
+    "else": lambda node: "if" not in node or node["else"] in (True, {}),
+    "contains": lambda node: node.get("minContains") == 0 and "maxContains" not in node,
+    "minContains": lambda node: "contains" not in node or node["minContains"] == 0,
+    "maxContains": lambda node: "contains" not in node,
+    "propertyNames": lambda node: node["propertyNames"] in (True, {}),
+    "unevaluatedProperties": lambda node: node["unevaluatedProperties"] in (True, {}),
+    "unevaluatedItems": lambda node: node["unevaluatedItems"] in (True, {}),
+}
+
+
+def forbids(node: Node, keyword: str, draft: int) -> bool:
+    """Return whether a keyword that grammars can't express changes what is valid."""
+    if draft < UNSUPPORTED[keyword][0]:
+        return False  # it came later: here it is a word without meaning
+    neutral = NEUTRAL.get(keyword)
+    return neutral is None or not neutral(node)
+
+
+def may_be(node: Node, kind: str) -> bool:
+    """Return whether an instance of a type could be valid by `type`."""
+    types = node.get("type", kind)
+    return kind in (types if isinstance(types, list) else [types])
+
+
+def scalars(value: Any, at: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a literal consists of, names of objects apart, with the places."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from scalars(child, join(at, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from scalars(child, join(at, index))
+    else:
+        yield at, value

@@ -1,0 +1,84 @@
+"""Numbers in schemas: which of them llguidance, whose numbers are 64-bit floats, takes for what they are."""
+
+from __future__ import annotations
+
+import math
+import sys
+from decimal import Decimal
+from fractions import Fraction
+
+from inference.grammar.fault import GrammarFault, excerpt, join
+from inference.grammar.keywords import BOUNDS, COUNTS, LITERALS, Node, scalars
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.tree import SchemaTree
+
+MAX_FLOAT = int(sys.float_info.max)
+
+
+def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
+    """Raise GrammarFault for numbers in whose place llguidance would take others."""
+    for key in node.keys() & BOUNDS:
+        if not is_exact(node[key]) and not is_tightened(key, node[key]):
+            raise _inexact(node[key], join(at, key))
+    for key in LITERALS:
+        if key in node:
+            for pointer, value in scalars(node[key], join(at, key)):
+                if isinstance(value, (int, float)) and not is_exact(value):
+                    raise _inexact(value, pointer)
+    for key in node.keys() & COUNTS:
+        if key.startswith("min") and node[key] > limits.count:
+            raise GrammarFault(f"`{key}` must be <= {limits.count}. Given: {node[key]}", join(at, key))
+
+
+def check_multiples(tree: SchemaTree, limits: GrammarLimits) -> None:
+    """Raise GrammarFault if remainders take too many states: one for each unit of each `multipleOf`.
+
+    Where schemas are joined their least common multiple counts, and no fuel of llguidance's is spent
+    on them: `multipleOf` 999983 and 999985 in one object take half a minute.
+    """
+    total, common = 0, Fraction(1)
+    for place in tree.places:
+        if not isinstance(place.schema, dict) or "multipleOf" not in place.schema:
+            continue
+        value = place.schema["multipleOf"]
+        step = Fraction(Decimal(str(value)))
+        common = Fraction(
+            math.lcm(common.numerator, step.numerator), math.gcd(common.denominator, step.denominator)
+        )
+        total += states(step)
+        if max(total, states(common)) > limits.remainders:
+            raise GrammarFault(
+                f"{excerpt(str(value))} makes too many remainders to keep apart: all `multipleOf` together, "
+                f"and their least common multiple, must make <= {limits.remainders}. "
+                "Leave it out, or use rounder numbers",
+                join(place.pointer, "multipleOf"),
+            )
+
+
+def states(step: Fraction) -> int:
+    """Return how many remainders a lexer tells apart: the number without its decimal point."""
+    scaled, limit = abs(step), 400  # more decimals than a float has
+    while scaled.denominator != 1 and limit:
+        scaled, limit = scaled * 10, limit - 1
+    return scaled.numerator
+
+
+def is_exact(value: int | float) -> bool:
+    """Return whether 64-bit floats hold a number."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return abs(value) <= MAX_FLOAT and int(float(value)) == value
+
+
+def is_tightened(key: str, value: int | float) -> bool:
+    """Return whether the float nearest to a bound lets nothing pass that the bound doesn't."""
+    if abs(value) > MAX_FLOAT or key == "multipleOf":
+        return False
+    return float(value) <= value if key in ("maximum", "exclusiveMaximum") else float(value) >= value
+
+
+def _inexact(value: int | float, at: str) -> GrammarFault:
+    return GrammarFault(
+        f"{excerpt(str(value))} is no number that 64-bit floats hold exactly. Give such numbers as strings",
+        at,
+    )

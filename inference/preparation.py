@@ -1,0 +1,60 @@
+"""From a request to what the engine's own thread takes: tokenised, checked, its grammar compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inference.errors import GrammarRefused
+from inference.limits import check_bias, check_ids, check_minimum, check_prompt, fit_context
+from inference.types import CompiledGrammar, CoreRequest, Grammar, ModelInfo, Request
+
+if TYPE_CHECKING:
+    from inference.grammar.compiler import GrammarCompiler
+    from inference.text.pipeline import TextPipeline
+
+
+async def prepare(
+    request: Request, text: TextPipeline, model: ModelInfo, compiler: GrammarCompiler | None
+) -> CoreRequest:
+    """Return the request as the engine takes it.
+
+    Raises InvalidInput, in TGI's order: the grammar comes last, as it costs the most. Raises
+    Overloaded if too many of them wait. A caller that is cancelled leaves nothing behind.
+    """
+    check_prompt(request, model)
+    check_bias(request.sampling.logit_bias, text.vocabulary_size)
+    ids = await prompt_ids(request, text)
+    max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
+    check_minimum(request.min_new_tokens, request.max_new_tokens, max_new_tokens)
+    return CoreRequest(
+        id=request.id,
+        prompt_ids=ids,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=request.min_new_tokens,
+        ignore_eos=request.ignore_eos,
+        sampling=request.sampling,
+        logprobs=request.logprobs,
+        top_n_tokens=request.top_n_tokens,
+        prompt_logprobs=request.prompt_logprobs,
+        grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
+    )
+
+
+async def prompt_ids(request: Request, text: TextPipeline) -> tuple[int, ...]:
+    """Return the prompt's tokens, those given or those of its text, from the end as many as asked for."""
+    if request.prompt_ids is None:
+        ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
+    else:
+        ids = request.prompt_ids
+        check_ids(ids, text.vocabulary_size)
+    return ids if request.truncate is None else ids[-request.truncate :]
+
+
+async def compiled(grammar: Grammar, compiler: GrammarCompiler | None) -> CompiledGrammar:
+    """Return a grammar ready for use; raise GrammarRefused or Overloaded."""
+    if compiler is None:
+        raise GrammarRefused(
+            f"grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "
+            f"Leave out `{grammar.member}`"
+        )
+    return await compiler.compile(grammar)

@@ -1,0 +1,240 @@
+"""The grammar of an answer that may call tools, in llguidance's dialect of Lark.
+
+An answer is text, or text and then calls, or calls alone; what the model begins decides, in one
+pass. From the first sign of a call on, only calls can be generated, and only with arguments that
+the tool's parameters allow. The sign is the format's opening or, where calls are bare, a JSON
+object with the name of a tool in its place, with which the answer begins: any other JSON is text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from inference.errors import ToolRefused
+from inference.grammar.fault import GrammarFault
+from inference.grammar.schema import embedded_json
+from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
+from inference.tools.heads import json_string
+from inference.tools.types import Tool, ToolUse
+from inference.types import Grammar, GrammarKind
+
+MEMBER = "tools"
+ANY = "(?s:.*)"
+GAP = " ?"  # within a native format, written as the model was taught it
+BLANK = r"[ \t\n\r]"
+BLANKS = f"{BLANK}*"  # in what is text until the name of a tool makes it a call
+ROOM = BLANK + "{0,20}"  # in what has to be a call: white space without end would be no answer
+ID = "[a-zA-Z0-9]{9}"
+# Each says by itself which properties there may be, or where else to look
+OPENING_WORDS = frozenset(
+    (
+        "$ref $dynamicRef allOf anyOf oneOf not if then else patternProperties additionalProperties "
+        "unevaluatedProperties dependentSchemas propertyNames minProperties maxProperties"
+    ).split()
+)
+
+
+def call_grammar(fmt: ToolFormat, use: ToolUse) -> Grammar:
+    """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called."""
+    check_names(fmt, use.tools)
+    rules = [*answer_rules(fmt, use), *call_rules(fmt, use.tools)]
+    rules += [f"args_{at}: %json {arguments_json(tool)}" for at, tool in enumerate(use.tools)]
+    return Grammar(kind=GrammarKind.LARK, source="\n".join(rules) + "\n", member=MEMBER)
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
+    """Raise ToolRefused for names that don't tell tools apart, or that no text can hold."""
+    if not tools:
+        raise ToolRefused("`tools` is empty: add the tool that is to be called")
+    names = set()
+    for tool in tools:
+        if not tool.name:
+            raise ToolRefused("a function in `tools` has an empty `name`: give it one")
+        if any("\ud800" <= char <= "\udfff" for char in tool.name):
+            raise ToolRefused(f"the function name {tool.name!r} holds half a surrogate pair: send UTF-8 text")
+        if tool.name in names:
+            raise ToolRefused(f"`tools` has two functions named {shortened(tool.name)}: rename one of them")
+        if fmt.name_end is not None and (marker := marker_in(fmt, tool.name)):
+            raise ToolRefused(
+                f"the function name {shortened(tool.name)} contains {marker!r}, by which this model ends "
+                "names: leave it out"
+            )
+        names.add(tool.name)
+
+
+def marker_in(fmt: ToolFormat, name: str) -> str | None:
+    """Return a marker of the format that a name contains."""
+    return next((marker.text for marker in fmt.markers if marker.text in name), None)
+
+
+def arguments_json(tool: Tool) -> str:
+    """Return the grammar of a tool's arguments; raise ToolRefused or GrammarRefused."""
+    try:
+        return embedded_json(arguments_schema(tool))
+    except GrammarFault as fault:
+        raise fault.refusal(f"tools[{shortened(tool.name)}].function.parameters") from None
+
+
+def arguments_schema(tool: Tool) -> dict[str, object]:
+    """Return the schema of a tool's arguments, always of an object; raise ToolRefused if it is none.
+
+    Where properties are listed and nothing says whether there may be more, there are no more: as
+    in TGI, so that a model doesn't make up arguments.
+    """
+    schema = dict(tool.parameters)
+    kind = schema.setdefault("type", "object")
+    if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
+        raise ToolRefused(
+            f"the `parameters` of the function {shortened(tool.name)} must be the JSON Schema of an object. "
+            f"Its `type` is {shortened(kind)}: set it to 'object'"
+        )
+    schema["type"] = "object"
+    listed, required = schema.get("properties"), schema.get("required", ())
+    complete = (
+        isinstance(listed, dict)
+        and isinstance(required, (list, tuple))
+        and all(name in listed for name in required)
+    )
+    if complete and not OPENING_WORDS & schema.keys():
+        schema["additionalProperties"] = False
+    return schema
+
+
+def shortened(value: object) -> str:
+    """Return a value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+# --- the answer -----------------------------------------------------------------------------
+
+
+def answer_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
+    """Yield the rules of the whole answer, without those of single calls."""
+    more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
+    end = symbols(fmt.ending)
+    if use.parallel:  # a line break at the very end, so that it doesn't have to lead to a further call
+        end = f"{more} {end} LINE?"
+        yield r"LINE: /\n/"
+    yield f"calls: call {symbols(fmt.closing)} {end}"
+    if use.required:
+        optional = "?" if fmt.bare else ""
+        yield f"start: ({symbols(fmt.opening)}){optional} calls" if fmt.opening else "start: calls"
+    elif fmt.bare:
+        yield from bare_rules(fmt, use.tools, end)
+    else:
+        yield from opened_rules(fmt)
+
+
+def opened_rules(fmt: ToolFormat) -> Iterator[str]:
+    """Yield the rules of an answer whose calls follow an opening."""
+    sign, rest = fmt.opening[0], symbols(fmt.opening[1:])
+    if sign.id is not None:
+        yield f"start: text | text <[{sign.id}]> {rest} calls"
+        yield f"FREE: /{ANY}/"
+    else:
+        found = in_regex(sign.text)
+        yield f"start: text | {lead(fmt)} LEAD {rest} calls"
+        yield f"FREE: /{ANY}/ & ~/{ANY}{found}{ANY}/"
+        yield f"LEAD: /{ANY}{found}/ & ~/{ANY}{found}(?s:.+)/"
+    yield f"text: FREE {after_silence(fmt, 'FREE')}"
+
+
+def bare_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
+    """Yield the rules of an answer whose calls may be all of it, and need no opening."""
+    names = "|".join(in_regex(json_string(tool.name)) for tool in tools)
+    opened = f" | text {symbols(fmt.opening)} calls" if fmt.opening else ""
+    yield f"start: text | first {symbols(fmt.closing)} {end}{opened}"
+    yield "first: " + " | ".join(f"FIRST_{at} KEY args_{at} END" for at in range(len(tools)))
+    for at, tool in enumerate(tools):
+        yield f"FIRST_{at}: /{BLANKS}{head(in_regex(json_string(tool.name)), BLANKS)}/"
+    yield f"FREE: /{ANY}/ & ~/{BLANKS}{head(names, BLANKS)}{ANY}/"
+    yield f"OTHER: /{ANY}/"
+    yield f"text: FREE {after_silence(fmt, 'OTHER')}"
+
+
+def after_silence(fmt: ToolFormat, text: str) -> str:
+    """Return what may follow text: special tokens without meaning here, with text after each."""
+    return f"(<[{id_ranges(fmt.silent_ids)}]> {text})*" if fmt.silent_ids else ""
+
+
+def lead(fmt: ToolFormat) -> str:
+    """Return what may come before the piece of text that ends with a sign."""
+    return f"(FREE <[{id_ranges(fmt.silent_ids)}]>)*" if fmt.silent_ids else ""
+
+
+# --- single calls ---------------------------------------------------------------------------
+
+
+def call_rules(fmt: ToolFormat, tools: Sequence[Tool]) -> Iterator[str]:
+    """Yield the rules of one call, without those of its arguments."""
+    yield "call: " + " | ".join(f"call_{at}" for at in range(len(tools)))
+    if fmt.name_end is not None:
+        yield from named_rules(fmt, fmt.name_end, tools)
+        return
+    gap = ROOM if fmt.bare else GAP
+    id_text = f'(,{gap}"id"{gap}:{gap}"{ID}"{gap})?' if fmt.trailing_id else ""
+    yield f'KEY: /{gap},{gap}"{fmt.arguments_key}"{gap}:{gap}/'
+    yield f"END: /{gap}{id_text}\\}}/"
+    for at, tool in enumerate(tools):
+        name = in_regex(json_string(tool.name))
+        begin = head(name, gap) if fmt.bare else f'\\{{{gap}"name"{gap}:{gap}{name}'
+        yield f"HEAD_{at}: /{begin}/"
+        yield f"call_{at}: HEAD_{at} KEY args_{at} END"
+
+
+def named_rules(fmt: ToolFormat, name_end: Marker, tools: Sequence[Tool]) -> Iterator[str]:
+    """Yield the rules of calls that are a bare name and arguments."""
+    call_id = f"({symbols((fmt.call_id,))} ID)? " if fmt.call_id is not None else ""
+    yield f"ID: /{ID}/"
+    for at, tool in enumerate(tools):
+        yield f"call_{at}: {literal(tool.name)} {call_id}{symbols((name_end,))} args_{at}"
+
+
+def head(name: str, gap: str) -> str:
+    """Return the regular expression of a bare call up to its name; models like to say its type first."""
+    kind = f'("type"{gap}:{gap}"function"{gap},{gap})?'
+    return f'\\{{{gap}{kind}"name"{gap}:{gap}({name})'
+
+
+# --- notation -------------------------------------------------------------------------------
+
+
+def symbols(markers: Sequence[Marker]) -> str:
+    """Return markers as Lark has them: special tokens by their ids, all else as literals."""
+    parts = []
+    for spaced, group in groupby(markers, key=lambda marker: marker.spaced):
+        for special, same in groupby(group, key=lambda marker: marker.id is not None):
+            run = list(same)
+            if special:
+                parts += [f"<[{marker.id}]>" for marker in run]
+            else:
+                text = "".join(marker.text for marker in run)
+                parts.append(f"/ ?{in_regex(text)}/" if spaced else literal(text))
+    return " ".join(parts)
+
+
+def literal(text: str) -> str:
+    """Return a text as a string of Lark, which is one of JSON."""
+    return json.dumps(text)
+
+
+def in_regex(text: str) -> str:
+    """Return the regular expression of exactly this text; it is safe between slashes, too."""
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def id_ranges(ids: Sequence[int]) -> str:
+    """Return ascending ids as Lark has them: `1-3,7`."""
+    runs: list[list[int]] = []
+    for id in ids:
+        if runs and id == runs[-1][1] + 1:
+            runs[-1][1] = id
+        else:
+            runs.append([id, id])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

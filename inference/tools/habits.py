@@ -1,0 +1,140 @@
+"""What a chat template does with tools, calls and results, found by letting it render a few of them.
+
+Templates differ more than their words tell: some want the arguments of a call as an object and
+some as JSON text, some refuse two calls in one message or an id of another shape, some drop
+without a word what they don't know. What comes out of a probe says it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from inference.errors import TemplateFailed
+
+Message = dict[str, Any]
+Render = Callable[[Sequence[Message], Sequence[Message] | None], str]  # raises TemplateFailed
+
+NAME, KEY, VALUE, RESULT, SAID = "probed_name", "probed_key", "probed_value", "probed_result", "probed_words"
+PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string", "description": "Probe"}}}
+BARE_TOOL = {"type": "function", "function": {"name": NAME, "parameters": PARAMETERS}}
+TOOL = {
+    "type": "function",
+    "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
+}
+QUESTION = {"role": "user", "content": "Probe"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How a template wants the messages about tools; without `shows_*` it leaves them out or refuses them."""
+
+    shows_tools: bool = False
+    needs_description: bool = False  # of every tool, be it ""
+    shows_calls: bool = False
+    shows_results: bool = False
+    text_arguments: bool = False  # as JSON text rather than as an object
+    null_content: bool = False  # None rather than "" beside calls that come without words
+    short_ids: bool = False  # nine letters and digits
+    single_calls: bool = False  # one in a message
+    content_hides_calls: bool = False
+    sample: str = ""  # a call as it writes it, or failing that what it tells of tools
+
+
+def probe(render: Render) -> Habits:
+    """Return what a template does; refusals are part of that."""
+    told = attempt(render, [QUESTION])
+    shows_tools = NAME in told
+    needs_description = shows_tools and NAME not in attempt(render, [QUESTION], BARE_TOOL)
+    for answered, short_ids, text, null in product((1, 0), (False, True), (False, True), (False, True)):
+        habits = Habits(
+            shows_tools=shows_tools,
+            needs_description=needs_description,
+            shows_calls=True,
+            shows_results=bool(answered),  # some templates know calls, and no results
+            text_arguments=text,
+            null_content=null,
+            short_ids=short_ids,
+        )
+        shown = attempt(render, [QUESTION, calling(habits, 1), *results(habits, answered)])
+        if shows_call(shown) and (RESULT in shown or not answered):
+            return look_closer(render, replace(habits, sample=shown))
+    return Habits(
+        shows_tools=shows_tools,
+        needs_description=needs_description,
+        shows_results=shows_results(render),
+        sample=told,
+    )
+
+
+def look_closer(render: Render, habits: Habits) -> Habits:
+    """Return the rest of the habits of a template that shows a call."""
+    answers = results(habits, 2) if habits.shows_results else []
+    several = attempt(render, [QUESTION, calling(habits, 2), *answers])
+    wordy = attempt(render, [QUESTION, calling(habits, 1) | {"content": SAID}, *answers[:1]])
+    return replace(
+        habits, single_calls=f"{NAME}1" not in several, content_hides_calls=f"{NAME}0" not in wordy
+    )
+
+
+def shows_call(text: str) -> bool:
+    """Return whether a text has the whole call, and not as Python would print it."""
+    return all(part in text for part in (f"{NAME}0", KEY, VALUE)) and f"'{KEY}'" not in text
+
+
+def shows_results(render: Render) -> bool:
+    """Return whether a template without calls has a way of its own to show results."""
+    answer: Message = {"role": "assistant", "content": SAID}
+    texts = [
+        attempt(render, [QUESTION, answer, {"role": role, "content": RESULT, "tool_call_id": "0"}])
+        for role in ("tool", "assistant")
+    ]
+    return RESULT in texts[0] and texts[0] != texts[1]
+
+
+def attempt(render: Render, messages: Sequence[Message], tool: Message = TOOL) -> str:
+    """Return what a template makes of messages; "" if it refuses them."""
+    try:
+        return render(messages, [tool])
+    except TemplateFailed:
+        return ""
+
+
+def calling(habits: Habits, calls: int) -> Message:
+    """Return a message of the assistant that calls."""
+    arguments: object = {KEY: VALUE}
+    if habits.text_arguments:
+        arguments = json.dumps(arguments)
+    return {
+        "role": "assistant",
+        "content": None if habits.null_content else "",
+        "tool_calls": [
+            {
+                "id": probed_id(habits, at),
+                "type": "function",
+                "function": {"name": f"{NAME}{at}", "arguments": arguments},
+            }
+            for at in range(calls)
+        ],
+    }
+
+
+def results(habits: Habits, count: int) -> list[Message]:
+    """Return the results of calls."""
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": probed_id(habits, at),
+            "name": f"{NAME}{at}",
+            "content": f"{RESULT}{at}",
+        }
+        for at in range(count)
+    ]
+
+
+def probed_id(habits: Habits, at: int) -> str:
+    """Return the id of a call, of a shape that clients send or of the one that some templates want."""
+    return f"abcdefgh{at}" if habits.short_ids else f"call-{at}"

@@ -1,0 +1,178 @@
+"""Calls and results of earlier turns, in the form that a model's chat template shows whole.
+
+What a template leaves out or refuses is given to it as ordinary text, so that nothing of a
+conversation is lost without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from inference.tools.formats import ToolFormat
+from inference.tools.habits import Habits
+
+Message = dict[str, Any]
+
+SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+ID_LETTERS = string.digits + string.ascii_letters
+
+
+def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) -> list[Message]:
+    """Return messages as the template of these habits shows them; those given stay as they are."""
+    chat = [without_empty_calls(message) for message in messages]
+    if habits.short_ids:
+        chat = [with_short_ids(message) for message in chat]
+    names = call_names(chat)
+    if habits.shows_calls:
+        if habits.single_calls:
+            chat = one_call_each(chat)
+        chat = [said for message in chat for said in told(message, habits)]
+    else:
+        chat = [with_calls_as_text(message, fmt) for message in chat]
+    return chat if habits.shows_results else with_results_as_text(chat, names)
+
+
+def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text with which a model of this format makes calls."""
+    opening, closing, between, ending = (
+        "".join(marker.text for marker in frame)
+        for frame in (fmt.opening, fmt.closing, fmt.between, fmt.ending)
+    )
+    bodies = [body(fmt, call["function"]) + closing for call in calls]
+    return opening + between.join(bodies) + ending
+
+
+def body(fmt: ToolFormat, function: Mapping[str, Any]) -> str:
+    """Return the text of one call without its frame."""
+    arguments = arguments_text(function.get("arguments"))
+    if fmt.name_end is not None:
+        return f"{function['name']}{fmt.name_end.text}{arguments}"
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'{{"name": {name}, "{fmt.arguments_key}": {arguments}}}'
+
+
+def arguments_text(arguments: object) -> str:
+    """Return arguments as JSON text; a string is such a text already."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+
+
+def without_empty_calls(message: Mapping[str, Any]) -> Message:
+    """Return a copy without the list of calls if there are none: templates ask whether it is there."""
+    return {key: value for key, value in message.items() if key != "tool_calls" or value}
+
+
+def with_short_ids(message: Message) -> Message:
+    """Return a message with the ids of calls, and of what it answers, in nine letters and digits."""
+    changed = dict(message)
+    if "tool_calls" in message:
+        changed["tool_calls"] = [call | {"id": short_id(call["id"])} for call in message["tool_calls"]]
+    if isinstance(message.get("tool_call_id"), str):
+        changed["tool_call_id"] = short_id(message["tool_call_id"])
+    return changed
+
+
+def short_id(given: str) -> str:
+    """Return an id of nine letters and digits: the same for the same id, so that calls find their results."""
+    if SHORT_ID.fullmatch(given):
+        return given
+    number = int.from_bytes(hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    letters = []
+    for _ in range(9):
+        number, place = divmod(number, len(ID_LETTERS))
+        letters.append(ID_LETTERS[place])
+    return "".join(letters)
+
+
+def call_names(chat: Iterable[Message]) -> dict[str, str]:
+    """Return which function each call's id stands for."""
+    return {
+        call["id"]: call["function"]["name"]
+        for message in chat
+        for call in message.get("tool_calls", ())
+        if "id" in call
+    }
+
+
+def one_call_each(chat: Sequence[Message]) -> list[Message]:
+    """Return a chat with one call in a message, each followed by its results."""
+    apart: list[Message] = []
+    waiting = list(chat)
+    while waiting:
+        message = waiting.pop(0)
+        calls = message.get("tool_calls", ())
+        if len(calls) < 2:
+            apart.append(message)
+            continue
+        answers = []
+        while waiting and waiting[0].get("role") == "tool":
+            answers.append(waiting.pop(0))
+        for at, call in enumerate(calls):
+            own = [answer for answer in answers if answer.get("tool_call_id") == call.get("id")]
+            words = message.get("content") if at == 0 else None
+            apart += [message | {"content": words, "tool_calls": [call]}, *own]
+            answers = [answer for answer in answers if answer not in own]
+        apart += answers
+    return apart
+
+
+def told(message: Message, habits: Habits) -> list[Message]:
+    """Return a message with its calls in the form of the template; two where words would hide the calls."""
+    if "tool_calls" not in message:
+        return [message]
+    calls = message["tool_calls"]
+    if habits.text_arguments:
+        calls = [with_text_arguments(call) for call in calls]
+    words = message.get("content")
+    silent = message | {"content": None if habits.null_content else "", "tool_calls": calls}
+    if not words:
+        return [silent]
+    if habits.content_hides_calls:
+        return [{"role": message["role"], "content": words}, silent]
+    return [message | {"tool_calls": calls}]
+
+
+def with_text_arguments(call: Mapping[str, Any]) -> Message:
+    """Return a call whose arguments are JSON text."""
+    function = call["function"]
+    return {**call, "function": function | {"arguments": arguments_text(function.get("arguments"))}}
+
+
+def with_calls_as_text(message: Message, fmt: ToolFormat) -> Message:
+    """Return a message whose calls are part of its content."""
+    if "tool_calls" not in message:
+        return message
+    content = message.get("content")
+    text = written(fmt, message["tool_calls"])
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return rest | {"content": f"{content}\n{text}" if content else text}
+
+
+def with_results_as_text(chat: Iterable[Message], names: Mapping[str, str]) -> list[Message]:
+    """Return a chat whose results are told by the user; what the user says next joins them.
+
+    Many templates insist that user and assistant take turns.
+    """
+    retold: list[Message] = []
+    after_result = False
+    for message in chat:
+        is_result = message.get("role") == "tool"
+        if is_result:
+            message = {"role": "user", "content": result_text(message, names)}
+        if after_result and message.get("role") == "user" and isinstance(message.get("content"), str):
+            retold[-1] = message | {"content": f"{retold[-1]['content']}\n\n{message['content']}"}
+        else:
+            retold.append(message)
+        after_result = is_result
+    return retold
+
+
+def result_text(message: Message, names: Mapping[str, str]) -> str:
+    """Return what a function returned, in words."""
+    name = message.get("name") or names.get(message.get("tool_call_id", ""))
+    function = f"The function {name}" if name else "The function"
+    return f"{function} returned:\n{message['content']}"

@@ -1,0 +1,58 @@
+"""The vocabulary of tools: what may be called, and the parts that an answer consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the model may call; running it is the client's part."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """Which tools one request offers, and how many calls its answer may consist of."""
+
+    tools: tuple[Tool, ...]  # those that may be called
+    required: bool  # the answer is calls and nothing else
+    parallel: bool  # more than one call in an answer
+    shown: tuple[Tool, ...]  # those that the prompt tells of: more than `tools` where a single one is forced
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of what the model says beside its calls; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """A call begins; its name is whole."""
+
+    index: int  # 0-based, among the calls of the answer
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of the JSON text of a call's arguments, as the model wrote it; never empty."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """A call is complete; a call that was cut off has no end."""
+
+    index: int
+
+
+Part = TextPart | CallStart | CallArguments | CallEnd

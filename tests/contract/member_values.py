@@ -1,0 +1,277 @@
+"""For each honoured member two values that differ in effect, and the bodies that they are put into."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.contract.members import Place
+
+ABSENT = object()  # in place of a value: take the member away
+SPEAKING = "What is the weather?"  # a prompt that is answered with REPLY
+REPLY = "It is sunny. Bye"
+
+# --- bodies: every object is there that a member can be in ------------------------------------
+
+CALL = {"id": "0", "type": "function", "function": {"name": "f"}}
+MESSAGE = {"role": "user", "content": [{"type": "text", "text": "Hello"}], "tool_calls": [CALL]}
+BEGUN = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+PARAMETERS = {"max_new_tokens": 8, "do_sample": False}
+GENERATE = {"inputs": "Hello", "parameters": PARAMETERS}
+OPENAI = {"temperature": 0, "max_tokens": 8}
+CHAT = {"messages": [MESSAGE], "temperature": 0, "max_tokens": 80}  # enough for a call
+BASES: dict[str, dict[str, Any]] = {  # by the body's schema
+    "GenerateRequest": GENERATE,
+    "CompatGenerateRequest": GENERATE,
+    "TokenizeRequest": {"inputs": "Hello"},
+    "ChatTokenizeRequest": {"messages": [MESSAGE]},
+    "ChatRequest": {**CHAT, "stream_options": {}},
+    "CompletionRequest": {"prompt": "Hello", **OPENAI, "stream_options": {}},
+    "VertexRequest": {"instances": [GENERATE, CHAT]},
+    "KserveInferRequest": {
+        "inputs": [{"name": "in", "shape": [1], "data": ["Hello"]}],
+        "outputs": [{"name": "out"}],
+        "parameters": PARAMETERS,
+    },
+}
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+OTHER_SCHEMA = {"type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}
+TOOL = {"type": "function", "function": {"name": "f", "description": "It does f."}}
+OTHER_TOOL = {"type": "function", "function": {"name": "g", "description": "It does g."}}
+TOOLS = {"tools": [TOOL], "tool_choice": "required"}
+NAMED = {"type": "function", "function": {"name": "f"}}
+FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands there for the members in it
+    "grammar": {"grammar": {"type": "json", "value": SCHEMA}},
+    "response_format": {"response_format": FORMAT},
+    "tools": TOOLS,
+    "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two values of a member, and what else is as it isn't in the base."""
+
+    one: Any
+    other: Any
+    beside: Mapping[str, Any] = field(default_factory=dict)  # in the object that has the member
+    request: Mapping[str, Any] = field(default_factory=dict)  # in the body, or the instance of it
+    prompt: str | None = None
+
+
+# --- the values -------------------------------------------------------------------------------
+
+SAMPLED = {"do_sample": True, "seed": 1}
+DRAWN = {"temperature": 1, "seed": 1}
+STREAMED = {"stream": True}
+ROOM = {"max_tokens": 100}
+SAMPLING = {
+    "repetition_penalty": (1.1, 1.2),
+    "frequency_penalty": (0.5, 1.0),
+    "presence_penalty": (0.5, 1.0),
+    "top_k": (5, 6),
+    "top_p": (0.5, 0.6),
+    "typical_p": (0.5, 0.6),
+    "min_p": (0.1, 0.9),
+}
+BIAS = ({"72": 100}, {"73": 100})  # "H" and "I", as the tokens of bytes are numbered here
+BOTH_OF_OPENAI = {
+    "max_tokens": Pair(1, 2),
+    "temperature": Pair(0.5, 0.9, {"seed": 1}),
+    "seed": Pair(1, 2, {"temperature": 1}),
+    "stop": Pair(None, "sunny", ROOM, prompt=SPEAKING),
+    "min_tokens": Pair(0, 8, {**ROOM, "stop": "It"}, prompt=SPEAKING),
+    "ignore_eos": Pair(False, True, ROOM, prompt=SPEAKING),
+    "n": Pair(1, 2),
+    "logit_bias": Pair(*BIAS),
+    "stream": Pair(False, True),
+    "stream_options": Pair({}, {"include_usage": True}, STREAMED),
+    **{name: Pair(*values, DRAWN) for name, values in SAMPLING.items()},
+}
+INPUTS_AND_PARAMETERS = {
+    "inputs": Pair("Hello", "Bye"),
+    "parameters": Pair({**PARAMETERS, "max_new_tokens": 1}, {**PARAMETERS, "max_new_tokens": 2}),
+}
+SHOWN = {  # what a prompt is made of
+    "messages": Pair([MESSAGE], [MESSAGE, MESSAGE]),
+    "tools": Pair([TOOL], [OTHER_TOOL], {"tool_choice": "auto"}),
+    "tool_choice": Pair("none", "required", {"tools": [TOOL]}),
+    "tool_prompt": Pair("Call it.", "Use it.", {"tools": [TOOL]}),
+    "chat_template_kwargs": Pair({"enable_thinking": True}, {"enable_thinking": False}),
+    "continue_final_message": Pair(True, False, {"messages": BEGUN}),
+    "reasoning_effort": Pair("low", "high"),
+}
+PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
+    "GenerateRequest": INPUTS_AND_PARAMETERS,
+    "CompatGenerateRequest": {**INPUTS_AND_PARAMETERS, "stream": Pair(False, True)},
+    "GenerateInstance": INPUTS_AND_PARAMETERS,
+    "GenerateParameters": {
+        "best_of": Pair(1, 2, {"temperature": 1.0, "details": True}),  # greedy, and yet allowed, as in TGI
+        "temperature": Pair(0.5, 0.9, SAMPLED),
+        **{name: Pair(*values, SAMPLED) for name, values in SAMPLING.items()},
+        "do_sample": Pair(False, True, {"seed": 1}),
+        "max_new_tokens": Pair(1, 2),
+        "min_new_tokens": Pair(0, 8, {"max_new_tokens": 100, "stop": "It"}, prompt=SPEAKING),
+        "ignore_eos": Pair(False, True, {"max_new_tokens": 100}, prompt=SPEAKING),
+        "return_full_text": Pair(False, True),
+        "stop": Pair([], ["sunny"], {"max_new_tokens": 100}, prompt=SPEAKING),
+        "truncate": Pair(1, 3),
+        "watermark": Pair(False, True),
+        "details": Pair(False, True),
+        "decoder_input_details": Pair(False, True),
+        "seed": Pair(1, 2, {"do_sample": True}),
+        "top_n_tokens": Pair(1, 2, {"details": True}),
+        "grammar": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
+        "logit_bias": Pair(*BIAS),
+    },
+    "GrammarType": {
+        "type": Pair("json", "json_schema", {"value": {**SCHEMA, "schema": OTHER_SCHEMA}}),
+        "value": Pair(SCHEMA, OTHER_SCHEMA),
+    },
+    "TokenizeRequest": {"inputs": Pair("Hello", "Bye"), "add_special_tokens": Pair(True, False)},
+    "ChatTokenizeRequest": SHOWN,
+    "ChatRequest": {
+        **BOTH_OF_OPENAI,
+        **SHOWN,
+        "model": Pair("a", "b"),
+        "max_completion_tokens": Pair(1, 2, {"max_tokens": ABSENT}),
+        "logprobs": Pair(False, True),
+        "top_logprobs": Pair(1, 2, {"logprobs": True}),
+        "response_format": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
+        "parallel_tool_calls": Pair(True, False, {**TOOLS, "min_tokens": 50}),
+    },
+    "Message": {
+        "role": Pair("user", "system"),
+        "content": Pair("Hello", "Bye"),
+        "name": Pair("Ann", "Bob"),
+        "tool_calls": Pair([CALL], [CALL, CALL]),
+        "tool_call_id": Pair("0", "1"),
+    },
+    "MessageChunk": {"type": Pair("text", "image_url"), "text": Pair("Hello", "Bye")},
+    "MessageToolCall": {
+        "id": Pair("0", "1"),
+        "type": Pair("function", "custom"),
+        "function": Pair({"name": "f"}, {"name": "g"}),
+    },
+    "CalledFunction": {
+        "name": Pair("f", "g"),
+        "arguments": Pair({"a": 1}, {"a": 2}),
+        "parameters": Pair({"a": 1}, {"a": 2}),
+        "description": Pair("It does f.", "It does g."),
+    },
+    "StreamOptions": {
+        "include_usage": Pair(False, True, request=STREAMED),
+        "continuous_usage_stats": Pair(False, True, request=STREAMED),
+    },
+    "ResponseFormat": {
+        "type": Pair("json_schema", "regex"),
+        "value": Pair("a+", "b+", {"type": "regex", "json_schema": ABSENT}),
+        "schema": Pair(SCHEMA, OTHER_SCHEMA, {"type": "json_object", "json_schema": ABSENT}),
+        "json_schema": Pair({"schema": SCHEMA}, {"schema": OTHER_SCHEMA}),
+    },
+    "JsonSchemaConfig": {"schema": Pair(SCHEMA, OTHER_SCHEMA)},
+    "Tool": {
+        "type": Pair("function", "custom"),
+        "function": Pair({"name": "f"}, {"name": "h"}),
+    },
+    "FunctionDefinition": {
+        "name": Pair("f", "h"),
+        "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
+        "parameters": Pair(SCHEMA, OTHER_SCHEMA),
+        "arguments": Pair(SCHEMA, OTHER_SCHEMA),
+    },
+    "NamedToolChoice": {
+        "type": Pair("function", "custom"),
+        "function": Pair({"name": "f"}, {"name": "g"}),
+    },
+    "FunctionName": {"name": Pair("f", "g")},
+    "CompletionRequest": {
+        **BOTH_OF_OPENAI,
+        "prompt": Pair("Hello", ["Hello", "Bye"]),
+        "best_of": Pair(1, 2, DRAWN),
+        "echo": Pair(False, True),
+        "logprobs": Pair(0, 1),
+    },
+    "VertexRequest": {"instances": Pair([GENERATE], [GENERATE, GENERATE])},
+    "KserveInferRequest": {
+        "id": Pair("a", "b"),
+        "parameters": INPUTS_AND_PARAMETERS["parameters"],
+        "inputs": Pair([{"data": ["Hello"]}], [{"data": ["Bye"]}]),
+        "outputs": Pair([{"name": "a"}], [{"name": "b"}]),
+    },
+    "KserveInput": {
+        "name": Pair("a", "b", request={"outputs": ABSENT}),
+        "shape": Pair([1], [2]),
+        "data": Pair(["Hello"], ["Bye"]),
+    },
+    "KserveOutput": {"name": Pair("a", "b")},
+}
+REFUSED_BEST_OF = Pair(1, 3, {"temperature": 1.0})  # more than the server allows
+PAIRS_OF: dict[tuple[str, str], Pair] = {  # where the answer shows less: by the body's schema and the member
+    ("VertexRequest", "best_of"): REFUSED_BEST_OF,
+    ("KserveInferRequest", "best_of"): REFUSED_BEST_OF,
+}
+VALUES = [  # of any member, as far as they fit its schema
+    *(True, False, 0, 1, 3, 0.25, "", "x", {}, [], {"a": 1}, [{}], ["x"], {"7": 1.5}, [0.5]),
+    *({"url": "https://example.com/cat.png"}, {"type": "json_object"}, {"type": "regex", "value": "a"}),
+    *([{"type": "function", "function": {"name": "f"}}], {"type": "function", "function": {"name": "f"}}),
+]
+
+
+def pair_of(place: Place) -> Pair:
+    """Return the two values of an honoured member."""
+    return PAIRS_OF.get((place.root, place.member)) or PAIRS[place.schema][place.member]
+
+
+def body_of(place: Place, value: Any, pair: Pair | None = None) -> dict[str, Any]:
+    """Return the body that has `value` at the place."""
+    body: dict[str, Any] = copy.deepcopy(BASES[place.root])
+    request: Any = body["instances"][place.steps[1]] if place.steps[:1] == ("instances",) else body
+    holder: Any = body
+    for step in place.steps:
+        if isinstance(step, str) and step not in holder:
+            holder.update(copy.deepcopy(HOLDERS[step]))
+        holder = holder[step]
+    if pair is not None:
+        set_all(request, pair.request)
+        set_all(holder, pair.beside)
+        if pair.prompt is not None:
+            set_prompt(request, pair.prompt)
+    set_all(holder, {place.member: value})
+    return body
+
+
+def set_all(holder: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Set members, and take away those that are to be absent."""
+    holder.update(copy.deepcopy({name: value for name, value in values.items() if value is not ABSENT}))
+    for name in [name for name, value in values.items() if value is ABSENT]:
+        holder.pop(name, None)
+
+
+def set_prompt(request: dict[str, Any], prompt: str) -> None:
+    """Ask something else, in whatever form it is asked."""
+    if "messages" in request:
+        request["messages"] = [{"role": "user", "content": prompt}]
+    elif "prompt" in request:
+        request["prompt"] = prompt
+    elif isinstance(request["inputs"], list):
+        request["inputs"][0]["data"] = [prompt]
+    else:
+        request["inputs"] = prompt
+
+
+def fitting(place: Place) -> tuple[list[Any], list[Any]]:
+    """Return values that the member's schema takes: those that ask for something, and those that don't."""
+    neutral = [value for value in (*place.neutral, None) if place.fits(value)]
+    asking = [
+        value for value in VALUES if place.fits(value) and not any(same(value, none) for none in neutral)
+    ]
+    return asking, neutral
+
+
+def same(left: Any, right: Any) -> bool:
+    """Compare as JSON does, where true is not 1."""
+    return bool(left == right) and isinstance(left, bool) is isinstance(right, bool)

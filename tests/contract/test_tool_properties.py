@@ -1,0 +1,84 @@
+"""Whatever tools and conversation are: calls are valid, and a streamed answer is the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.contract.tool_conversations import Answer, Question, check, example, questions
+from tests.contract.tool_models import MODELS, ToolModel, tool_model
+from tests.unit.inference_tools.answers import Call, as_json, written
+
+quick = partial(
+    settings,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+REMARKS = st.sampled_from(["", "Let me see.\n", "I <tool_", "{} is empty. ", "Größe? "])
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> Iterator[ToolModel]:
+    with tool_model(request.param) as made:
+        yield made
+
+
+def asked(model: ToolModel, question: Question) -> Answer:
+    """Return the answer, which was the same in both forms."""
+    whole, streamed = model.ask(question.body)
+    for answer in (whole, streamed):
+        check(question, answer)
+    assert (streamed.content, streamed.calls, streamed.reasons) == (whole.content, whole.calls, whole.reasons)
+    if all(id.isdecimal() for id in whole.ids):  # others are drawn anew for each answer
+        assert streamed.ids == whole.ids
+    return whole
+
+
+@quick(max_examples=25)
+@given(question=questions())
+def test_whatever_the_model_draws_is_text_or_calls_that_are_valid(
+    model: ToolModel, question: Question
+) -> None:
+    model.say(None)
+    asked(model, question)
+
+
+@quick(max_examples=25)
+@given(question=questions(), remark=REMARKS, count=st.integers(0, 3))
+def test_what_the_model_says_is_what_the_client_gets(
+    model: ToolModel, question: Question, remark: str, count: int
+) -> None:
+    body = question.body | {"tool_choice": "auto", "max_tokens": 2000, "parallel_tool_calls": True}
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
+    calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
+    text = "" if calls and not model.format.opening else remark
+    model.say(written(model.format, calls, text))
+    answer = asked(model, Question(body, schemas, question.known_ids))
+    assert answer.calls == tuple((call.name, call.arguments) for call in calls)
+    assert answer.content == (text.rstrip() if calls else text)
+    assert answer.reasons == ("tool_calls" if calls else "stop",)
+
+
+@quick(max_examples=10)
+@given(question=questions(), tokens=st.integers(1, 60))
+def test_a_call_that_is_cut_is_given_as_far_as_it_came(
+    model: ToolModel, question: Question, tokens: int
+) -> None:
+    (name, schema), *_ = question.schemas.items()
+    forced = {"tool_choice": {"type": "function", "function": {"name": name}}}
+    whole_call = Call(name, as_json(example(schema)))
+    pieces = written(model.format, [whole_call])
+    model.say(pieces)
+    known = Question(question.body | forced | {"max_tokens": 2000}, {name: schema}, question.known_ids)
+    assert asked(model, known).calls == ((name, whole_call.arguments),)
+    cut = asked(model, Question(known.body | {"max_tokens": tokens}, {name: schema}, question.known_ids))
+    assert all(told == name and whole_call.arguments.startswith(text) for told, text in cut.calls)
+    assert cut.content == ""

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from handlers.wire.calls import CallDeltas, call_delta, call_ids
+from handlers.wire.choice import Choice, TextChoice, ToolChoice
+from handlers.wire.openai import logprobs
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
+from inference.types import Event, FinishReason, Token
+from tests.unit.handlers_wire.conftest import Sample
+from tests.unit.handlers_wire.scripted import ScriptedParser
+
+Json = dict[str, Any]
+Fits = Callable[[str, Any], bool]
+TELL = partial(logprobs, top=1)
+CALL: list[Part] = [CallStart(0, "f"), CallArguments(0, "{}"), CallEnd(0)]
+
+
+def events_of(count: int, reason: FinishReason = FinishReason.EOS) -> tuple[Event, ...]:
+    return Sample.output([Token(at, f"t{at}", -1.0, False) for at in range(count)], top=True, reason=reason)
+
+
+def calling(pushes: Sequence[Sequence[Part]], *, tell: Any = TELL) -> ToolChoice:
+    return ToolChoice(0, tell, CallDeltas(ScriptedParser(pushes), call_ids(())))
+
+
+def streamed(choice: Choice, events: Sequence[Event]) -> list[Json]:
+    return [chunk for event in events for chunk in choice.push(event)]
+
+
+def added_up(chunks: Sequence[Json]) -> Json:
+    """Return the choice that a client puts together of a stream's choices, as OpenAI's client does."""
+    *before, last = [chunk["finish_reason"] for chunk in chunks]
+    assert set(before) <= {None}
+    role, content = "", ""
+    calls: dict[int, dict[str, str]] = {}
+    for chunk in chunks:
+        role += chunk["delta"].get("role", "")
+        content += chunk["delta"].get("content", "")
+        for part in chunk["delta"].get("tool_calls", []):
+            call = calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
+            call["id"] += part["id"] or ""
+            call["name"] += part["function"]["name"] or ""
+            call["arguments"] += part["function"]["arguments"]
+    return {
+        "index": chunks[0]["index"],
+        "role": role,
+        "content": content,
+        "calls": list(calls.values()),
+        "logprobs": [entry for chunk in chunks for entry in chunk["logprobs"]["content"]],
+        "finish_reason": last,
+    }
+
+
+def told_at_once(choice: Json) -> Json:
+    """Return a whole answer's choice in the same form."""
+    calls = choice["message"].get("tool_calls", [])
+    assert choice["message"]["content"] != "" or not calls
+    return {
+        "index": choice["index"],
+        "role": choice["message"]["role"],
+        "content": choice["message"]["content"] or "",
+        "calls": [{"id": call["id"], **without_description(call["function"])} for call in calls],
+        "logprobs": choice["logprobs"]["content"],
+        "finish_reason": choice["finish_reason"],
+    }
+
+
+def without_description(function: Json) -> Json:
+    assert function["description"] is None
+    return {name: function[name] for name in ("name", "arguments")}
+
+
+PARTS = some.lists(
+    some.one_of(
+        some.text("ab {", min_size=1).map(TextPart),
+        some.lists(some.text('{"a1', min_size=1), max_size=3).map(
+            lambda texts: [CallStart(0, "f"), *(CallArguments(0, text) for text in texts), CallEnd(0)]
+        ),
+    ),
+    max_size=4,
+)
+
+
+@given(PARTS, some.lists(some.integers(0, 3), min_size=1, max_size=8), some.sampled_from(FinishReason))
+def test_a_stream_adds_up_to_the_whole_whatever_a_token_holds(
+    drawn: list[Any], sizes: list[int], reason: FinishReason
+) -> None:
+    parts = numbered(drawn)
+    pushes = [[parts.pop(0) for _ in range(min(size, len(parts)))] for size in sizes]
+    pushes[-1] += parts
+    events = events_of(len(pushes), reason)
+    chunks = streamed(calling(pushes), events)
+    assert added_up(chunks) == told_at_once(calling(pushes).whole(events))
+    assert all(len(chunk["delta"].get("tool_calls", [1])) == 1 for chunk in chunks)
+
+
+def numbered(drawn: list[Any]) -> list[Part]:
+    """Return the parts of texts and calls with the calls' own indexes."""
+    parts: list[Part] = []
+    calls = 0
+    for item in drawn:
+        if isinstance(item, TextPart):
+            parts.append(item)
+            continue
+        texts = [part.text for part in item if isinstance(part, CallArguments)]
+        parts += [CallStart(calls, "f"), *(CallArguments(calls, text) for text in texts), CallEnd(calls)]
+        calls += 1
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("pushes", "reason", "word"),
+    [
+        ([CALL, []], FinishReason.EOS, "tool_calls"),
+        ([CALL, []], FinishReason.STOP, "tool_calls"),
+        ([CALL, []], FinishReason.LENGTH, "length"),
+        ([CALL[:2]], FinishReason.LENGTH, "length"),
+        ([CALL[:2]], FinishReason.STOP, "stop"),
+        ([[TextPart("x")], []], FinishReason.EOS, "stop"),
+        ([[TextPart("x")]], FinishReason.LENGTH, "length"),
+    ],
+)
+def test_calls_are_the_reason_unless_one_was_cut(pushes: Any, reason: FinishReason, word: str) -> None:
+    events = events_of(len(pushes), reason)
+    assert word == streamed(calling(pushes), events)[-1]["finish_reason"]
+    assert word == calling(pushes).whole(events)["finish_reason"]
+
+
+def test_after_a_call_the_last_chunk_has_an_empty_piece_of_it(fits: Fits) -> None:
+    chunks = streamed(calling([CALL, [], []], tell=None), events_of(3))
+    assert chunks[0]["delta"] == {"role": "assistant", **call_delta(0, "{", id="0", name="f")}
+    assert chunks[-1] == {
+        "index": 0,
+        "delta": call_delta(0),
+        "logprobs": None,
+        "finish_reason": "tool_calls",
+    }
+    assert all(fits("ChatCompletionChoice", chunk) for chunk in chunks)
+    assert fits("ChatCompletionComplete", calling([CALL, [], []]).whole(events_of(3)))
+
+
+def test_text_before_a_call_is_the_messages_content(fits: Fits) -> None:
+    choice = calling([[TextPart("Let me see.")], CALL, []]).whole(events_of(3))
+    assert choice["message"]["content"] == "Let me see."
+    assert len(choice["message"]["tool_calls"]) == 1
+    assert fits("ChatCompletionComplete", choice)
+
+
+def test_log_probabilities_of_notation_come_with_the_next_chunk() -> None:
+    chunks = streamed(calling([[], [TextPart("x")], [], CALL]), events_of(4))
+    told = [[entry["token"] for entry in chunk["logprobs"]["content"]] for chunk in chunks]
+    assert told == [["t0", "t1"], ["t2", "t3"], []]
+
+
+def test_text_alone_is_a_chunk_for_each_token(fits: Fits) -> None:
+    events = events_of(3)
+    chunks = streamed(TextChoice(2, TELL), events)
+    assert [chunk["delta"]["content"] for chunk in chunks] == ["t0", "t1", "t2"]
+    assert added_up(chunks) == told_at_once(TextChoice(2, TELL).whole(events))
+    assert all(fits("ChatCompletionChoice", chunk) for chunk in chunks)
+    assert chunks[0]["index"] == 2

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from handlers.wire.grammar import allowed, schema_grammar, to_grammar
+from handlers.wire.limits import Limits
+from inference.errors import GrammarRefused
+from inference.types import Grammar, GrammarKind
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
+
+
+@pytest.mark.parametrize("kind", ["json", "json_object"])
+@pytest.mark.parametrize("value", [SCHEMA, json.dumps(SCHEMA)])
+def test_a_schema_is_an_object_or_a_text_that_holds_one(kind: str, value: Any) -> None:
+    made = to_grammar({"type": kind, "value": value}, "parameters.grammar")
+    assert (made.kind, made.member) == (GrammarKind.JSON_SCHEMA, "parameters.grammar.value")
+    assert list(json.loads(made.source)["properties"]) == ["b", "a"]  # the members' order is the text's
+
+
+def test_a_named_schema_is_wrapped() -> None:
+    made = to_grammar({"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}, "grammar")
+    assert (json.loads(made.source), made.member) == (SCHEMA, "grammar.value.schema")
+
+
+def test_a_regular_expression_stays_as_it_is() -> None:
+    made = to_grammar({"type": "regex", "value": r"\d+"}, "grammar")
+    assert made == Grammar(kind=GrammarKind.REGEX, source=r"\d+", member="grammar.value")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"type": "json", "value": 3},
+            "grammar is not supported: `g.value` must be a JSON Schema, as an object or as a text that holds "
+            "one. Given: 3",
+        ),
+        (
+            {"type": "json", "value": "true"},
+            "grammar is not supported: `g.value` must be a JSON Schema, as an object or as a text that holds "
+            "one. Given: true",
+        ),
+        (
+            {"type": "json", "value": "{"},
+            "grammar is not valid: `g.value` holds no JSON: unexpected end of data: line 1 column 2 (char 1)",
+        ),
+        (
+            {"type": "regex", "value": SCHEMA},
+            "grammar is not supported: `g.value` must be a regular expression, as a text. Given: an object",
+        ),
+        (
+            {"type": "json_schema", "value": [1]},
+            "grammar is not supported: `g.value` must be an object with the member `schema`. "
+            "Given: an array of 1",
+        ),
+        (
+            {"type": "json_schema", "value": {"name": "x"}},
+            "grammar is not valid: `g.value` lacks the member `schema`",
+        ),
+        (
+            {"type": "lark", "value": "start: /a/"},
+            "grammar is not supported: `g.type` is one of json, json_object, json_schema and regex. "
+            'Given: "lark"',
+        ),
+    ],
+)
+def test_other_grammars_are_refused_in_tgis_words(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(GrammarRefused) as refusal:
+        to_grammar(given, "g")
+    assert str(refusal.value) == message
+
+
+def test_a_schema_too_deep_to_be_written_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"items": deep}
+    with pytest.raises(GrammarRefused, match=r"^grammar is not valid: `g` can't be written as JSON: "):
+        schema_grammar(deep, "g")
+
+
+def test_grammars_can_be_switched_off_at_start() -> None:
+    grammar = schema_grammar(SCHEMA, "response_format.value")
+    off = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, grammar_support=False)
+    on = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
+    with pytest.raises(GrammarRefused, match=r"^grammar is not supported: leave out `response_format.value`"):
+        allowed(grammar, off)
+    assert allowed(grammar, on) is grammar
+    assert allowed(None, off) is None

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.wire.tools import NO_ARGUMENTS, to_tools
+from inference.errors import InvalidInput, ToolRefused
+from inference.tools.types import Tool, ToolUse
+
+SCHEMA = {"type": "object", "properties": {"location": {"type": "string"}}}
+GIVEN = [
+    {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "time"}},
+]
+WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA)
+TIME = Tool(name="time", parameters=NO_ARGUMENTS)
+BOTH = (WEATHER, TIME)
+
+
+def use_of(**members: Any) -> ToolUse | None:
+    return to_tools({"tools": GIVEN} | members)
+
+
+def function(**members: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "f"} | members}]}
+
+
+@pytest.mark.parametrize("members", [{}, {"tool_choice": None}, {"tool_choice": "auto"}])
+def test_without_a_choice_the_model_decides(members: dict[str, Any]) -> None:
+    assert use_of(**members) == ToolUse(tools=BOTH, required=False, parallel=True, shown=BOTH)
+
+
+def test_one_can_be_required() -> None:
+    assert use_of(tool_choice="required") == ToolUse(tools=BOTH, required=True, parallel=True, shown=BOTH)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "time",
+        {"type": "function", "function": {"name": "time"}},
+        {"function": {"name": "time"}},
+        {"type": None, "function": {"name": "time"}},
+    ],
+)
+def test_the_one_that_is_named_is_shown_alone_and_called_once(choice: Any) -> None:
+    assert use_of(tool_choice=choice) == ToolUse(tools=(TIME,), required=True, parallel=False, shown=(TIME,))
+
+
+@pytest.mark.parametrize(("given", "parallel"), [(None, True), (True, True), (False, False)])
+def test_several_calls_in_an_answer_can_be_forbidden(given: bool | None, parallel: bool) -> None:
+    use = use_of(parallel_tool_calls=given)
+    assert use is not None
+    assert parallel == use.parallel
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tools": None},
+        {"tools": []},
+        {"tools": [], "tool_choice": "auto"},
+        {"tools": None, "tool_choice": "none"},
+        {"tools": GIVEN, "tool_choice": "none"},
+    ],
+)
+def test_without_tools_or_with_none_chosen_there_are_no_calls(body: dict[str, Any]) -> None:
+    assert to_tools(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({"tools": GIVEN, "tool_choice": "fly"}, "Tool with name fly not found"),
+        ({"tools": GIVEN, "tool_choice": {"function": {"name": "fly"}}}, "Tool with name fly not found"),
+        ({"tools": [], "tool_choice": "fly"}, "Tool with name fly not found"),
+        (
+            {"tool_choice": "required"},
+            "`tool_choice` is 'required' and there are no `tools`: give at least one",
+        ),
+    ],
+)
+def test_a_choice_that_can_not_be_made_is_refused(body: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ToolRefused) as refusal:
+        to_tools(body)
+    assert str(refusal.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (
+            {"tools": [GIVEN[0], {"type": "custom"}]},
+            "`tools[1]` must be of type 'function' and have a `function`. Given: 'custom'",
+        ),
+        (
+            {"tools": [{"type": "function"}]},
+            "`tools[0]` must be of type 'function' and have a `function`. Given: 'function'",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": f"f{at}"}} for at in range(129)]},
+            "`tools` supports up to 128 tools. Given: 129",
+        ),
+        (function(name=""), "`tools[0].function.name` cannot be empty"),
+        (
+            {"tools": [*GIVEN, GIVEN[0]]},
+            "`tools[2].function.name` is 'weather', as is that of tools[0]: give each tool a name of its own",
+        ),
+        (
+            function(parameters="{}"),
+            "`tools[0].function.parameters` must be a JSON Schema, as an object",
+        ),
+        (function(arguments=[]), "`tools[0].function.arguments` must be a JSON Schema, as an object"),
+        (
+            function(arguments={}, parameters=SCHEMA),
+            "`tools[0].function` has `parameters` and `arguments`: they mean the same, give one",
+        ),
+        (
+            {"tools": GIVEN, "tool_choice": {"type": "tool", "function": {"name": "time"}}},
+            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
+            '{"type": "function", "function": {"name": ...}}',
+        ),
+        (
+            {"tools": GIVEN, "tool_choice": {"type": "function"}},
+            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
+            '{"type": "function", "function": {"name": ...}}',
+        ),
+    ],
+)
+def test_what_is_no_tool_is_refused_with_its_place(body: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        to_tools(body)
+    assert str(refusal.value) == complaint
+
+
+@pytest.mark.parametrize(
+    "members", [{"parameters": SCHEMA}, {"arguments": SCHEMA}, {"parameters": SCHEMA, "arguments": SCHEMA}]
+)
+def test_the_schema_of_the_arguments_has_two_names(members: dict[str, Any]) -> None:
+    use = to_tools(function(**members))
+    assert use is not None
+    assert use.tools[0].parameters == SCHEMA

@@ -1,0 +1,157 @@
+"""Any order of events: requests come, run, wait for masks, are preempted and aborted; none may be lost."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from inference.blocks import PAGE, BlockPool
+from inference.scheduler import Limits, Scheduler
+from inference.step import Stepper
+from inference.types import CoreOutput, CoreRequest, Frame
+from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
+from tests.unit.inference.paper_model import (
+    EOS,
+    VOCABULARY,
+    PaperRunner,
+    PaperSampler,
+    request,
+    whole_text,
+)
+
+GRAMMARS = (
+    PaperGrammar(lambda text: {10 + len(text), 30, EOS} if len(text) < 12 else {EOS}, EOS),
+    PaperGrammar(lambda text: range(VOCABULARY), EOS),
+)
+
+
+class Lives(RuleBasedStateMachine):
+    """Requests come, run, are preempted and aborted in any order; none may be lost or disturbed."""
+
+    live: Bundle[str] = Bundle("live")
+
+    @initialize(blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans())
+    def begin(self, blocks: int, budget: int, chunked: bool) -> None:
+        self.pool = BlockPool(blocks)
+        self.budget = budget
+        self.chunked = chunked
+        limits = Limits(tokens=budget, sequences=4, logit_rows=10, chunked=chunked)
+        self.scheduler = Scheduler(self.pool, limits)
+        self.runner = PaperRunner()
+        self.masks = ManualPool(VOCABULARY, (EOS,))
+        self.stepper = Stepper(self.scheduler, self.runner, PaperSampler(), (EOS,), self.masks)
+        self.requests: dict[str, CoreRequest] = {}
+        self.said: dict[str, list[CoreOutput]] = {}
+        self.aborted: set[str] = set()
+
+    @rule(
+        target=live,
+        length=st.integers(1, 40),
+        new=st.integers(1, 40),
+        logprobs=st.booleans(),
+        grammar=st.sampled_from([None, None, *GRAMMARS]),
+        min_tokens=st.sampled_from([0, 0, 6]),
+        ignore_eos=st.booleans(),
+    )
+    def submit(
+        self,
+        length: int,
+        new: int,
+        logprobs: bool,
+        grammar: PaperGrammar | None,
+        min_tokens: int,
+        ignore_eos: bool,
+    ) -> str:
+        capacity = self.pool.size * PAGE
+        length = min(length, capacity - 1)
+        wanted = request(
+            str(len(self.requests)),
+            length,
+            min(new, capacity - length),
+            prompt_logprobs=logprobs,
+            top=int(logprobs),
+            grammar=grammar,
+            min_tokens=min_tokens,
+            ignore_eos=ignore_eos,
+        )
+        self.requests[wanted.id] = wanted
+        self.said[wanted.id] = []
+        self.stepper.add(wanted)
+        return wanted.id
+
+    @rule(id=consumes(live))
+    def abort(self, id: str) -> None:
+        if not self.said[id] or self.said[id][-1].finish is None:
+            self.aborted.add(id)
+        self.stepper.abort(id)
+
+    @rule(times=st.integers(1, 30))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            if not self.stepper.idle:
+                self.hear(self.stepper.step())
+
+    @rule(at=st.integers(0, 7))
+    def fill_a_mask(self, at: int) -> None:
+        if self.masks.asked:
+            self.masks.fill(at % len(self.masks.asked))
+
+    def hear(self, frame: Frame) -> None:
+        for output in frame.outputs:
+            assert isinstance(output, CoreOutput)
+            assert output.id not in self.aborted
+            said = self.said[output.id]
+            assert not said or said[-1].finish is None
+            said.append(output)
+
+    @invariant()
+    def blocks_are_conserved(self) -> None:
+        held = [block for sequence in self.scheduler.running for block in sequence.blocks]
+        assert sorted(held) == sorted(self.pool.held)
+        assert self.pool.free + len(held) == self.pool.size
+        assert not any(sequence.blocks for sequence in self.scheduler.waiting)
+
+    @invariant()
+    def limits_are_kept(self) -> None:
+        assert len(self.scheduler.running) <= 4
+        if self.chunked:
+            assert all(sum(sizes) <= self.budget for sizes in self.runner.steps)
+            assert all(rows <= 10 + 4 for rows in self.runner.rows)
+        assert all(sizes for sizes in self.runner.steps)
+
+    @invariant()
+    def only_who_waits_for_a_mask_is_parked(self) -> None:
+        assert all(sequence.held is None for sequence in self.scheduler.waiting)
+        for sequence in self.scheduler.running:
+            assert (sequence.held is not None) == (sequence.remaining == 0)
+
+    @invariant()
+    def stuck_means_that_a_step_would_do_nothing(self) -> None:
+        if self.stepper.stuck:
+            assert self.masks.asked
+            assert self.stepper.step() == Frame(())
+
+    def teardown(self) -> None:
+        while not self.stepper.idle:
+            self.hear(self.stepper.step())
+            if self.masks.asked:
+                self.masks.fill()
+        assert self.pool.free == self.pool.size
+        for id, wanted in self.requests.items():
+            heard = [output.token_id for output in self.said[id]]
+            expected = whole_text(wanted)
+            if id in self.aborted:
+                assert heard == expected[: len(heard)]
+                continue
+            assert heard == expected
+            assert [output.finish is not None for output in self.said[id]].count(True) == 1
+            if wanted.prompt_logprobs:
+                logprobs = self.said[id][0].prompt_logprobs
+                places = range(1, len(wanted.prompt_ids))
+                assert logprobs == (None, *(-float(at) for at in places))
+                assert self.said[id][0].prompt_top == ((), *(((at, -float(at)),) for at in places))
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inference.text.chat_template import ChatTemplate
+from inference.text.stand_in import CHATML
+from inference.tools.formats import FORMATS, GENERIC, Marker, detect, with_tokens
+from tests.unit.inference_tools.answers import SPECIAL
+
+CORPORA = Path(__file__).parents[4] / "shared" / "reference" / "corpora"
+
+# The models of the corpus that were trained for one of our formats, by a part of their names
+NATIVE = {
+    "Qwen2.5-7B-Instruct": "hermes",
+    "qwen2.5-instruct": "hermes",
+    "Qwen3-0.6B": "hermes",
+    "Qwen-QwQ-32B": "hermes",
+    "Hermes-2-Pro-Llama-3-8B": "hermes",
+    "HuggingFaceTB/SmolLM3-3B": "hermes",  # its template tells of the format and shows no calls
+    "Bielik-11B-v3.0": "hermes",
+    "MiMo-VL": "hermes",
+    "Reka-Edge": "hermes",
+    "granite-4.": "hermes",
+    "Llama-3.1-8B-Instruct": "llama3",
+    "Llama-3.2-": "llama3",
+    "Mistral-7B-Instruct-v0.3": "mistral",
+    "Mistral-Nemo-Instruct-2407": "mistral",
+    "Mistral-Small-3.2": "mistral_args",
+    "Ministral-3-14B": "mistral_args",
+    "Devstral-Small-2507": "mistral_args",
+}
+
+
+def corpus() -> dict[str, str]:
+    """Return the name of the first case of each template."""
+    templates: dict[str, str] = {}
+    for file in sorted(CORPORA.glob("chat_templates_*.json")):
+        for case in json.loads(file.read_text()):
+            templates.setdefault(case["template"], case["name"])
+    return templates
+
+
+@pytest.mark.skipif(not corpus(), reason=f"the corpus of chat templates is not at {CORPORA}")
+def test_every_template_of_the_corpus_has_its_models_format() -> None:
+    found, expected = {}, {}
+    for source, name in corpus().items():
+        template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+        found[name] = detect(template.habits(has_tools=True).sample).name
+        expected[name] = next((native for part, native in NATIVE.items() if part in name), "generic")
+    assert found == expected
+    assert set(found.values()) == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("sample", "name"),
+    [
+        ("", "generic"),
+        (CHATML, "generic"),
+        ('<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>', "hermes"),
+        ('<tool_call>{"arguments": {}, "name": "f"}</tool_call>', "hermes"),
+        ("<tool_call>\n<function=f>\n<parameter=x>\n1", "generic"),  # Qwen3-Coder
+        ("<tool_call>f<arg_key>x</arg_key>", "generic"),  # GLM
+        ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>', "generic"),  # Jamba
+        ('{"name": "f", "description": "d", "parameters": {}}', "generic"),  # a tool, not a call
+        ('\n\n{"name": "f", "parameters": {}}', "llama3"),
+        ('[TOOL_CALLS] [{"name": "f", "arguments": {}}]', "mistral"),
+        ("[TOOL_CALLS]f[CALL_ID]abcdefgh0[ARGS]{}", "mistral_args"),
+    ],
+)
+def test_a_sample_reveals_the_format(sample: str, name: str) -> None:
+    assert detect(sample).name == name
+
+
+def test_markers_that_are_special_tokens_get_their_ids() -> None:
+    fmt = with_tokens(FORMATS["mistral_args"], SPECIAL)
+    assert {marker.text: marker.id for marker in fmt.markers} == {
+        "[TOOL_CALLS]": 2,
+        "[ARGS]": 3,
+        "[CALL_ID]": 4,
+    }
+    assert fmt.silent_ids == (0, 1)
+
+
+def test_the_text_of_other_markers_is_generated() -> None:
+    fmt = with_tokens(FORMATS["hermes"], SPECIAL)
+    assert fmt.opening == (Marker("<tool_call>"), Marker("\n"))
+    assert fmt.silent_ids == (0, 1, 2, 3, 4)
+
+
+def test_calls_that_need_no_opening_go_without_a_tag_that_is_no_token() -> None:
+    assert with_tokens(FORMATS["llama3"], SPECIAL).opening == (Marker("<|python_tag|>", 1),)
+    assert with_tokens(FORMATS["llama3"], {}).opening == ()
+
+
+def test_only_the_generic_format_has_to_be_explained() -> None:
+    assert [fmt.name for fmt in FORMATS.values() if not fmt.native] == [GENERIC.name]

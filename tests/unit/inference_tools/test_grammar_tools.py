@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.errors import GrammarRefused, ToolRefused
+from inference.tools.grammar import call_grammar
+from inference.tools.types import Tool, ToolUse
+from tests.unit.inference_tools.answers import (
+    Call,
+    as_json,
+    calls_of,
+    written,
+)
+from tests.unit.inference_tools.grammars import (
+    FORMS,
+    NOW,
+    accepts,
+    compiled,
+    ids_of,
+    parsed,
+    use,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True),
+    st.sampled_from(sorted(FORMS)),
+)
+def test_tools_may_have_any_names(names: list[str], form: str) -> None:
+    fmt, tool_use = FORMS[form], use(*(Tool(name=name) for name in names))
+    calls = [Call(name, "{}") for name in names]
+    if any("\ud800" <= char <= "\udfff" for name in names for char in name):
+        with pytest.raises(ToolRefused, match="surrogate"):
+            call_grammar(fmt, tool_use)
+        return
+    pieces = written(fmt, calls)
+    assert accepts(compiled(call_grammar(fmt, tool_use)), pieces)
+    assert calls_of(parsed(fmt, tool_use, ids_of(pieces))) == calls
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "is_valid"),
+    [
+        ({}, {"any": 1}, True),
+        ({"type": "object"}, {"any": 1}, True),
+        ({"type": "object", "properties": {}}, {}, True),
+        ({"type": "object", "properties": {}}, {"any": 1}, False),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": 1}, True),
+        ({"properties": {"a": {"type": "integer"}}, "required": ["b"]}, {"b": None}, True),
+        ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
+        ({"type": ["object", "null"], "properties": {"a": {}}}, {"a": [1]}, True),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "properties": {"a": {"const": 1}}}}},
+            {"a": 1},
+            True,
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"t": {"$ref": "#/definitions/tree"}},
+                "definitions": {
+                    "tree": {
+                        "type": "object",
+                        "properties": {
+                            "v": {"type": "integer"},
+                            "k": {"items": {"$ref": "#/definitions/tree"}},
+                        },
+                        "required": ["v"],
+                        "additionalProperties": False,
+                    }
+                },
+            },
+            {"t": {"v": 1, "k": [{"v": 2}]}},
+            True,
+        ),
+    ],
+)
+def test_arguments_follow_the_tools_schema(
+    parameters: dict[str, Any], arguments: dict[str, Any], is_valid: bool
+) -> None:
+    fmt = FORMS["hermes"]
+    grammar = compiled(call_grammar(fmt, use(Tool(name="f", parameters=parameters))))
+    assert accepts(grammar, written(fmt, [Call("f", as_json(arguments))])) == is_valid
+
+
+def test_each_tool_keeps_its_own_definitions() -> None:
+    tools = tuple(
+        Tool(
+            name=f"f{at}",
+            parameters={
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/x"}},
+                "$defs": {"x": {"const": at}},
+            },
+        )
+        for at in range(2)
+    )
+    grammar = compiled(call_grammar(FORMS["hermes"], use(*tools)))
+    for at in range(2):
+        assert accepts(grammar, written(FORMS["hermes"], [Call(f"f{at}", f'{{"a": {at}}}')]))
+        assert not accepts(grammar, written(FORMS["hermes"], [Call(f"f{at}", f'{{"a": {1 - at}}}')]))
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        ((NOW, NOW), "two functions named 'now'"),
+        ((Tool(name=""),), "empty `name`"),
+        ((Tool(name="\ud800"),), "half a surrogate pair"),
+        ((Tool(name="f", parameters={"type": "string"}),), "Its `type` is 'string': set it to 'object'"),
+        ((Tool(name="f", parameters={"type": ["array", "null"]}),), "must be the JSON Schema of an object"),
+    ],
+)
+def test_tools_that_cannot_be_called_are_refused(tools: tuple[Tool, ...], problem: str) -> None:
+    with pytest.raises(ToolRefused) as refusal:
+        call_grammar(FORMS["hermes"], use(*tools))
+    assert problem in str(refusal.value)
+
+
+def test_no_tools_are_refused() -> None:
+    with pytest.raises(ToolRefused, match="`tools` is empty"):
+        call_grammar(FORMS["hermes"], ToolUse(tools=(), required=True, parallel=True, shown=()))
+
+
+def test_a_bare_name_cannot_hold_what_ends_it() -> None:
+    with pytest.raises(ToolRefused, match=r"contains '\[ARGS\]'"):
+        call_grammar(FORMS["mistral_args"], use(Tool(name="f[ARGS]")))
+    assert "f[ARGS]" not in call_grammar(FORMS["hermes"], use(Tool(name="f[ARGS]"))).source
+
+
+def test_a_schema_that_is_not_supported_is_refused_with_tool_and_pointer() -> None:
+    parameters = {"type": "object", "properties": {"a": {"$ref": "https://example.com/schema.json"}}}
+    with pytest.raises(GrammarRefused) as refusal:
+        call_grammar(FORMS["hermes"], use(NOW, Tool(name="f", parameters=parameters)))
+    assert "tools['f'].function.parameters" in str(refusal.value)
+    assert "/properties/a" in str(refusal.value)
+
+
+def test_many_tools_fit() -> None:
+    tools = tuple(
+        Tool(
+            name=f"tool_{at}",
+            parameters={
+                "type": "object",
+                "properties": {f"p{i}": {"type": "string"} for i in range(5)},
+                "required": ["p0"],
+            },
+        )
+        for at in range(128)
+    )
+    for form in FORMS:
+        grammar = compiled(call_grammar(FORMS[form], use(*tools)))
+        assert accepts(grammar, written(FORMS[form], [Call("tool_77", '{"p0": "x"}')]))

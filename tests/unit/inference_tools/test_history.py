@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.tools.formats import FORMATS, GENERIC
+from inference.tools.habits import Habits
+from inference.tools.history import fit, short_id
+
+ALL = Habits(shows_tools=True, shows_calls=True, shows_results=True)
+USER = {"role": "user", "content": "Weather?"}
+
+
+def call(id: str, name: str = "f", arguments: Any = None) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments or {"a": id}}}
+
+
+def calling(*calls: dict[str, Any], content: str | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def result(id: str, content: str = "22") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": content}
+
+
+def test_messages_without_calls_stay_as_they_are() -> None:
+    chat = [{"role": "system", "content": "Be"}, USER, {"role": "assistant", "content": "Hi"}]
+    for habits in (ALL, Habits(), replace(ALL, short_ids=True, single_calls=True)):
+        assert fit(chat, habits, GENERIC) == chat
+
+
+def test_an_empty_list_of_calls_is_left_out() -> None:
+    assert fit([{"role": "assistant", "content": "Hi", "tool_calls": []}], ALL, GENERIC) == [
+        {"role": "assistant", "content": "Hi"}
+    ]
+
+
+@pytest.mark.parametrize(("null_content", "content"), [(False, ""), (True, None)])
+def test_calls_without_words_have_the_content_that_the_template_wants(
+    null_content: bool, content: str | None
+) -> None:
+    for given_content in ("", None):
+        (message,) = fit(
+            [calling(call("0"), content=given_content)], replace(ALL, null_content=null_content), GENERIC
+        )
+        assert message["content"] == content
+        assert message["tool_calls"] == [call("0")]
+
+
+def test_arguments_become_text_where_the_template_wants_text() -> None:
+    (message,) = fit([calling(call("0", arguments={"ä": 1}))], replace(ALL, text_arguments=True), GENERIC)
+    assert message["tool_calls"][0]["function"]["arguments"] == '{"ä": 1}'
+
+
+def test_words_that_would_hide_calls_get_a_message_of_their_own() -> None:
+    habits = replace(ALL, null_content=True, content_hides_calls=True)
+    said, called = fit([calling(call("0"), content="Let me see")], habits, GENERIC)
+    assert said == {"role": "assistant", "content": "Let me see"}
+    assert (called["content"], called["tool_calls"]) == (None, [call("0")])
+
+
+def test_calls_are_taken_apart_and_each_keeps_its_results() -> None:
+    chat = [USER, calling(call("0"), call("1"), content="So"), result("1", "one"), result("0", "zero"), USER]
+    apart = fit(chat, replace(ALL, single_calls=True), GENERIC)
+    assert apart == [
+        USER,
+        {"role": "assistant", "content": "So", "tool_calls": [call("0")]},
+        result("0", "zero"),
+        {"role": "assistant", "content": "", "tool_calls": [call("1")]},
+        result("1", "one"),
+        USER,
+    ]
+
+
+def test_ids_get_nine_letters_and_digits_and_still_match() -> None:
+    chat = [calling(call("0"), call("call-with-a-long-id")), result("0"), result("call-with-a-long-id")]
+    message, *results = fit(chat, replace(ALL, short_ids=True), GENERIC)
+    ids = [made["id"] for made in message["tool_calls"]]
+    assert ids == [answer["tool_call_id"] for answer in results]
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", id) for id in ids)
+    assert chat[0]["tool_calls"][0]["id"] == "0", "what was given stays as it is"
+
+
+@given(st.lists(st.text(), min_size=2, max_size=20, unique=True))
+def test_short_ids_tell_calls_apart(ids: list[str]) -> None:
+    short = [short_id(id) for id in ids]
+    assert len(set(short)) == len(ids)
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", id) for id in short)
+    assert [short_id(id) for id in short] == short
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("generic", '{"name": "f", "parameters": {"a": "0"}}\n{"name": "g", "parameters": {"a": "1"}}'),
+        (
+            "llama3",
+            '<|python_tag|>{"name": "f", "parameters": {"a": "0"}}; {"name": "g", "parameters": {"a": "1"}}',
+        ),
+        (
+            "hermes",
+            '<tool_call>\n{"name": "f", "arguments": {"a": "0"}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "g", "arguments": {"a": "1"}}\n</tool_call>',
+        ),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "f", "arguments": {"a": "0"}}, {"name": "g", "arguments": {"a": "1"}}]',
+        ),
+        ("mistral_args", '[TOOL_CALLS]f[ARGS]{"a": "0"}[TOOL_CALLS]g[ARGS]{"a": "1"}'),
+    ],
+)
+def test_calls_that_the_template_leaves_out_are_told_as_the_model_writes_them(name: str, text: str) -> None:
+    (message,) = fit([calling(call("0"), call("1", "g"))], Habits(), FORMATS[name])
+    assert message == {"role": "assistant", "content": text}
+    (message,) = fit([calling(call("0"), call("1", "g"), content="Hm")], Habits(), FORMATS[name])
+    assert message["content"] == f"Hm\n{text}"
+
+
+def test_arguments_that_are_no_json_are_told_as_they_came() -> None:
+    (message,) = fit([calling(call("0", arguments="{oops"))], Habits(), GENERIC)
+    assert message["content"] == '{"name": "f", "parameters": {oops}'
+
+
+def test_results_that_the_template_leaves_out_are_told_by_the_user_who_goes_on() -> None:
+    chat = [USER, calling(call("0"), call("1", "g")), result("0"), result("1", "23"), USER, USER]
+    *_, told, after = fit(chat, Habits(), GENERIC)
+    assert told == {
+        "role": "user",
+        "content": "The function f returned:\n22\n\nThe function g returned:\n23\n\nWeather?",
+    }
+    assert after == USER
+
+
+def test_a_result_without_a_name_is_told_all_the_same() -> None:
+    assert fit([{"role": "tool", "content": "22"}], Habits(), GENERIC) == [
+        {"role": "user", "content": "The function returned:\n22"}
+    ]
+    assert fit([{"role": "tool", "name": "h", "content": "22"}], Habits(), GENERIC) == [
+        {"role": "user", "content": "The function h returned:\n22"}
+    ]

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.tools.formats import FORMATS, GENERIC
+from inference.tools.prompt import INSTRUCTION, OTHERWISE, template_tools, with_tool_prompt
+from inference.tools.types import Tool, ToolUse
+
+SPECIFICATION = Path(__file__).parents[4] / "shared" / "reference" / "specs" / "tgi-3.3.6.openapi.json"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = Tool(name="get_weather", description="Get the weather", parameters=SCHEMA)
+BARE = Tool(name="now")
+USER = {"role": "user", "content": "Weather?"}
+SHOWN = json.dumps(
+    [
+        {
+            "type": "function",
+            "function": {"name": "get_weather", "description": "Get the weather", "parameters": SCHEMA},
+        }
+    ]
+)
+
+
+def use(*, required: bool = False) -> ToolUse:
+    return ToolUse(tools=(WEATHER,), required=required, parallel=True, shown=(WEATHER,))
+
+
+def added(chat: list[dict[str, Any]], given: str | None = None, **options: Any) -> list[dict[str, Any]]:
+    tool_use = use(required=options.pop("required", True))
+    fmt = options.pop("fmt", GENERIC)
+    return with_tool_prompt(chat, tool_use, given, fmt, shown=options.pop("shown", False))
+
+
+def test_tools_are_shown_to_templates_as_transformers_shows_them() -> None:
+    (tool,) = template_tools([WEATHER])
+    assert tool["function"]["parameters"] == SCHEMA
+    assert template_tools([BARE]) == [
+        {
+            "type": "function",
+            "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
+    assert template_tools([BARE], describe=True)[0]["function"]["description"] == ""
+
+
+def test_a_template_that_knows_no_tools_gets_tgis_prompt_in_the_last_message() -> None:
+    before = {"role": "system", "content": "Be brief."}
+    assert added([before, USER]) == [
+        before,
+        {"role": "user", "content": f"Weather?\n---\n{SHOWN}\n\n{INSTRUCTION}\n"},
+    ]
+
+
+@pytest.mark.skipif(not SPECIFICATION.exists(), reason=f"TGI's document is not at {SPECIFICATION}")
+def test_the_instruction_is_tgis_to_the_letter() -> None:
+    schemas = json.loads(SPECIFICATION.read_text())["components"]["schemas"]
+    assert schemas["ChatRequest"]["properties"]["tool_prompt"]["example"] == INSTRUCTION
+
+
+def test_where_a_call_is_a_choice_the_prompt_says_so() -> None:
+    (message,) = added([USER], required=False)
+    assert message["content"].endswith(f"\n{INSTRUCTION} {OTHERWISE}\n")
+    assert OTHERWISE not in added([USER], required=True)[0]["content"]
+
+
+def test_a_template_that_lists_tools_itself_gets_the_prompt_alone() -> None:
+    (message,) = added([USER], shown=True)
+    assert message["content"] == f"Weather?\n---\n\n{INSTRUCTION}\n"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_clients_prompt_takes_the_place_of_the_default(shown: bool) -> None:
+    listed = "" if shown else f"{SHOWN}\n"
+    assert added([USER], "Use them!", shown=shown)[0]["content"] == f"Weather?\n---\n{listed}Use them!"
+
+
+def test_a_native_format_needs_no_prompt_but_the_clients() -> None:
+    for given in (None, ""):
+        assert added([USER], given, fmt=FORMATS["hermes"], shown=True) == [USER]
+    (message,) = added([USER], "Use them!", fmt=FORMATS["hermes"], shown=True)
+    assert message["content"] == "Weather?\n---\nUse them!"
+
+
+def test_the_assistants_words_are_left_for_it_to_go_on_with() -> None:
+    begun = {"role": "assistant", "content": "Well"}
+    first, last = added([USER, begun], "!", shown=True)
+    assert (first["content"], last) == ("Weather?\n---\n!", begun)
+    assert USER["content"] == "Weather?", "what was given stays as it is"
+
+
+def test_a_chat_without_words_gets_a_message_for_the_prompt() -> None:
+    calling: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
+    assert added([calling], "!", shown=True) == [calling, {"role": "user", "content": "\n---\n!"}]
