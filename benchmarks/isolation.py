@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -28,7 +26,9 @@ from typing import Any
 
 import httpx
 
+from benchmarks.http import machine
 from inference.grammar.limits import GrammarLimits
+from tests.structured.hostile import REGEXES, SCHEMAS
 
 RESULTS = Path(__file__).parent / "results"
 START_SECONDS = 120
@@ -90,7 +90,7 @@ def main() -> None:
     for name, answers in hostile.items():
         counts = ", ".join(f"{count} x {status}" for status, count in sorted(answers.statuses.items()))
         print(
-            f"{name:24} {counts:14} slowest {answers.slowest:5.2f} s (limit {limit} s)  {answers.message[:100]}"
+            f"{name:30} {counts:12} slowest {answers.slowest:5.2f} s of {limit} s  {answers.message[24:120]}"
         )
     if arguments.write:
         write(without, with_, hostile)
@@ -98,25 +98,8 @@ def main() -> None:
 
 def hostile_bodies() -> dict[str, Body]:
     """Return requests whose grammar is meant to exhaust a compiler, by name."""
-    wide = {f"p{i}": {"type": "integer", "minimum": i, "maximum": i * 77_777} for i in range(1400)}
-    tree: Body = {"type": "object", "properties": {"a": {"type": "string"}}}
-    for _ in range(9):
-        tree = {"anyOf": [tree, tree]}
-    product = {
-        "allOf": [{"anyOf": [{"properties": {f"a{i}": {"const": j}}} for j in range(4)]} for i in range(9)]
-    }
-    schemas: dict[str, Body] = {
-        "100 kB schema": {"type": "object", "properties": wide, "required": list(wide)},
-        "alternatives": tree,
-        "product of alternatives": product,
-        "recursive schema": {"$ref": "#"},
-        "recursion without end": {"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]},
-        "huge enum": {"enum": [f"value {i}" for i in range(6000)]},
-        "huge items": {"type": "array", "items": {"type": "string"}, "minItems": 1_000_000},
-    }
-    regexes = {"exploding regex": "(a?){500}a{500}", "nested repeats": "((a{1,100}){1,100}){1,100}"}
-    grammars = {name: {"type": "json", "value": schema} for name, schema in schemas.items()}
-    grammars |= {name: {"type": "regex", "value": regex} for name, regex in regexes.items()}
+    grammars = {name: {"type": "json", "value": schema} for name, schema in SCHEMAS.items()}
+    grammars |= {name: {"type": "regex", "value": regex} for name, regex in REGEXES.items()}
     return {
         name: {"inputs": "x", "parameters": {"max_new_tokens": 8, "grammar": grammar}}
         for name, grammar in grammars.items()
@@ -217,8 +200,7 @@ def wait(url: str) -> None:
 
 def write(without: Latency, with_: Latency, hostile: dict[str, Answers]) -> None:
     """Write the result beside the others."""
-    machine = platform.processor() or platform.machine()
-    path = RESULTS / f"isolation-{machine}-{os.cpu_count()}-cores.json"
+    path = RESULTS / f"isolation-{machine()}.json"
     result = {
         "without": asdict(without),
         "with": asdict(with_),

@@ -177,15 +177,15 @@ def _run(
     while left:
         frame = frames.get()
         now = time.perf_counter()
-        ids = [output.id for output in frame.outputs if output.id in measured]
-        left -= sum(isinstance(each, CoreOutput) and each.finish is not None for each in frame.outputs)
-        if any(isinstance(output, CoreFailure) for output in frame.outputs):
-            raise RuntimeError(str(frame.outputs))
-        if ids and frame.stats is not None and not frame.stats.prefill_tokens:
+        ours = [output for output in frame.outputs if output.id in measured]
+        if any(isinstance(output, CoreFailure) for output in ours):
+            raise RuntimeError(str(ours))
+        if ours and frame.stats is not None and not frame.stats.prefill_tokens:
             found.forward.append(frame.stats.forward_seconds)
             found.sample.append(frame.stats.sample_seconds)
             found.whole.append(now - last)
-            found.parked += max(0, len(measured) - len(ids)) if left else 0
+            found.parked += left - len(ours)
+        left -= sum(isinstance(output, CoreOutput) and output.finish is not None for output in ours)
         last = now
     found.seconds = time.perf_counter() - started
     _abort(core, frames, range(len(measured), len(measured) + len(burning or [])))

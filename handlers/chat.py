@@ -25,7 +25,7 @@ from handlers.wire.choice import Choice, TextChoice, ToolChoice
 from handlers.wire.grammar import allowed
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.openai import Stamp, logprobs, to_choices
-from handlers.wire.tgi import finish_of
+from handlers.wire.outputs import finish_of
 from inference.client import EngineClient
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
@@ -104,7 +104,7 @@ async def _complete(service: Service, call: Call, prepared: Prepared) -> Respons
     for finish, request in zip(finishes, prepared.requests, strict=True):
         service.metrics.finished(finish, request)
     prompt, compute_type = prepared.requests[0].prompt, service.settings.compute_type
-    headers = answer_headers(compute_type, prompt, _together(finishes), call.received) | prepared.ignored
+    headers = answer_headers(compute_type, prompt, _summed_up(finishes), call.received) | prepared.ignored
     answer = ChatAnswer(prepared.chat, prepared.stamp, choices_of(service.engine, prepared.chat))
     return json_reply(answer.body(outputs), headers=headers)
 
@@ -120,7 +120,7 @@ async def _start(service: Service, prepared: Prepared) -> Flow:
     return Flow(generations, service.metrics, answer.chunks)
 
 
-def _together(finishes: Sequence[Finish]) -> Finish:
+def _summed_up(finishes: Sequence[Finish]) -> Finish:
     """Return what is told of several choices in the headers: the last one's times, the tokens of all."""
     last = max(finishes, key=lambda finish: finish.timings.finished)
     return replace(last, generated_tokens=sum(finish.generated_tokens for finish in finishes))

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from starlette.responses import Response
 
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, Refused, json_reply
-from handlers.sequences import (
-    Flow,
-    Render,
-    counted,
-    draw_seed,
-    limits_of,
-    logprobs_mode,
-    new_id,
-    run,
-    submitted,
-)
+from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run, submitted
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import completions as wire
@@ -28,9 +17,8 @@ from handlers.wire.completion_answer import Answer, AnswerStream
 from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp
-from handlers.wire.tgi import finish_of
-from inference.client import Generation
-from inference.types import Event, Finish, LogprobsMode
+from handlers.wire.outputs import finish_of
+from inference.types import LogprobsMode
 
 
 async def completions(service: Service, call: Call) -> Response:
@@ -51,7 +39,8 @@ async def completions(service: Service, call: Call) -> Response:
         if not completion.stream:
             return await _complete(service, call, completion, stamp)
         generations = await submitted(service.engine, completion.requests)
-        flow = Flow(generations, service.metrics, _render(completion, stamp, generations))
+        answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
+        flow = Flow(generations, service.metrics, answer.chunks)
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
@@ -61,7 +50,7 @@ async def _complete(service: Service, call: Call, completion: Completion, stamp:
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
-    body = Answer(completion, stamp).whole(outputs, wire.best(completion, outputs))
+    body = Answer(completion, stamp).body(outputs)
     headers = batch_headers(
         service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
     )
@@ -74,25 +63,6 @@ async def _texts(service: Service, asked: Asked) -> list[Prompt]:
         Prompt(given) if isinstance(given, str) else Prompt(await service.engine.decode(given), given)
         for given in asked.prompts
     ]
-
-
-def _render(completion: Completion, stamp: Stamp, generations: Sequence[Generation]) -> Render:
-    finishes: dict[int, Finish] = {}
-    streams = [
-        AnswerStream(completion, stamp, place, generation.request.prompt, generation.prompt_tokens)
-        for place, generation in enumerate(generations)
-    ]
-
-    def render(place: int, event: Event) -> list[wire.Json]:
-        chunks = streams[place].push(event)
-        if event.finish is not None:
-            finishes[place] = event.finish
-            if completion.include_usage and len(finishes) == len(streams):
-                ordered = [finishes[each] for each in range(len(streams))]
-                chunks.append(wire.frame(stamp, [], wire.usage_of(completion, ordered)))
-        return chunks
-
-    return render
 
 
 def _check_batch(prompts: int, limit: int) -> None:

@@ -12,7 +12,8 @@ from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mod
 from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
-from handlers.wire.tgi import Body, Generate, Json, Output
+from handlers.wire.outputs import Output, finish_of
+from handlers.wire.tgi import Body, Generate, Json
 from inference.types import LogprobsMode
 
 
@@ -44,7 +45,7 @@ async def complete(service: Service, call: Call, *, full_text: bool = False) -> 
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False)):
             wanted = understood(service, call.body, full_text=full_text)
             outputs = await generated(service, wanted)
-    finish = tgi.finish_of(outputs[0])
+    finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
     return tgi.to_body(wanted, outputs), headers
 
@@ -77,5 +78,5 @@ def understood(service: Service, body: Body, *, full_text: bool = False, do_samp
 async def generated(service: Service, wanted: Generate) -> tuple[Output, ...]:
     """Return the outputs, the one to answer with first; places in the engine are the caller's to take."""
     outputs = tgi.winner_first(await run(service.engine, wanted.requests))
-    service.metrics.finished(tgi.finish_of(outputs[0]), wanted.requests[0])
+    service.metrics.finished(finish_of(outputs[0]), wanted.requests[0])
     return outputs

@@ -18,7 +18,8 @@ from handlers.version import TGI_VERSION
 from handlers.wire import kserve as wire
 from handlers.wire import tgi
 from handlers.wire.kserve import Tensor
-from handlers.wire.tgi import Body, Generate, Json, Output
+from handlers.wire.outputs import Output
+from handlers.wire.tgi import Body, Generate, Json
 
 
 async def kserve_server_metadata(service: Service, call: Call) -> Response:
@@ -83,5 +84,5 @@ def _named(service: Service, call: Call) -> Json:
     """Return what the answer says of its request and of who answers."""
     names = {"id": call.body.get("id"), "model_version": call.path.get("version")}
     return {"model_name": service.engine.model.id} | {
-        name: at for name, at in names.items() if at is not None
+        name: value for name, value in names.items() if value is not None
     }

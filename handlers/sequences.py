@@ -11,7 +11,9 @@ from handlers.http.replies import Refused, event
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
+from handlers.together import side_by_side
 from handlers.wire.limits import Limits
+from handlers.wire.outputs import Output
 from inference.client import EngineClient, Generation
 from inference.errors import (
     GenerationFailed,
@@ -23,7 +25,6 @@ from inference.errors import (
 )
 from inference.types import Event, LogprobsMode, Request, Watermark
 
-Output = tuple[Event, ...]
 Render = Callable[[int, Event], Sequence[object]]  # a request's place and event -> bodies to stream
 
 LABELS: dict[type[Exception], str] = {  # TGI's values of `err`; any other error is "incomplete"
@@ -88,14 +89,7 @@ def label(error: Exception) -> str:
 
 async def run(engine: EngineClient, requests: Sequence[Request]) -> tuple[Output, ...]:
     """Return all events of all requests; the first that fails aborts the others and raises its error."""
-    if len(requests) == 1:
-        return (await _run_one(engine, requests[0]),)
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_run_one(engine, request)) for request in requests]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return tuple(task.result() for task in tasks)
+    return tuple(await side_by_side([_run_one(engine, request) for request in requests]))
 
 
 async def _run_one(engine: EngineClient, request: Request) -> Output:

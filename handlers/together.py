@@ -13,16 +13,23 @@ CALLERS_FAULT = (InvalidInput, TemplateFailed, ToolRefused)
 
 
 async def together(place: str, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what the jobs give, in their order; they run side by side.
+    """Return what `side_by_side` does, for jobs that are elements of the request's member `place`.
 
-    The first that fails ends the others, and its error is raised. If there are several and the caller has to
-    mend something, the message begins with the one that is meant, as in `instances[1]` for that `place`.
+    If there are several and the caller has to mend something, the message begins with the one that is meant,
+    as in `instances[1]`.
     """
     if len(jobs) == 1:
         return [await jobs[0]]
+    return await side_by_side([_named(f"{place}[{at}]", job) for at, job in enumerate(jobs)])
+
+
+async def side_by_side(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return what the jobs give, in order; the first that fails ends the others and raises its error."""
+    if len(jobs) == 1:  # the usual case, without a task
+        return [await jobs[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_named(f"{place}[{at}]", job)) for at, job in enumerate(jobs)]
+            tasks = [group.create_task(job) for job in jobs]
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

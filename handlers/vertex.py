@@ -18,6 +18,7 @@ from handlers.sequences import counted, limits_of, run
 from handlers.service import Service
 from handlers.together import together
 from handlers.wire import tgi
+from handlers.wire.outputs import finish_of
 
 Instance = Mapping[str, Any]
 
@@ -50,7 +51,7 @@ async def vertex_compatibility(service: Service, call: Call) -> Response:
                 for instance, chat in zip(instances, chats, strict=True)
             ]
             answers = await together("instances", jobs)
-    ignored = tuple(sorted({f"instances[].{name}" for answer in answers for name in answer.ignored}))
+    ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
     headers = {"x-ignored-parameters": header_value(ignored)} if ignored else {}
     return json_reply({"predictions": [answer.text for answer in answers]}, headers=headers)
 
@@ -63,14 +64,14 @@ async def _continue(service: Service, instance: Instance) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
     wanted = understood(service, instance, do_sample=True)
     winner, *_ = await generated(service, wanted)
-    return Answer(tgi.to_text(wanted, tgi.finish_of(winner)))
+    return Answer(tgi.to_text(wanted, finish_of(winner)))
 
 
 async def _answer(service: Service, instance: Instance) -> Answer:
     """Return a chat's answer as the model wrote it, calls of tools included."""
     prepared = await prepare(service, {**instance, **ONE_TEXT})
     (events,) = await run(service.engine, prepared.requests)
-    finish = tgi.finish_of(events)
+    finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)
     return Answer(finish.text_before_stop, ignored)

@@ -165,7 +165,7 @@ class EngineClient:
     async def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a prompt that was given as ids; raise NotReady or InvalidInput."""
         text = self._ready_text()
-        check_ids(ids, text.vocabulary_size)
+        check_ids(ids, self.model.vocabulary_size)
         return await text.decode(ids)
 
     async def render_chat(

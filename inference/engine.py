@@ -24,6 +24,7 @@ from inference.model import (
     eos_token_ids,
     load_model,
     read_config,
+    vocabulary_size,
 )
 from inference.plan import MIB, Machine, Plan, free_memory, make_plan
 from inference.sampler import TorchSampler
@@ -82,6 +83,7 @@ class TorchCore:
             max_batch_total_tokens=plan.kv_tokens,
             level=served.level.value,
             eos_token_ids=eos,
+            vocabulary_size=vocabulary_size(model),
         )
 
     def start(self, sink: FrameSink) -> None:

@@ -98,6 +98,7 @@ class FakeCore:
             max_batch_total_tokens=model.max_total_tokens * model.max_batch_size,
             level="fake",
             eos_token_ids=(model.eos_token_id,),
+            vocabulary_size=self._vocabulary.size,
         )
 
     def start(self, sink: FrameSink) -> None:

@@ -53,11 +53,11 @@ class FakeVocabulary:
     def __init__(self, tokens: Sequence[int], eos_token_id: int, texts: Sequence[str]) -> None:
         self._tokens = tokens
         self._eos = eos_token_id
-        self._size = len(texts) or max(*tokens, eos_token_id) + 1
-        self._endings = Endings(self._size, (eos_token_id,))
+        self.size = len(texts) or max(*tokens, eos_token_id) + 1
+        self._endings = Endings(self.size, (eos_token_id,))
         # The lowest ranks are taken: in the middle of a text, and when it is long enough
-        self._going_on = np.full(self._size, 1, dtype=np.int8)
-        self._ending = np.full(self._size, 4, dtype=np.int8)
+        self._going_on = np.full(self.size, 1, dtype=np.int8)
+        self._ending = np.full(self.size, 4, dtype=np.int8)
         for token_id, text in enumerate(texts):
             self._ending[token_id] = _distance_to_end(text)
             self._going_on[token_id] = 1 if text.strip() else 2
@@ -117,8 +117,8 @@ class FakeVocabulary:
         if sequence.hides_eos:
             mask = self._endings.hidden(mask)
         if mask is None:
-            return np.arange(self._size)
-        return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[: self._size])
+            return np.arange(self.size)
+        return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[: self.size])
 
 
 def request_key(request: CoreRequest) -> int:

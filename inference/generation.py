@@ -121,14 +121,11 @@ class EventAssembler:
         self._text = text.sequence(prompt_ids, request.stop)
         self._submitted = submitted  # time.monotonic seconds, as is the next
         self._queued = queued
-        self._prompt: tuple[PromptToken, ...] = ()
         self._index = 0
 
     def event(self, output: CoreOutput) -> Event:
         """Return the event of the next token; it has `finish` if the core or a stop sequence says so."""
         self._index += 1
-        if output.prompt_logprobs is not None:
-            self._prompt = self._prompt_tokens(output.prompt_logprobs, output.prompt_top)
         special = output.token_id in self._special_ids or output.finish is FinishReason.EOS
         step = self._text.push(output.token_id, special=special, may_stop=self._index >= self._min_tokens)
         # TGI's order: the length limit first, then EOS, then stop sequences
@@ -140,6 +137,7 @@ class EventAssembler:
             top_tokens=self._top_tokens(output.top) if output.top else (),
             delta=delta,
             finish=None if reason is None else self._finish(reason, output),
+            prompt=() if output.prompt_logprobs is None else self._prompt_tokens(output),
         )
 
     def _finish(self, reason: FinishReason, output: CoreOutput) -> Finish:
@@ -152,7 +150,6 @@ class EventAssembler:
             generated_tokens=self._index,
             cached_tokens=output.cached_tokens,
             seed=sampling.seed if sampling.sample else None,
-            prompt=self._prompt,
             timings=Timings(
                 submitted=self._submitted,
                 queued=self._queued,
@@ -165,9 +162,8 @@ class EventAssembler:
         text_of, special = self._pipeline.token_text, self._special_ids
         return tuple(Token(each, text_of(each), logprob, each in special) for each, logprob in top)
 
-    def _prompt_tokens(
-        self, logprobs: tuple[float | None, ...], top: tuple[Top, ...]
-    ) -> tuple[PromptToken, ...]:
+    def _prompt_tokens(self, output: CoreOutput) -> tuple[PromptToken, ...]:
+        logprobs = output.prompt_logprobs or ()
         texts = map(self._pipeline.token_text, self._prompt_ids)
-        tokens = map(self._top_tokens, top or ((),) * len(logprobs))
+        tokens = map(self._top_tokens, output.prompt_top or ((),) * len(logprobs))
         return tuple(map(PromptToken, self._prompt_ids, texts, logprobs, tokens))

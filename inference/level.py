@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from inference.fuse import Merge, merge_linears
+from inference.model import vocabulary_size
 from inference.paged import LayerShape, PagedCache, use_paged_attention
 from inference.runner import PagedRunner, SequentialRunner
 from inference.state import Chunk, Sequence
@@ -153,9 +154,8 @@ def _own_logits(model: PreTrainedModel, prompt: np.ndarray[Any, np.dtype[np.int6
 
 def _prompts(model: PreTrainedModel) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
     """Return two prompts of 19 and 6 random tokens, always the same ones."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
     generator = np.random.default_rng(0)
-    return [generator.integers(vocabulary, size=size) for size in (19, 6)]
+    return [generator.integers(vocabulary_size(model), size=size) for size in (19, 6)]
 
 
 def _sequences(model: PreTrainedModel) -> list[Sequence]:

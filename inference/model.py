@@ -103,6 +103,12 @@ def eos_token_ids(model: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int, 
     return tokenizer_eos(checkpoint.path)
 
 
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Return how many token ids the model takes: it can be padded, so more than its tokenizer has."""
+    rows: int = model.get_input_embeddings().weight.shape[0]
+    return rows
+
+
 def _kv_elements(text: PreTrainedConfig) -> int:
     """Return the numbers that one token puts into the cache of all layers together."""
     heads: int = _first(text, "num_attention_heads", "n_head", "num_heads") or 1

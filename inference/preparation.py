@@ -22,8 +22,8 @@ async def prepare(
     Overloaded if too many of them wait. A caller that is cancelled leaves nothing behind.
     """
     check_prompt(request, model)
-    check_bias(request.sampling.logit_bias, text.vocabulary_size)
-    ids = await prompt_ids(request, text)
+    check_bias(request.sampling.logit_bias, model.vocabulary_size)
+    ids = await prompt_ids(request, text, model)
     max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
     check_minimum(request.min_new_tokens, request.max_new_tokens, max_new_tokens)
     return CoreRequest(
@@ -40,13 +40,13 @@ async def prepare(
     )
 
 
-async def prompt_ids(request: Request, text: TextPipeline) -> tuple[int, ...]:
+async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo) -> tuple[int, ...]:
     """Return the prompt's tokens, those given or those of its text, from the end as many as asked for."""
-    if request.prompt_ids is None:
+    ids = request.prompt_ids
+    if ids is None:
         ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
-    else:
-        ids = request.prompt_ids
-        check_ids(ids, text.vocabulary_size)
+    if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
+        check_ids(ids, model.vocabulary_size)
     return ids if request.truncate is None else ids[-request.truncate :]
 
 

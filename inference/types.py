@@ -149,7 +149,6 @@ class Finish:
     generated_tokens: int  # the EOS token counted
     cached_tokens: int  # prompt tokens whose KV was found in the prefix cache
     seed: int | None  # None for a greedy request
-    prompt: tuple[PromptToken, ...]  # empty unless prompt log-probabilities were asked for
     timings: Timings
 
 
@@ -162,6 +161,7 @@ class Event:
     top_tokens: tuple[Token, ...]  # best first; ties can make it longer than asked for
     delta: str  # visible text released by this token: no special token, no stop sequence
     finish: Finish | None = None
+    prompt: tuple[PromptToken, ...] = ()  # with the first event, if its log-probabilities were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,7 @@ class ModelInfo:
     max_batch_prefill_tokens: int  # tokens of one step
     max_batch_total_tokens: int  # capacity of the KV cache, in tokens
     level: str  # how much of the engine's fast path serves it
+    vocabulary_size: int  # every id below it is one that the model knows: the rows of its embedding
     eos_token_ids: tuple[int, ...]
 
 
@@ -247,7 +248,7 @@ class CoreOutput:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
-    finish: FinishReason | None = None  # LENGTH or EOS; stop sequences are the client's
+    finish: FinishReason | None = None  # LENGTH or EOS, or STOP at a grammar's end without EOS
     started: float = 0.0  # time.monotonic() of the first step that ran it
     cached_tokens: int = 0
     prompt_logprobs: tuple[float | None, ...] | None = None  # with the first token only

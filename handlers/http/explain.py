@@ -160,7 +160,7 @@ def _unfit(schema: Schema, value: Json) -> str | None:
     kinds = _declared(schema)
     if kinds and not any(_is(kind, value) for kind in kinds):
         return f"expected {_either([NAMES[kind] for kind in kinds])}, got {show(value)}"
-    if "enum" in schema and not any(_same(value, allowed) for allowed in schema["enum"]):
+    if "enum" in schema and not any(same(value, allowed) for allowed in schema["enum"]):
         return f"expected {_either([show(allowed) for allowed in schema['enum']])}, got {show(value)}"
     for kind, checks in CHECKS.items():
         if _is(kind, value):
@@ -228,7 +228,8 @@ def _is(kind: str, value: Json) -> bool:
     return isinstance(value, TYPES[kind])
 
 
-def _same(left: Json, right: Json) -> bool:
+def same(left: Json, right: Json) -> bool:
+    """Return whether two values are the same JSON: true isn't 1."""
     return bool(left == right) and isinstance(left, bool) is isinstance(right, bool)
 
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.errors import ClientDisconnected, Failure, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
+from handlers.http.support import merged
 
 IGNORED = b"x-ignored-parameters"
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -123,10 +124,10 @@ TOO_MANY_HEADERS = Failure(431, f"The request's headers are longer than {HEADER_
 
 def _mark(message: Message, exchange: Exchange) -> None:
     headers = [*message.get("headers", ()), (b"x-request-id", exchange.request_id.encode("ascii"))]
-    if exchange.ignored:  # what the document's rules found, before what the operation did
-        told = [exchange.ignored.encode("ascii"), *(value for name, value in headers if name == IGNORED)]
+    if exchange.ignored:  # the document's rules found some, and the operation may have found others
+        told = [exchange.ignored, *(value.decode("latin-1") for name, value in headers if name == IGNORED)]
         headers = [header for header in headers if header[0] != IGNORED]
-        headers.append((IGNORED, b",".join(told)))
+        headers.append((IGNORED, merged(told).encode("ascii")))
     message["headers"] = headers
 
 

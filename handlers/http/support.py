@@ -16,13 +16,14 @@ applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import orjson
 
 from handlers.http.errors import Refused
+from handlers.http.explain import same
 
 Json = Any
 Schema = Mapping[str, Any]
@@ -34,6 +35,7 @@ SUPPORT = (HONOURED, DESCRIPTIVE, REPORTED, LATER, REFUSED)
 UNIONS = ("anyOf", "oneOf", "allOf")
 
 MOST_NAMES = 20  # in the header
+REST = "..."  # in place of the names beyond
 MOST_BYTES = 1000
 MOST_COLLECTED = 1000  # a body can have a million members
 UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")  # not for a list in a header: the comma, spaces, non-ASCII
@@ -52,7 +54,7 @@ class Member:
 
     def is_neutral(self, value: Json) -> bool:
         """Return whether the value asks for nothing."""
-        return value is None or any(_same(value, neutral) for neutral in self.neutral)
+        return value is None or any(same(value, neutral) for neutral in self.neutral)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +206,31 @@ class Compiler:
             support,
             shape,
             neutral=tuple(resolved.get("x-neutral", ())),
-            default=tuple(resolved[key] for key in ("x-default",) if key in resolved),
+            default=(resolved["x-default"],) if "x-default" in resolved else (),
             reason=resolved.get("x-reason", ""),
             error=resolved.get("x-error"),
         )
 
 
-def header_value(names: tuple[str, ...]) -> str:
-    """Return names as a header's value: printable ASCII, 20 names and 1 kB at most, `...` for the rest."""
-    value = ""
-    for count, name in enumerate(names):
-        safe = UNSAFE.sub("?", name)
-        if count == MOST_NAMES or len(value) + len(safe) > MOST_BYTES:
-            return f"{value},..." if value else "..."
-        value = f"{value},{safe}" if value else safe
-    return value
+def header_value(names: Iterable[str]) -> str:
+    """Return names in order as a header's value: printable ASCII, 20 names and 1 kB at most.
+
+    `...` stands for the rest, also where it is among the names.
+    """
+    safe = {UNSAFE.sub("?", name) for name in names}
+    shown: list[str] = []
+    size = 0
+    for name in sorted(safe - {REST}):
+        if len(shown) == MOST_NAMES or size + len(name) > MOST_BYTES:
+            return ",".join([*shown, REST])
+        shown.append(name)
+        size += len(name) + 1
+    return ",".join([*shown, REST] if REST in safe else shown)
+
+
+def merged(values: Iterable[str]) -> str:
+    """Return the names of several values of the header as one."""
+    return header_value(name for value in values for name in value.split(","))
 
 
 def _walk(shape: Shape, value: Json, prefix: str, ignored: set[str]) -> None:
@@ -275,10 +287,6 @@ def _refuse(member: Member, path: str) -> NoReturn:
 
 def _in_tgis_words(error: Mapping[str, str]) -> Refused:
     return Refused(error["error"], error_type=error["error_type"])
-
-
-def _same(left: Json, right: Json) -> bool:
-    return bool(left == right) and isinstance(left, bool) is isinstance(right, bool)
 
 
 def _name(schema: Schema) -> str:

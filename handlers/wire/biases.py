@@ -26,7 +26,7 @@ def logit_bias(given: Biases) -> tuple[tuple[int, float], ...]:
     for token_id, bias in pairs:
         if not -MOST <= bias <= MOST:
             raise InvalidInput(
-                f"`logit_bias` of token {token_id} must be >= -100 and <= 100. Given: {bias:g}"
+                f"`logit_bias` of token {token_id} must be >= {-MOST:g} and <= {MOST:g}. Given: {bias:g}"
             )
         if bias:
             biases.append((token_id, float(bias)))

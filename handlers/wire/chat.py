@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from handlers.wire.conversation import Conversation, to_conversation
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
+from handlers.wire.requests import numbered, to_request
 from handlers.wire.response_format import to_response_format
-from handlers.wire.tgi import numbered
 from inference.errors import InvalidInput
 from inference.types import Grammar, LogprobsMode, Request
 
@@ -37,7 +37,11 @@ class Chat:
 
 
 def to_chat(body: Body, limits: Limits) -> Chat:
-    """Understand a chat body; raise InvalidInput or ToolRefused with the first check that fails."""
+    """Understand a chat body; raise InvalidInput or ToolRefused with the first check that fails.
+
+    As in TGI, the tools come before the parameters, and the form of the answer after them.
+    """
+    conversation = to_conversation(body)
     wanted = bool(body.get("logprobs"))
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
@@ -45,7 +49,7 @@ def to_chat(body: Body, limits: Limits) -> Chat:
     parameters = to_parameters(body, _max_tokens(body))
     check(parameters, limits)
     return Chat(
-        conversation=to_conversation(body),
+        conversation=conversation,
         parameters=parameters,
         grammar=to_response_format(body.get("response_format")),
         model=echoed(body.get("model")),
@@ -71,25 +75,14 @@ def to_requests(
 
     `grammar` is what the whole text must follow.
     """
-    given = chat.parameters
-    return tuple(
-        Request(
-            id=name,
-            prompt=prompt,
-            add_special_tokens=False,
-            max_new_tokens=given.max_new_tokens,
-            min_new_tokens=given.min_new_tokens or 0,
-            ignore_eos=given.ignore_eos,
-            stop=given.stop,
-            grammar=grammar,
-            sampling=sampling,
-            logprobs=logprobs,
-            top_n_tokens=chat.top_logprobs,
-        )
-        for name, sampling in zip(
-            numbered(id, chat.choices), samplings(given, draw, chat.choices), strict=True
-        )
+    request = replace(
+        to_request(chat.parameters, id=id, prompt=prompt, logprobs=logprobs),
+        add_special_tokens=False,
+        grammar=grammar,
+        top_n_tokens=chat.top_logprobs,
     )
+    choices = samplings(chat.parameters, draw, chat.choices)
+    return numbered(replace(request, sampling=sampling) for sampling in choices)
 
 
 def echoed(model: str | None) -> str | None:

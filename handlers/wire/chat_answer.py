@@ -8,7 +8,7 @@ from typing import Any
 from handlers.wire.chat import Chat
 from handlers.wire.choice import Choice
 from handlers.wire.openai import Stamp, counted_so_far, usage
-from handlers.wire.tgi import Output, finish_of
+from handlers.wire.outputs import Output, finish_of
 from inference.types import Event, Finish
 
 Json = dict[str, Any]
@@ -32,7 +32,6 @@ class ChatAnswer:
         self._tells_usage = chat.include_usage
         self._counts = chat.continuous_usage
         self._prompt_tokens = prompt_tokens
-        self._generated = 0  # tokens so far, of all choices
         self._finishes: dict[int, Finish] = {}  # by choice
 
     def body(self, outputs: Sequence[Output]) -> Json:
@@ -43,17 +42,13 @@ class ChatAnswer:
 
     def chunks(self, place: int, event: Event) -> list[Json]:
         """Return the chunks of an event of the choice `place`."""
-        counts = self._count() if self._counts else None
+        counts = counted_so_far(self._prompt_tokens, event.index) if self._counts else None
         chunks = []
         for choice in self._choices[place].push(event):  # faster here than a comprehension
             chunks.append({**self._head, "choices": [choice], "usage": counts})
         if event.finish is not None:
             chunks += self._end(place, event.finish)
         return chunks
-
-    def _count(self) -> Json:
-        self._generated += 1
-        return counted_so_far(self._prompt_tokens, self._generated)
 
     def _end(self, place: int, finish: Finish) -> list[Json]:
         """Return what follows the last chunk of a choice: after the last choice, the usage if asked for."""

@@ -1,85 +1,138 @@
-"""One text completion as it is answered: whole, or as the chunks of a stream."""
+"""The answer to a body of text completions: one body, or the chunks of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from handlers.wire.completion_logprobs import TokenPlaces, to_logprobs
-from handlers.wire.completions import Completion, choice, frame, usage_of, without_text
+from handlers.wire.completion_logprobs import LogprobsTeller, joined
+from handlers.wire.completions import Completion
 from handlers.wire.openai import Stamp, counted_so_far, finish_reason, usage
-from handlers.wire.tgi import Output, finish_of
-from inference.types import Event, Finish
+from handlers.wire.outputs import Output, finish_of, mean_logprob
+from inference.types import Event, Finish, FinishReason
 
 Json = dict[str, Any]
 
 
 class Answer:
-    """The completions of one body."""
+    """The completions of one body, once all have ended."""
 
     def __init__(self, completion: Completion, stamp: Stamp) -> None:
         self._completion = completion
         self._stamp = stamp
 
-    def whole(self, outputs: Sequence[Output], chosen: Sequence[Output]) -> Json:
-        """Return the answer: the `chosen` outputs of all."""
-        prompts, n = self._completion.prompts, self._completion.n
-        choices = [self._choice(index, prompts[index // n], output) for index, output in enumerate(chosen)]
-        counts = usage_of(self._completion, [finish_of(output) for output in outputs])
-        return frame(self._stamp, choices, counts)
+    def body(self, outputs: Sequence[Output]) -> Json:
+        """Return the whole answer; all outputs count, and the best of each prompt are told."""
+        completion, told = self._completion, best(self._completion, outputs)
+        prompts, n = completion.prompts, completion.n
+        choices = [self._choice(index, prompts[index // n], output) for index, output in enumerate(told)]
+        return frame(self._stamp, choices, usage_of(completion, list(map(finish_of, outputs))))
 
     def _choice(self, index: int, prompt: str, output: Output) -> Json:
-        completion, finish = self._completion, finish_of(output)
+        completion, teller = self._completion, LogprobsTeller(self._completion.logprobs)
+        logprobs = [teller.prompt(output[0].prompt, prompt)] if completion.echo else []
         if completion.scored:
-            return choice(index, prompt, self._logprobs(prompt, finish, ()), "length")
-        text = (prompt if completion.echo else "") + finish.text_before_stop
-        return choice(index, text, self._logprobs(prompt, finish, output), finish_reason(output[-1]))
-
-    def _logprobs(self, prompt: str, finish: Finish, events: Sequence[Event]) -> Json | None:
-        completion, places = self._completion, TokenPlaces()
-        if completion.logprobs is None:
-            return None
-        starts = places.prompt(finish.prompt, prompt) if completion.echo else []
-        told = [(token, token.top_tokens) for token in finish.prompt] if completion.echo else []
-        made = [(event.token, event.top_tokens) for event in events]
-        return to_logprobs([*told, *made], starts + places.generated(events), completion.logprobs)
+            return choice(index, prompt, joined(logprobs), "length")
+        logprobs.append(teller.generated(output))
+        text = (prompt if completion.echo else "") + finish_of(output).text_before_stop
+        return choice(index, text, joined(logprobs), finish_reason(output[-1]))
 
 
 class AnswerStream:
-    """The chunks of one completion; the prompt, if it is echoed, comes as a chunk of its own."""
+    """The chunks of the completions of one body, in the order of their events."""
 
-    def __init__(
-        self, completion: Completion, stamp: Stamp, index: int, prompt: str, prompt_tokens: int
-    ) -> None:
+    def __init__(self, completion: Completion, stamp: Stamp, prompt_tokens: Sequence[int]) -> None:
+        """`prompt_tokens` is how many each request's prompt has."""
         self._completion = completion
         self._stamp = stamp
+        self._choices = [
+            ChoiceStream(completion, index, request.prompt, tokens)
+            for index, (request, tokens) in enumerate(zip(completion.requests, prompt_tokens, strict=True))
+        ]
+        self._finishes: dict[int, Finish] = {}  # by choice
+
+    def chunks(self, place: int, event: Event) -> list[Json]:
+        """Return the chunks of an event of the choice `place`."""
+        chunks = [frame(self._stamp, [told], counts) for told, counts in self._choices[place].push(event)]
+        if event.finish is not None:
+            chunks += self._end(place, event.finish)
+        return chunks
+
+    def _end(self, place: int, finish: Finish) -> list[Json]:
+        """Return what follows the last chunk of a choice: after the last choice, the usage if asked for."""
+        self._finishes[place] = finish
+        if not self._completion.include_usage or len(self._finishes) < len(self._choices):
+            return []
+        finishes = [self._finishes[place] for place in sorted(self._finishes)]
+        return [frame(self._stamp, [], usage_of(self._completion, finishes))]
+
+
+class ChoiceStream:
+    """What is new in one completion; the prompt, if it is echoed, comes by itself before all else."""
+
+    def __init__(self, completion: Completion, index: int, prompt: str, prompt_tokens: int) -> None:
+        self._completion = completion
         self._index = index
         self._prompt = prompt
         self._prompt_tokens = prompt_tokens
-        self._places = TokenPlaces()
+        self._teller = LogprobsTeller(completion.logprobs)
 
-    def push(self, event: Event) -> list[Json]:
-        """Return the chunks of a token; the last one's has the completion's usage."""
-        if self._completion.scored:
-            assert event.finish is not None, "one token is all that is generated"
-            only = choice(self._index, self._prompt, None, "length")
-            return [frame(self._stamp, [only], usage([without_text(event.finish)]))]
-        chunks = [self._token(event)]
+    def push(self, event: Event) -> list[tuple[Json, Json | None]]:
+        """Return the choices of an event's chunks, each with its counts, which the last one always has."""
+        told = []
         if event.index == 1 and self._completion.echo:
-            first = choice(self._index, self._prompt, None, None)
-            chunks.insert(0, frame(self._stamp, [first], self._so_far(0)))
-        return chunks
+            told.append(self._echo(event))
+        if not self._completion.scored:
+            counts = self._so_far(event.index) if event.finish is None else usage([event.finish])
+            logprobs = self._teller.generated([event])
+            told.append((choice(self._index, event.delta, logprobs, finish_reason(event)), counts))
+        return told
 
-    def _token(self, event: Event) -> Json:
-        told = choice(self._index, event.delta, self._logprobs(event), finish_reason(event))
-        counts = self._so_far(event.index) if event.finish is None else usage([event.finish])
-        return frame(self._stamp, [told], counts)
-
-    def _logprobs(self, event: Event) -> Json | None:
-        top = self._completion.logprobs
-        if top is None:
-            return None
-        return to_logprobs([(event.token, event.top_tokens)], self._places.generated([event]), top)
+    def _echo(self, event: Event) -> tuple[Json, Json | None]:
+        logprobs = self._teller.prompt(event.prompt, self._prompt)
+        if not self._completion.scored:
+            return choice(self._index, self._prompt, logprobs, None), self._so_far(0)
+        assert event.finish is not None, "one token is all that is generated"
+        return choice(self._index, self._prompt, logprobs, "length"), usage([without_text(event.finish)])
 
     def _so_far(self, generated: int) -> Json | None:
         return counted_so_far(self._prompt_tokens, generated) if self._completion.continuous_usage else None
+
+
+def best(completion: Completion, outputs: Sequence[Output]) -> tuple[Output, ...]:
+    """Return the `n` of each prompt's outputs that are answered with: the likeliest, if there are more."""
+    n, candidates = completion.n, completion.candidates
+    if n == candidates:
+        return tuple(outputs)
+    groups = (outputs[at : at + candidates] for at in range(0, len(outputs), candidates))
+    return tuple(output for group in groups for output in sorted(group, key=mean_logprob, reverse=True)[:n])
+
+
+def usage_of(completion: Completion, finishes: Sequence[Finish]) -> Json:
+    """Return the token counts of all sequences; a prompt counts once, and each candidate was generated."""
+    told = [without_text(finish) for finish in finishes] if completion.scored else finishes
+    return usage(told, completion.candidates)
+
+
+def without_text(finish: Finish) -> Finish:
+    """Return the finish of a request that only its prompt was looked at."""
+    return replace(finish, reason=FinishReason.LENGTH, text="", text_before_stop="", generated_tokens=0)
+
+
+def frame(stamp: Stamp, choices: Sequence[Json], counts: Json | None) -> Json:
+    """Return a whole answer or a chunk of one."""
+    body: Json = {
+        "object": "text_completion",
+        "id": stamp.id,
+        "created": stamp.created,
+        "choices": choices,
+        "model": stamp.model,
+        "system_fingerprint": stamp.fingerprint,
+    }
+    return body if counts is None else body | {"usage": counts}
+
+
+def choice(index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+    """Return a choice; while it goes on its reason is the empty string, which TGI's typed clients expect."""
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason or ""}

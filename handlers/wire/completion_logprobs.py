@@ -43,6 +43,40 @@ class TokenPlaces:
         return places
 
 
+class LogprobsTeller:
+    """Tells the tokens of one completion with their log-probabilities, piece by piece."""
+
+    def __init__(self, top: int | None) -> None:
+        """`top` is how many of the likeliest stand beside each; None: nothing was asked for, or is told."""
+        self._top = top
+        self._places = TokenPlaces()
+
+    def prompt(self, tokens: Sequence[PromptToken], text: str) -> Json | None:
+        """Return the part of a prompt that is echoed."""
+        if self._top is None:
+            return None
+        scored = [(token, token.top_tokens) for token in tokens]
+        return to_logprobs(scored, self._places.prompt(tokens, text), self._top)
+
+    def generated(self, events: Sequence[Event]) -> Json | None:
+        """Return the part of generated tokens."""
+        if self._top is None:
+            return None
+        scored = [(event.token, event.top_tokens) for event in events]
+        return to_logprobs(scored, self._places.generated(events), self._top)
+
+
+def joined(parts: Sequence[Json | None]) -> Json | None:
+    """Return the parts of a completion as one."""
+    told = [part for part in parts if part is not None]
+    if not told:
+        return None
+    return {
+        name: None if values is None else [value for part in told for value in part[name]]
+        for name, values in told[0].items()
+    }
+
+
 def to_logprobs(tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequence[int], top: int) -> Json:
     """Return tokens, each with the likeliest at its place, as the four lists; `top` of 0 leaves one out."""
     return {

@@ -1,4 +1,4 @@
-"""OpenAI's text completions: the body, and the answer whole or in chunks."""
+"""OpenAI's text completions: what a body asks for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from handlers.wire.limits import Limits
-from handlers.wire.openai import (
-    Stamp,
-    continuous_usage,
-    include_usage,
-    to_choices,
-    to_parameters,
-    usage,
-)
+from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, check, samplings
-from handlers.wire.tgi import Output, mean_logprob, numbered
+from handlers.wire.requests import numbered, to_request
 from inference.errors import InvalidInput
-from inference.types import Finish, FinishReason, LogprobsMode, Request
+from inference.types import LogprobsMode, Request
 
 Body = Mapping[str, Any]
-Json = dict[str, Any]
 Ids = tuple[int, ...]
 
 EMPTY_PROMPT = "Empty array detected. Do not use an empty array for the prompt."
@@ -80,8 +72,6 @@ def to_asked(body: Body, limits: Limits) -> Asked:
         raise InvalidInput(f"`best_of` must be >= `n`. Given: {candidates} and {n}")
     if candidates > n and body.get("stream"):
         raise InvalidInput("`best_of` > `n` is not supported when streaming tokens")
-    if body.get("stream") and body.get("echo") and body.get("logprobs") is not None:
-        raise InvalidInput("`echo` with `logprobs` is not supported when streaming tokens")
     return Asked(n=n, candidates=candidates, prompts=_prompts(body["prompt"]))
 
 
@@ -102,18 +92,11 @@ def to_completion(
     check(parameters, limits)
     if top is not None and top > limits.max_logprobs:
         raise InvalidInput(f"`logprobs` must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
-    names = iter(numbered(id, asked.sequences))
-    requests = tuple(
-        Request(
-            id=next(names),
-            prompt=prompt.text,
+    requests = (
+        replace(
+            to_request(parameters, id=id, prompt=prompt.text, logprobs=logprobs),
             prompt_ids=prompt.ids,
-            max_new_tokens=parameters.max_new_tokens,
-            min_new_tokens=parameters.min_new_tokens or 0,
-            ignore_eos=parameters.ignore_eos,
-            stop=parameters.stop,
             sampling=sampling,
-            logprobs=logprobs,
             top_n_tokens=top or 0,
             prompt_logprobs=echo and top is not None,
         )
@@ -121,7 +104,7 @@ def to_completion(
         for sampling in samplings(parameters, draw, asked.candidates)
     )
     return Completion(
-        requests=requests,
+        requests=numbered(requests),
         n=asked.n,
         candidates=asked.candidates,
         echo=echo,
@@ -131,44 +114,6 @@ def to_completion(
         include_usage=include_usage(body),
         continuous_usage=continuous_usage(body),
     )
-
-
-def best(completion: Completion, outputs: Sequence[Output]) -> tuple[Output, ...]:
-    """Return the `n` of each prompt's outputs that are answered with: the likeliest, if there are more."""
-    n, candidates = completion.n, completion.candidates
-    if n == candidates:
-        return tuple(outputs)
-    groups = (outputs[at : at + candidates] for at in range(0, len(outputs), candidates))
-    return tuple(output for group in groups for output in sorted(group, key=mean_logprob, reverse=True)[:n])
-
-
-def without_text(finish: Finish) -> Finish:
-    """Return the finish of a request that only its prompt was looked at."""
-    return replace(finish, reason=FinishReason.LENGTH, text="", text_before_stop="", generated_tokens=0)
-
-
-def usage_of(completion: Completion, finishes: Sequence[Finish]) -> Json:
-    """Return the token counts of all sequences; a prompt counts once, and each candidate was generated."""
-    told = [without_text(finish) for finish in finishes] if completion.scored else finishes
-    return usage(told, completion.candidates)
-
-
-def frame(stamp: Stamp, choices: Sequence[Json], counts: Json | None) -> Json:
-    """Return a whole answer or a chunk of one."""
-    body: Json = {
-        "object": "text_completion",
-        "id": stamp.id,
-        "created": stamp.created,
-        "choices": choices,
-        "model": stamp.model,
-        "system_fingerprint": stamp.fingerprint,
-    }
-    return body if counts is None else body | {"usage": counts}
-
-
-def choice(index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
-    """Return a choice; while it goes on its reason is the empty string, which TGI's typed clients expect."""
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason or ""}
 
 
 def _prompts(given: str | Sequence[Any]) -> tuple[str | Ids, ...]:

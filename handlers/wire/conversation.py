@@ -34,10 +34,15 @@ class Conversation:
         return {**self.template_kwargs, "reasoning_effort": self.reasoning_effort}
 
     def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
-        """Return the members that set variables which the template doesn't mention."""
+        """Return the members that change nothing here.
+
+        They are variables that the template doesn't mention, and a prompt for tools where none may be called.
+        """
         names = [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
         if self.reasoning_effort is not None and "reasoning_effort" not in known:
             names.append("reasoning_effort")
+        if self.tool_prompt is not None and self.tools is None:
+            names.append("tool_prompt")
         return tuple(names)
 
 

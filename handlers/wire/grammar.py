@@ -9,6 +9,7 @@ import orjson
 
 from handlers.wire.limits import Limits
 from inference.errors import GrammarRefused
+from inference.grammar.meaning import as_meant
 from inference.types import Grammar, GrammarKind
 
 Given = Mapping[str, Any]
@@ -35,7 +36,8 @@ def to_grammar(given: Given, member: str) -> Grammar:
 def schema_grammar(schema: object, member: str) -> Grammar:
     """Return the grammar of a JSON Schema, given as an object or as a text that holds one; `member` has it.
 
-    Raises GrammarRefused if it's neither. The order of its members stays: properties come in it.
+    Raises GrammarRefused if it's neither. The order of its members stays: properties come in it. It is taken
+    as `inference/grammar/meaning.py` says, which is as TGI takes it.
     """
     parsed = _parsed(schema, member) if isinstance(schema, str) else schema
     if not isinstance(parsed, Mapping):
@@ -44,10 +46,10 @@ def schema_grammar(schema: object, member: str) -> Grammar:
             f"holds one. Given: {_show(parsed)}"
         )
     try:
-        source = orjson.dumps(parsed).decode()
+        source = orjson.dumps(as_meant(parsed))
     except orjson.JSONEncodeError as error:  # it goes 254 levels deep
         raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source, member=member)
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source.decode(), member=member)
 
 
 def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:

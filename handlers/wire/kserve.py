@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.wire.tgi import Generate, Output, finish_of, to_details, to_text
+from handlers.wire.outputs import Output, finish_of
+from handlers.wire.tgi import Generate, to_details, to_text
 from inference.errors import InvalidInput
 
 Body = Mapping[str, Any]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from handlers.wire.grammar import allowed, to_grammar
 from handlers.wire.limits import Limits
+from handlers.wire.outputs import Output, finish_of, mean_logprob
 from handlers.wire.parameters import Draw, Parameters, check, samplings, several, shortest, single
+from handlers.wire.requests import numbered, to_request
 from inference.errors import InvalidInput
 from inference.types import Event, Finish, Grammar, LogprobsMode, PromptToken, Request, Token
 
 Body = Mapping[str, Any]
 Json = dict[str, Any]
-Output = tuple[Event, ...]  # all events of one request; the last one has its `finish`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,33 +70,17 @@ def to_generate(
     check(parameters, limits)
     grammar = _grammar(given, limits)
     prefill = bool(given.get("decoder_input_details"))
+    request = replace(
+        to_request(parameters, id=id, prompt=body["inputs"], logprobs=logprobs),
+        grammar=grammar,
+        prompt_logprobs=prefill and limits.prefill_logprobs,
+    )
     candidates = samplings(parameters, draw, parameters.candidates)
     return Generate(
-        requests=tuple(
-            Request(
-                id=name,
-                prompt=body["inputs"],
-                truncate=parameters.truncate,
-                max_new_tokens=parameters.max_new_tokens,
-                min_new_tokens=parameters.min_new_tokens or 0,
-                ignore_eos=parameters.ignore_eos,
-                stop=parameters.stop,
-                grammar=grammar,
-                sampling=candidate,
-                logprobs=logprobs,
-                top_n_tokens=parameters.top_n_tokens or 0,
-                prompt_logprobs=prefill and limits.prefill_logprobs,
-            )
-            for name, candidate in zip(numbered(id, len(candidates)), candidates, strict=True)
-        ),
+        requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
         details=prefill or bool(given.get("details")),
         return_full_text=full_text if given.get("return_full_text") is None else given["return_full_text"],
     )
-
-
-def numbered(id: str, count: int) -> list[str]:
-    """Return the ids of several requests of one body; a single one has the body's own."""
-    return [id] if count == 1 else [f"{id}-{place}" for place in range(count)]
 
 
 def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
@@ -154,18 +139,6 @@ def to_token(token: Token) -> Json:
     }
 
 
-def mean_logprob(events: Output) -> float:
-    """Return how likely the tokens of an output are on average, by which the best of several is chosen."""
-    return sum(event.token.logprob for event in events) / len(events)
-
-
-def finish_of(events: Output) -> Finish:
-    """Return what is known of an output at its end."""
-    finish = events[-1].finish
-    assert finish is not None, "the last event of a generation has its finish"
-    return finish
-
-
 def _parameters(given: Body, limits: Limits, do_sample: bool) -> Parameters:
     return Parameters(
         best_of=given.get("best_of"),
@@ -203,7 +176,7 @@ def _sequence(events: Output) -> Json:
         "finish_reason": finish.reason.value,
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
-        "prefill": [_prefill_token(token) for token in finish.prompt],
+        "prefill": [_prefill_token(token) for token in events[0].prompt],
         "tokens": [to_token(event.token) for event in events],
     }
     if any(event.top_tokens for event in events):

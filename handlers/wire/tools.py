@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inference.errors import InvalidInput, ToolRefused
-from inference.tools.types import Tool, ToolUse
+from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 Body = Mapping[str, Any]
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 MOST_TOOLS = 128  # OpenAI's limit, too
-NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}}
 
 
 def to_tools(body: Body) -> ToolUse | None:
@@ -29,11 +28,11 @@ def to_tools(body: Body) -> ToolUse | None:
         if not tools:
             raise ToolRefused("`tool_choice` is 'required' and there are no `tools`: give at least one")
         parallel = body.get("parallel_tool_calls") is not False
-        return ToolUse(tools=tools, required=choice == REQUIRED, parallel=parallel, shown=tools)
+        return ToolUse(tools=tools, required=choice == REQUIRED, parallel=parallel)
     named = tuple(tool for tool in tools if tool.name == choice)
     if not named:
         raise ToolRefused(f"Tool with name {choice} not found")
-    return ToolUse(tools=named, required=True, parallel=False, shown=named)
+    return ToolUse(tools=named, required=True, parallel=False)
 
 
 def _tools(given: Sequence[Body]) -> tuple[Tool, ...]:
@@ -62,7 +61,7 @@ def _tool(tool: Body, where: str) -> Tool:
 def _parameters(function: Body, where: str) -> Mapping[str, object]:
     """Return the schema of the arguments; TGI takes it under two names."""
     schema, other = function.get("parameters"), function.get("arguments")
-    if schema is not None and other is not None and schema != other:
+    if schema is not None and other is not None and not _same(schema, other):
         raise InvalidInput(f"`{where}` has `parameters` and `arguments`: they mean the same, give one")
     name = "arguments" if schema is None else "parameters"
     schema = other if schema is None else schema
@@ -71,6 +70,14 @@ def _parameters(function: Body, where: str) -> Mapping[str, object]:
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"`{where}.{name}` must be a JSON Schema, as an object")
     return schema
+
+
+def _same(schema: object, other: object) -> bool:
+    """Return whether two schemas are equal; those nested without end are not."""
+    try:
+        return schema == other
+    except RecursionError:
+        return False
 
 
 def _choice(given: str | Body | None) -> str:

@@ -2,34 +2,86 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 import numpy as np
 
-from inference.grammar.compiled import LarkGrammar
+from inference.grammar.compiled import HEADER, LarkGrammar
 from inference.grammar.complaints import fault_of, located
 from inference.grammar.fault import GrammarFault
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.regex import regex_grammar
 from inference.grammar.schema import prepare, standalone
-from inference.grammar.tree import Place
+from inference.grammar.tree import Place, SchemaTree
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import Grammar, GrammarKind
 
 PROBED_TOKENS = 8  # of a text that is tried, as some grammars compile at once and explode at the second token
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A grammar that was read, as llguidance takes it."""
+
+    lark: str
+    tree: SchemaTree | None = None  # of a schema: where to look for what llguidance complains of
+
+
 def build(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimits) -> LarkGrammar:
     """Return the compiled grammar; raise GrammarFault."""
+    return compile_source(vocabulary, read_source(grammar, limits), limits)
+
+
+def read_source(grammar: Grammar, limits: GrammarLimits) -> Source:
+    """Return a grammar as llguidance takes it, checked; raise GrammarFault. Python's part of the work."""
     if grammar.kind is GrammarKind.JSON_SCHEMA:
-        return _build_schema(vocabulary, grammar.source, limits)
+        tree, reduced = prepare(grammar.source, limits)
+        return Source(f"start: %json {reduced}", tree)
     if grammar.kind is GrammarKind.REGEX:
-        source = regex_grammar(grammar.source, limits)
-    else:
-        source = _checked_lark(grammar.source, limits)
-    compiled = LarkGrammar(vocabulary, source, limits)
+        return Source(regex_grammar(grammar.source, limits))
+    size = len(grammar.source.encode())
+    if size > limits.lark_bytes:
+        raise GrammarFault(f"a grammar must have <= {limits.lark_bytes} bytes. Given: {size}. Shorten it")
+    return Source(grammar.source)
+
+
+def compile_source(vocabulary: GrammarVocabulary, source: Source, limits: GrammarLimits) -> LarkGrammar:
+    """Return the compiled grammar; raise GrammarFault. Almost all of it runs without the GIL."""
+    compiled = LarkGrammar(vocabulary, source.lark, limits)
     complaint = compiled.error or probe(compiled)
-    if complaint:
-        raise fault_of(complaint)
-    return compiled
+    if not complaint:
+        return compiled
+    if source.tree is not None:
+        raise _located(complaint, source.tree, vocabulary, limits)
+    raise _embedded_fault(complaint, source.lark, vocabulary, limits) or fault_of(complaint)
+
+
+def _located(
+    complaint: str, tree: SchemaTree, vocabulary: GrammarVocabulary, limits: GrammarLimits
+) -> GrammarFault:
+    def attempt(place: Place) -> str:
+        return LarkGrammar(vocabulary, f"start: %json {standalone(tree, place, limits)}", limits).error
+
+    return located(complaint, tree, attempt)
+
+
+def _embedded_fault(
+    complaint: str, lark: str, vocabulary: GrammarVocabulary, limits: GrammarLimits
+) -> GrammarFault | None:
+    """Return the fault within a `%json` of a grammar; None if the complaint is of something else.
+
+    A comment in the line before names the schema.
+    """
+    found = re.match(r"at (\d+)\(\d+\): failed to compile JSON schema", complaint)
+    lines = [*HEADER.splitlines(), *lark.splitlines()]
+    at = int(found[1]) - 1 if found else len(lines)
+    if at >= len(lines) or "%json " not in lines[at]:
+        return None
+    tree, _ = prepare(lines[at].partition("%json ")[2], limits)
+    fault = _located(complaint, tree, vocabulary, limits)
+    label = lines[at - 1].removeprefix("// ") if lines[at - 1].startswith("// ") else ""
+    return GrammarFault(fault.reason, fault.pointer, label)
 
 
 def probe(grammar: LarkGrammar) -> str:
@@ -47,26 +99,3 @@ def probe(grammar: LarkGrammar) -> str:
         if matcher.finished:
             break
     return ""
-
-
-def _build_schema(vocabulary: GrammarVocabulary, text: str, limits: GrammarLimits) -> LarkGrammar:
-    tree, reduced = prepare(text, limits)
-
-    def compiled(schema: str) -> LarkGrammar:
-        return LarkGrammar(vocabulary, f"start: %json {schema}", limits)
-
-    def attempt(place: Place) -> str:
-        return compiled(standalone(tree, place, limits)).error
-
-    grammar = compiled(reduced)
-    complaint = grammar.error or probe(grammar)
-    if complaint:
-        raise located(complaint, tree, attempt)
-    return grammar
-
-
-def _checked_lark(source: str, limits: GrammarLimits) -> str:
-    size = len(source.encode())
-    if size > limits.lark_bytes:
-        raise GrammarFault(f"a grammar must have <= {limits.lark_bytes} bytes. Given: {size}. Shorten it")
-    return source

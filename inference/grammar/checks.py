@@ -15,6 +15,7 @@ from inference.grammar.numbers import check_numbers
 from inference.grammar.tree import DRAFTS, LATEST, Place, Schema, SchemaTree
 
 DEFAULTS = (LATEST, "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-04/schema")
+BROUGHT = {"const": 2017, "prefixItems": 2020} | {key: year for key, (year, _) in UNSUPPORTED.items()}
 SHORT_ESCAPES = "\b\f\n\r\t"
 # In a pattern: a control character by itself, not the end of a range of characters
 HEX = "[01][0-9a-fA-F]|7[fF]"
@@ -34,9 +35,23 @@ def dialect(root: Schema) -> str:
     if named in DRAFTS:
         return _checked(root, named)
     for guess in DEFAULTS:
-        if jsonschema_rs.meta.is_valid({**root, "$schema": guess}):
+        if jsonschema_rs.meta.is_valid({**root, "$schema": guess}) and not is_newer(root, DRAFTS[guess]):
             return guess
     return _checked(root, LATEST)
+
+
+def is_newer(root: Schema, draft: int) -> bool:
+    """Return whether a schema has words that a draft doesn't know, and would take for no constraint."""
+    stack: list[Any] = [root]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            if any(brought > draft for key in value if (brought := BROUGHT.get(key))):
+                return True
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return False
 
 
 def _checked(root: dict[str, Any], named: str) -> str:

@@ -8,6 +8,7 @@ once for all, and each matcher goes on in it with its text so far.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from inference.grammar.vocabulary import GrammarVocabulary
 Mask = NDArray[np.uint32]
 
 HEADER = '%llguidance {"no_forcing": true}\n'  # the model decides on the tokens of a forced text, too
+SLOW_SECONDS = 0.001  # for a mask; llguidance keeps the GIL for as long while it takes the next token
 RENEW_AFTER = 256  # masks of all texts; a lexer that fails earlier fails by its grammar
 
 
@@ -74,6 +76,7 @@ class TextMatcher:
         self._parser = parser
         self._matcher = parser.matcher.deep_copy()
         self._text: list[int] = []  # token ids accepted
+        self._slow = False  # the last mask was, so the token after it will be
 
     def accept(self, token_id: int) -> bool:
         """Go on by a token; false if the grammar doesn't allow it, or a limit was passed: see `error`."""
@@ -106,19 +109,27 @@ class TextMatcher:
     @property
     def finished(self) -> bool:
         """Return whether nothing but EOS can follow."""
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        return self._matcher.is_stopped() and not self._matcher.is_error() and self._matcher.is_accepting()
 
     @property
     def error(self) -> str | None:
         """Return why it can't go on: a limit of the work per token was passed."""
-        return plain(self._matcher.get_error()) if self._matcher.is_error() else None
+        if self._matcher.is_error():
+            return plain(self._matcher.get_error())
+        if self._matcher.is_stopped() and not self._matcher.is_accepting():
+            return "no token of the model's vocabulary can follow, and the text is not at its end"
+        return None
 
     def _consumed(self, token_id: int) -> bool:
+        if self._slow:
+            return self._vocabulary.consume(self._matcher, token_id)
         return self._matcher.try_consume_tokens([token_id]) == 1
 
     def _fill(self, target: Mask) -> None:
         self._parser.masks += 1
+        began = time.perf_counter()
         self._matcher.unsafe_compute_mask_ptr(target.ctypes.data, target.nbytes)
+        self._slow = time.perf_counter() - began > SLOW_SECONDS
 
     def _restart(self) -> bool:
         """Go on with a new parser after an error; false where there was none, or it would come again."""

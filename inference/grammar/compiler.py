@@ -7,22 +7,23 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from inference.errors import Overloaded
-from inference.grammar.build import build
+from inference.grammar.build import compile_source, read_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.fault import GrammarFault
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import CompiledGrammar, Grammar
 
-CACHED_GRAMMARS = 128
-CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take up to some 150 times as much
+CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to explode
+CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take some 70 times as much
+SMALL_CHARACTERS = 8_192  # of a source that compiles within some 100 ms
 RETRY_SECONDS = 1.0
 STACK_BYTES = 16 * 2**20  # llguidance takes up to 5 kB for each schema within another
-NICENESS = 10  # of the threads: tokens of running texts come first where processors are few
+NICENESS = 5  # of the threads: texts that are being generated come first where processors are few
 
 Key = tuple[str, str]
 
@@ -32,7 +33,8 @@ class Job:
     """A compilation that has been asked for."""
 
     started: asyncio.Event
-    result: asyncio.Future[LarkGrammar]
+    work: Future[LarkGrammar]  # the thread's
+    result: asyncio.Future[LarkGrammar]  # the same for the event loop
     waiting: int = 0  # requests
 
 
@@ -73,7 +75,10 @@ class GrammarCompiler:
     ) -> None:
         self._vocabulary = vocabulary
         self._limits = limits or GrammarLimits()
-        self._threads = _start_threads(workers)
+        self._threads = _start_threads(max(1, workers - 1))
+        # What takes long waits for its like: no flood of large grammars keeps a small one from a thread
+        self._threads_for_large = _start_threads(1) if workers > 1 else self._threads
+        self._readers = ThreadPoolExecutor(workers, thread_name_prefix="grammar-reader")
         self._cache = GrammarCache()
         self._jobs: dict[Key, Job] = {}
 
@@ -88,7 +93,7 @@ class GrammarCompiler:
         if found is not None:
             return found
         job = self._jobs.get(key)
-        if job is None or job.result.cancelled():
+        if job is None or job.work.cancelled():
             job = self._begin(key, grammar)
         job.waiting += 1
         try:
@@ -98,11 +103,12 @@ class GrammarCompiler:
         finally:
             job.waiting -= 1
             if not job.waiting and not job.started.is_set():
-                job.result.cancel()  # nobody wants it any more
+                job.work.cancel()  # nobody wants it any more
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._threads_for_large, self._readers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, key: Key, grammar: Grammar) -> Job:
         loop = asyncio.get_running_loop()
@@ -110,10 +116,13 @@ class GrammarCompiler:
 
         def work() -> LarkGrammar:
             _tell(loop, started.set)
-            return build(self._vocabulary, grammar, self._limits)
+            # A thread that yields must not hold the GIL for long: the others would wait with it
+            source = self._readers.submit(read_source, grammar, self._limits).result()
+            return compile_source(self._vocabulary, source, self._limits)
 
-        job = Job(started, loop.run_in_executor(self._threads, work))
-        self._jobs[key] = job
+        threads = self._threads if len(grammar.source) <= SMALL_CHARACTERS else self._threads_for_large
+        working = threads.submit(work)
+        job = self._jobs[key] = Job(started, working, asyncio.wrap_future(working))
         job.result.add_done_callback(lambda _: self._end(key, job))
         return job
 

@@ -10,15 +10,16 @@ EXCERPT = 200  # characters of a client's text or a library's message that are r
 class GrammarFault(Exception):
     """A grammar can't be used; `pointer` is the JSON pointer of the place, "" for the whole."""
 
-    def __init__(self, reason: str, pointer: str = "") -> None:
+    def __init__(self, reason: str, pointer: str = "", label: str = "") -> None:
         super().__init__(reason, pointer)
         self.reason = reason  # what is wrong, and what to do
         self.pointer = pointer
+        self.label = label  # of the schema, where a grammar has several: in place of the member
 
     def refusal(self, member: str) -> GrammarRefused:
         """Return the error for the client whose request has the grammar in `member`."""
         place = f" at {excerpt(self.pointer)}" if self.pointer else ""
-        return GrammarRefused(f"grammar is not valid: `{member}`{place}: {self.reason}")
+        return GrammarRefused(f"grammar is not valid: `{self.label or member}`{place}: {self.reason}")
 
 
 def excerpt(text: str) -> str:

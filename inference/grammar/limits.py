@@ -30,6 +30,6 @@ class GrammarLimits:
     grammar_symbols: int = 16_000  # in all productions
     row_items: int = 2_000  # what the grammar may mean at one place of the text
     step_items: int = 20_000
-    lexer_states: int = 50_000  # some 1.2 kB each; shared by all texts of one grammar
+    lexer_states: int = 20_000  # 0.4 to 1.2 kB each; shared by all texts of one grammar
     compile_fuel: int = 1_000_000
     step_fuel: int = 1_500_000  # some 60,000 are spent in a millisecond

@@ -23,7 +23,7 @@ def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
     for key in LITERALS:
         if key in node:
             for pointer, value in scalars(node[key], join(at, key)):
-                if isinstance(value, (int, float)) and not is_exact(value):
+                if isinstance(value, (int, float)) and not is_literal(value):
                     raise _inexact(value, pointer)
     for key in node.keys() & COUNTS:
         if key.startswith("min") and node[key] > limits.count:
@@ -64,17 +64,28 @@ def states(step: Fraction) -> int:
 
 
 def is_exact(value: int | float) -> bool:
-    """Return whether 64-bit floats hold a number."""
+    """Return whether a 64-bit float holds a number, and is written as that number again.
+
+    2**63 is held, and written with as few digits as tell floats apart: 9223372036854776000.
+    """
     if isinstance(value, float):
         return math.isfinite(value)
-    return abs(value) <= MAX_FLOAT and int(float(value)) == value
+    return abs(value) <= MAX_FLOAT and Decimal(repr(float(value))) == value
+
+
+def is_literal(value: int | float) -> bool:
+    """Return whether a number can be meant as it is: a larger float was an integer before it was parsed."""
+    return is_exact(value) and (isinstance(value, int) or abs(value) < 2**64)
 
 
 def is_tightened(key: str, value: int | float) -> bool:
     """Return whether the float nearest to a bound lets nothing pass that the bound doesn't."""
     if abs(value) > MAX_FLOAT or key == "multipleOf":
         return False
-    return float(value) <= value if key in ("maximum", "exclusiveMaximum") else float(value) >= value
+    nearest = (float(value), Decimal(repr(float(value))))  # as it is compared, and as it is written
+    if key in ("maximum", "exclusiveMaximum"):
+        return all(each <= value for each in nearest)
+    return all(each >= value for each in nearest)
 
 
 def _inexact(value: int | float, at: str) -> GrammarFault:

@@ -19,12 +19,13 @@ from typing import Any
 from urllib.parse import quote
 
 from inference.grammar.checks import check_escapes, check_place, dialect, has_names, is_open
-from inference.grammar.fault import GrammarFault, excerpt
+from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
 from inference.grammar.keywords import CONSTRAINTS, COUNTS, may_be
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.numbers import check_multiples
-from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, SchemaTree, lookup, read
+from inference.grammar.patterns import without_null
+from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, lookup, read
 
 LIMITS = GrammarLimits()
 JSON_OPTIONS: Mapping[str, Any] = MappingProxyType(
@@ -52,6 +53,14 @@ def embedded_json(schema: object, limits: GrammarLimits = LIMITS) -> str:
 def prepare(text: str, limits: GrammarLimits) -> tuple[SchemaTree, str]:
     """Return a schema, and what llguidance compiles in its place; raise GrammarFault."""
     root = read(text, limits)
+    try:
+        return _prepared(root, limits)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        # Meta-schemas don't look into keywords that their drafts don't know, and so let malformed ones pass
+        raise GrammarFault(f"it is no JSON Schema: {excerpt(str(error))}. Mend its keywords") from error
+
+
+def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
     tree = SchemaTree(root, dialect(root), limits)
     for place in tree.places:
         check_place(place, tree, limits)
@@ -107,6 +116,12 @@ def reduced(tree: SchemaTree, limits: GrammarLimits) -> dict[str, Any]:
     for pointer in sorted(made, key=lambda pointer: pointer.count("/")):  # outer schemas first
         if pointer:
             _put(root, pointer, made[pointer])
+    for pointer, schema in made.items():
+        if isinstance(schema, dict) and "patternProperties" in schema:
+            at = join(pointer, "patternProperties")
+            named = schema["patternProperties"].items()
+            renamed = {without_null(pattern, join(at, pattern)): each for pattern, each in named}
+            (schema if pointer else root)["patternProperties"] = renamed
     return root
 
 
@@ -118,6 +133,8 @@ def _constraints(at: str, schema: dict[str, Any], tree: SchemaTree, limits: Gram
             continue
         if key == "$ref":
             kept[key] = "#" + quote(tree.target(at, schema), safe="/~!$&'()*+,;=:@?")
+        elif key == "pattern":
+            kept[key] = without_null(value, join(at, key))
         elif key in COUNTS:
             kept[key] = min(int(value), limits.count)
         elif key in MAPS:
@@ -143,6 +160,7 @@ def _put(root: dict[str, Any], pointer: str, schema: Any) -> None:
 def standalone(tree: SchemaTree, place: Place, limits: GrammarLimits) -> str:
     """Return one of a tree's schemas as a document of its own, for references to the definitions only."""
     whole = reduced(tree, limits)
-    schema, _ = lookup(whole, place.pointer, tree.identifier)
+    found, _ = lookup(whole, place.pointer, tree.identifier)
+    schema = found if isinstance(found, dict) else {}  # below a pattern that was rewritten it isn't found
     shared = {key: whole[key] for key in ("$schema", "$defs", "definitions") if key in whole}
     return write({**shared, **schema, "x-guidance": dict(JSON_OPTIONS)})

@@ -93,6 +93,8 @@ class SchemaTree:
         assert isinstance(place.schema, dict)
         ref = place.schema["$ref"]
         at = join(place.pointer, "$ref")
+        if not isinstance(ref, str):
+            raise GrammarFault("a reference is a text, such as `#/$defs/name`", at)
         document, _, fragment = ref.partition("#")
         if document not in ("", self._id):
             raise GrammarFault(

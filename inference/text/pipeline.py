@@ -112,12 +112,17 @@ class TextPipeline:
             shown = None
             if tools is not None:
                 chat = with_tool_prompt(chat, tools, tool_prompt, self.tool_format, shown=habits.shows_tools)
-                shown = template_tools(tools.shown, describe=habits.needs_description)
+                shown = template_tools(tools.tools, describe=habits.needs_description)
             return self._template.render(
                 chat, tools=shown, template_kwargs=template_kwargs, continue_final=continue_final
             )
 
-        return await self._pool.run(render)
+        try:
+            return await self._pool.run(render)
+        except RecursionError:
+            raise TemplateFailed(
+                "`messages`, `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones"
+            ) from None
 
     def grammar_compiler(self, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
         """Return what compiles grammars for this model's tokens; None where tokens have no bytes."""

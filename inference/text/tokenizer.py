@@ -26,7 +26,7 @@ class TextTokenizer(Protocol):
     """What the engine needs of a tokenizer; every method can be called from any thread."""
 
     special_ids: frozenset[int]  # ids whose text is not part of what the model says
-    vocabulary_size: int  # added tokens included; every id is below it
+    vocabulary_size: int  # added tokens included; every id that it gives is below it
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text."""
@@ -102,7 +102,7 @@ class SlowTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.special_ids = frozenset(int(token_id) for token_id in tokenizer.all_special_ids)
-        self.vocabulary_size = len(tokenizer)
+        self.vocabulary_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -114,8 +114,10 @@ class SlowTokenizer:
         return tuple(TextToken(token_id, "", 0, 0, token_id in self.special_ids) for token_id in ids)
 
     def decode(self, ids: Sequence[int]) -> str:
+        # Models pad their vocabulary: such an id has no token, and some tokenizers fail on it
+        known = [token_id for token_id in ids if token_id < self.vocabulary_size]
         text: str = self._tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            known, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 

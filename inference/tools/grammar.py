@@ -14,6 +14,7 @@ from itertools import groupby
 
 from inference.errors import ToolRefused
 from inference.grammar.fault import GrammarFault
+from inference.grammar.meaning import as_meant
 from inference.grammar.schema import embedded_json
 from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
 from inference.tools.heads import json_string
@@ -27,20 +28,14 @@ BLANK = r"[ \t\n\r]"
 BLANKS = f"{BLANK}*"  # in what is text until the name of a tool makes it a call
 ROOM = BLANK + "{0,20}"  # in what has to be a call: white space without end would be no answer
 ID = "[a-zA-Z0-9]{9}"
-# Each says by itself which properties there may be, or where else to look
-OPENING_WORDS = frozenset(
-    (
-        "$ref $dynamicRef allOf anyOf oneOf not if then else patternProperties additionalProperties "
-        "unevaluatedProperties dependentSchemas propertyNames minProperties maxProperties"
-    ).split()
-)
 
 
 def call_grammar(fmt: ToolFormat, use: ToolUse) -> Grammar:
     """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called."""
     check_names(fmt, use.tools)
     rules = [*answer_rules(fmt, use), *call_rules(fmt, use.tools)]
-    rules += [f"args_{at}: %json {arguments_json(tool)}" for at, tool in enumerate(use.tools)]
+    for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
+        rules += [f"// {member_of(tool)}", f"args_{at}: %json {arguments_json(tool)}"]
     return Grammar(kind=GrammarKind.LARK, source="\n".join(rules) + "\n", member=MEMBER)
 
 
@@ -77,14 +72,18 @@ def arguments_json(tool: Tool) -> str:
     try:
         return embedded_json(arguments_schema(tool))
     except GrammarFault as fault:
-        raise fault.refusal(f"tools[{shortened(tool.name)}].function.parameters") from None
+        raise fault.refusal(member_of(tool)) from None
+
+
+def member_of(tool: Tool) -> str:
+    """Return where a request has the parameters of a tool."""
+    return f"tools[{shortened(tool.name)}].function.parameters"
 
 
 def arguments_schema(tool: Tool) -> dict[str, object]:
     """Return the schema of a tool's arguments, always of an object; raise ToolRefused if it is none.
 
-    Where properties are listed and nothing says whether there may be more, there are no more: as
-    in TGI, so that a model doesn't make up arguments.
+    It is taken as `inference/grammar/meaning.py` says, so that a model doesn't make up arguments.
     """
     schema = dict(tool.parameters)
     kind = schema.setdefault("type", "object")
@@ -94,15 +93,7 @@ def arguments_schema(tool: Tool) -> dict[str, object]:
             f"Its `type` is {shortened(kind)}: set it to 'object'"
         )
     schema["type"] = "object"
-    listed, required = schema.get("properties"), schema.get("required", ())
-    complete = (
-        isinstance(listed, dict)
-        and isinstance(required, (list, tuple))
-        and all(name in listed for name in required)
-    )
-    if complete and not OPENING_WORDS & schema.keys():
-        schema["additionalProperties"] = False
-    return schema
+    return as_meant(schema)
 
 
 def shortened(value: object) -> str:

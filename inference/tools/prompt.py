@@ -50,7 +50,7 @@ def with_tool_prompt(
     if fmt.native and not given:
         return changed
     prompt = given or instruction(required=use.required)
-    listed = "" if shown else json.dumps(template_tools(use.shown), ensure_ascii=False) + "\n"
+    listed = "" if shown else json.dumps(template_tools(use.tools), ensure_ascii=False) + "\n"
     addition = RULE + listed + prompt
     for message in reversed(changed):
         if message.get("role") != "assistant" and isinstance(message.get("content"), str):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -12,17 +14,16 @@ class Tool:
 
     name: str
     description: str | None = None
-    parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
     """Which tools one request offers, and how many calls its answer may consist of."""
 
-    tools: tuple[Tool, ...]  # those that may be called
+    tools: tuple[Tool, ...]  # those that may be called, and that the prompt tells of
     required: bool  # the answer is calls and nothing else
     parallel: bool  # more than one call in an answer
-    shown: tuple[Tool, ...]  # those that the prompt tells of: more than `tools` where a single one is forced
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,23 @@ async def test_a_prompt_can_be_scored_without_generating() -> None:
     assert (chunk["choices"][0]["text"], chunk["usage"]["completion_tokens"]) == ("one", 0)
 
 
+@pytest.mark.parametrize("max_tokens", [0, 3])
+async def test_the_stream_of_an_echo_tells_the_prompts_logprobs_first(max_tokens: int) -> None:
+    prompts, choices = ["one two", "é"], {"n": 2, "seed": 1, "max_tokens": max_tokens}
+    body: dict[str, Any] = {"prompt": prompts, "echo": True, "logprobs": 2, **choices}
+    async with served() as server:
+        whole = await complete(server, **body)
+        *chunks, done = events_of(await server.post(PATH, {**body, "stream": True}))
+    assert done == "[DONE]"
+    for choice in whole["choices"]:
+        own = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
+        assert own[0]["text"] == prompts[choice["index"] // 2]
+        assert own[0]["logprobs"]["token_logprobs"][0] is None
+        assert "".join(part["text"] for part in own) == choice["text"]
+        for name, values in choice["logprobs"].items():
+            assert [value for part in own for value in part["logprobs"][name]] == values
+
+
 async def test_each_token_stands_at_its_offset() -> None:
     async with served(fake={"replies": {"é": " naïve ☕ tea 🎉 end"}}) as server:
         body = await complete(server, prompt="é ☕ x", echo=True, logprobs=0, temperature=0)
@@ -166,18 +183,20 @@ async def test_token_ids_are_answered_as_their_text_is() -> None:
     assert texts(single) == texts(by_text)[:1]
 
 
-async def test_the_counts_so_far_can_be_in_every_chunk() -> None:
-    body = {
-        "prompt": "two",
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"continuous_usage_stats": True},
-    }
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [(PATH, {"prompt": "two"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "two"}]})],
+)
+async def test_every_chunk_can_count_its_own_choice_so_far(path: str, prompt: dict[str, Any]) -> None:
+    options = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
     async with served(fake=REPLIES) as server:
-        *chunks, _ = events_of(await server.post(PATH, body))
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == list(range(1, len(chunks) + 1))
-    assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
+        usage = (await server.post(path, {**prompt, "temperature": 0, "n": 2})).json()["usage"]
+        *chunks, _ = events_of(await server.post(path, {**prompt, "temperature": 0, "n": 2, **options}))
+    for index in (0, 1):
+        counts = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert [count["completion_tokens"] for count in counts] == list(range(1, len(counts) + 1))
+        assert {count["prompt_tokens"] for count in counts} == {usage["prompt_tokens"]}
+        assert 2 * len(counts) == usage["completion_tokens"]
 
 
 async def test_a_bias_of_100_leaves_one_token() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from jsonschema import Draft4Validator
 
 from handlers.version import fingerprint
 from tests.contract.serving import events_of, served
@@ -102,28 +100,6 @@ async def test_the_limit_of_tokens_ends_the_text_with_length() -> None:
         body = (await server.post(PATH, {**BODY, "max_completion_tokens": 2})).json()
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens"] == 2
-
-
-async def test_the_assistants_last_message_is_continued() -> None:
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The weather is"}]
-    async with served() as server:
-        text = (await server.post("/chat_tokenize", {"messages": messages})).json()["templated_text"]
-    assert text.endswith("The weather is")
-
-
-async def test_parts_and_a_tools_history_are_rendered() -> None:
-    call = {"id": "0", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "wea"}, {"type": "text", "text": "ther"}]},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "0", "content": "18 degrees"},
-    ]
-    async with served(fake=REPLIES) as server:
-        tokenized = (await server.post("/chat_tokenize", {"messages": messages})).json()
-        answer = await server.post(PATH, {"messages": messages, "temperature": 0})
-    assert "weather" in tokenized["templated_text"]
-    assert "18 degrees" in tokenized["templated_text"]
-    assert answer.json()["choices"][0]["message"]["content"] == TEXT
 
 
 async def test_chat_tokens_cover_the_rendered_text() -> None:
@@ -226,96 +202,6 @@ async def test_bytes_of_tokens_add_up_to_the_text_where_a_character_has_several(
     assert all(entry["bytes"] for entry in pieces)
 
 
-OBJECT = {
-    "type": "object",
-    "properties": {"unit": {"enum": ["C", "F"]}, "degrees": {"type": "integer", "minimum": 0}},
-    "required": ["unit", "degrees"],
-    "additionalProperties": False,
-}
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"type": "json_schema", "json_schema": {"name": "weather", "schema": OBJECT, "strict": True}},
-        {"type": "json_schema", "value": {"name": "weather", "schema": OBJECT}},
-        {"type": "json", "value": OBJECT},
-        {"type": "json_object", "value": json.dumps(OBJECT)},
-    ],
-)
-async def test_the_answer_has_the_form_that_is_asked_for(form: dict[str, Any]) -> None:
-    async with served() as server:
-        body = {"messages": MESSAGES, "temperature": 1, "seed": 3, "response_format": form}
-        choice = (await server.post(PATH, body)).json()["choices"][0]
-        streamed = events_of(await server.post(PATH, {**body, "stream": True}))[:-1]
-    content = choice["message"]["content"]
-    if choice["finish_reason"] == "stop":
-        assert Draft4Validator(OBJECT).is_valid(json.loads(content))
-    assert choice["finish_reason"] in ("stop", "length")
-    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in streamed) == content
-
-
-async def test_a_bare_json_object_is_any_object_and_a_regular_expression_is_matched() -> None:
-    async with served(fake={"replies": {"weather": '{"degrees": 18}', "code": "AB12"}}) as server:
-        any_object = await server.post(PATH, {**BODY, "response_format": {"type": "json_object"}})
-        form = {"type": "regex", "value": "[A-Z]{2}[0-9]{2}"}
-        code = {**BODY, "messages": [{"role": "user", "content": "a code"}], "response_format": form}
-        matched = await server.post(PATH, code)
-    assert json.loads(any_object.json()["choices"][0]["message"]["content"]) == {"degrees": 18}
-    assert matched.json()["choices"][0]["message"]["content"] == "AB12"
-
-
-async def test_a_schema_that_can_not_be_followed_is_refused_by_its_place() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "wrong"}}}
-    form = {"type": "json_schema", "json_schema": {"schema": schema}}
-    async with served() as server:
-        for stream in (False, True):
-            response = await server.post(PATH, {**BODY, "response_format": form, "stream": stream})
-            error = response.json()
-            assert (response.status_code, error["error_type"]) == (422, "validation")
-            assert "response_format.json_schema.schema" in error["error"]
-            assert "/properties/a/type" in error["error"]
-
-
-async def test_variables_that_the_template_does_not_know_are_named_beside_unknown_members() -> None:
-    given = {"chat_template_kwargs": {"nonsense": 1, "add_generation_prompt": False}, "unheard": 1}
-    effort = {"reasoning_effort": "low"}
-    async with served() as server:
-        both = await server.post(PATH, {**BODY, **given, **effort})
-        stream = await server.post(PATH, {**BODY, **given, "stream": True})
-        one = await server.post(PATH, {**BODY, **effort})
-        tokenized = await server.post("/chat_tokenize", {"messages": MESSAGES, **effort})
-    named = "unheard,chat_template_kwargs.nonsense"
-    assert both.headers["x-ignored-parameters"] == f"{named},reasoning_effort"
-    assert stream.headers["x-ignored-parameters"] == named
-    assert one.headers["x-ignored-parameters"] == "reasoning_effort"
-    assert tokenized.headers["x-ignored-parameters"] == "reasoning_effort"
-
-
-async def test_the_clients_variables_and_the_choice_to_go_on_shape_the_prompt() -> None:
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The weather is"}]
-    async with served() as server:
-
-        async def text(**members: Any) -> str:
-            response = await server.post("/chat_tokenize", {"messages": messages, **members})
-            assert response.status_code == 200, response.text
-            rendered: str = response.json()["templated_text"]
-            return rendered
-
-        assert (await text()).endswith("The weather is")
-        assert (await text(continue_final_message=True)).endswith("The weather is")
-        closed = await text(continue_final_message=False)
-        open_end = await text(
-            continue_final_message=False, chat_template_kwargs={"add_generation_prompt": False}
-        )
-        wrong = {"messages": messages[:1], "continue_final_message": True}
-        refused = await server.post(PATH, wrong)
-    assert "The weather is" in open_end
-    assert closed.startswith(open_end)
-    assert len(closed) > len(open_end)
-    assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
-
-
 async def test_biases_and_limits_of_other_servers_have_their_effect() -> None:
     async with served(fake=REPLIES) as server:
         plain = (await server.post(PATH, BODY)).json()
@@ -371,25 +257,6 @@ async def test_bad_input_is_refused_streamed_or_not() -> None:
         image = await server.post(PATH, {"messages": images})
         assert (image.status_code, image.json()["error_type"]) == (422, "validation")
         assert server.metric('tgi_request_failure{err="validation"}') == 2 * len(REFUSED)
-
-
-@pytest.mark.parametrize("path", [PATH, "/invocations"])
-@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
-    path: str, tools: list[Any], stream: bool
-) -> None:
-    form = {"type": "json_object", "value": {"type": "object", "properties": {"unit": {"type": "string"}}}}
-    asked = {**BODY, "tools": tools, "response_format": form, "stream": stream}
-    async with served() as server:
-        response = await server.post(path, asked)
-        nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
-    assert response.status_code == 422
-    assert response.json() == {
-        "error": "Tool error: Grammar and tools are mutually exclusive",
-        "error_type": "tool_error",
-    }
-    assert nothing_asked.status_code == 200
 
 
 async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> None:

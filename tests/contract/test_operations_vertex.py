@@ -141,7 +141,10 @@ async def test_each_instance_and_each_candidate_takes_a_place() -> None:
 
 
 async def test_the_addresses_that_vertex_chose_answer_behind_the_key() -> None:
-    settings = {"aip_predict_route": "/v1/endpoints/1:predict", "aip_health_route": "/v1/endpoints/1"}
+    settings: dict[str, Any] = {
+        "aip_predict_route": "/v1/endpoints/1:predict",
+        "aip_health_route": "/v1/endpoints/1",
+    }
     body = {"instances": [{"inputs": "a name"}]}
     async with served(fake=REPLIES, api_key="secret", **settings) as server:
         closed = [(await server.post(path, body)).status_code for path in (PATH, "/v1/endpoints/1:predict")]

@@ -34,7 +34,7 @@ LEAVES: list[st.SearchStrategy[Json]] = [
     st.builds(lambda size: {"type": "string", "maxLength": size}, st.integers(0, 6)),
     st.builds(
         lambda values: {"enum": values},
-        st.lists(WORDS | st.integers() | st.none(), min_size=1, max_size=3, unique_by=repr),
+        st.lists(WORDS | st.integers(-(2**53), 2**53) | st.none(), min_size=1, max_size=3, unique_by=repr),
     ),
     st.just({"$ref": "#/$defs/colour"}),
 ]

@@ -18,7 +18,7 @@ from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.types import CoreFailure, Frame
 from tests.engine.cores import SECONDS, Session, config, request
-from tests.engine.models import EOS, generate, make_model, prompts, save_model
+from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, save_model
 
 PROMPT = prompts(10)[0]
 
@@ -52,7 +52,7 @@ def test_model_is_described_and_the_plan_comes_before_the_weights(session: Sessi
     info = session.info
     assert (info.dtype, info.device_type, info.level) == ("torch.float32", "cpu", "paged+merged")
     assert (info.max_total_tokens, info.max_input_tokens) == (256, 255)
-    assert info.eos_token_ids == (EOS,)
+    assert (info.eos_token_ids, info.vocabulary_size) == ((EOS,), VOCABULARY)
     assert [line.split()[0] for line in session.progress] == ["Memory", "Loaded", "Level"]
     assert (
         f"{info.max_batch_total_tokens:,} tokens x 768 B" in session.progress[0]

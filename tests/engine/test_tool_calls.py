@@ -93,7 +93,7 @@ def chats() -> Iterator[Chats]:
 
 
 def use(*tools: Tool, required: bool = False) -> ToolUse:
-    return ToolUse(tools=tools, required=required, parallel=True, shown=tools)
+    return ToolUse(tools=tools, required=required, parallel=True)
 
 
 @pytest.mark.parametrize("city", ["Oslo", "Paris", "Rome"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def verdict() -> Verdict:
 
 
 def test_all_schemas_are_judged(verdict: Verdict) -> None:
-    assert (verdict.compiled, len(verdict.refused)) == (1121, 346)
+    assert (verdict.compiled, len(verdict.refused)) == (1119, 348)
 
 
 def test_no_invalid_instance_is_accepted(verdict: Verdict) -> None:
@@ -58,7 +59,7 @@ def test_no_compilation_takes_longer_than_its_limit(verdict: Verdict) -> None:
 
 
 def test_instances_are_tried_in_the_orders_of_their_properties() -> None:
-    schema = {"items": {"properties": {"z": {}, "d": {"properties": {"b": {}}}, "c": {}}}}
+    schema: dict[str, Any] = {"items": {"properties": {"z": {}, "d": {"properties": {"b": {}}}, "c": {}}}}
     assert [*texts({"a": 1.0, "b": [{"c": 2, "d": 0.5}]}, schema, 5)] == [
         '{"a": 1, "b": [{"c": 2, "d": 0.5}]}',
         '{"b": [{"d": 0.5, "c": 2}], "a": 1}',

@@ -28,6 +28,7 @@ MODEL = ModelInfo(
     max_batch_total_tokens=6400,
     level="paged",
     eos_token_ids=(0,),
+    vocabulary_size=8,
 )
 STEP = StepStats(
     prefill_tokens=0,
@@ -48,7 +49,6 @@ FINISH = Finish(
     generated_tokens=4,
     cached_tokens=0,
     seed=None,
-    prompt=(),
     timings=Timings(submitted=100.0, queued=100.25, started=101.0, finished=103.0),
 )
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from handlers.together import together
+from handlers.together import side_by_side, together
 from inference.errors import GenerationFailed, GrammarRefused, InvalidInput, Overloaded
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +43,12 @@ async def test_the_first_failure_ends_the_others_and_names_its_job() -> None:
 async def test_a_single_job_needs_no_name() -> None:
     with pytest.raises(InvalidInput, match=r"^too long$"):
         await together("instances", [fail(InvalidInput("too long"))])
+
+
+async def test_jobs_that_are_no_elements_fail_without_a_name() -> None:
+    assert await side_by_side([give(1, 3), give(2)]) == [1, 2]
+    with pytest.raises(InvalidInput, match=r"^too long$"):
+        await side_by_side([give(1, 5), fail(InvalidInput("too long"))])
 
 
 @pytest.mark.parametrize("error", [Overloaded(1.0), GenerationFailed("out of memory")])

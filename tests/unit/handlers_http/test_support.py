@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from handlers.http.errors import Refused
-from handlers.http.support import SupportRules, header_value
+from handlers.http.support import SupportRules, header_value, merged
 from openapi.schema import to_draft4
 
 COMPONENTS: dict[str, Any] = {
@@ -204,8 +204,8 @@ def test_an_unknown_mark_is_an_error_at_the_start() -> None:
 @pytest.mark.parametrize(
     ("names", "value"),
     [
-        (("a", "b.c"), "a,b.c"),
-        (("a,b", "c d", "é\n"), "a?b,c?d,??"),
+        (("b.c", "a", "b.c"), "a,b.c"),
+        (("a,b", "c d", "é\n"), "??,a?b,c?d"),
         (("x" * 2000,), "..."),
         (("a", "x" * 2000), "a,..."),
         (tuple(f"n{at:02}" for at in range(20)), ",".join(f"n{at:02}" for at in range(20))),
@@ -214,4 +214,12 @@ def test_an_unknown_mark_is_an_error_at_the_start() -> None:
 )
 def test_the_headers_value_is_safe_and_short(names: tuple[str, ...], value: str) -> None:
     assert header_value(names) == value
+    assert header_value(value.split(",")) == value
     assert len(value) < 1100
+
+
+def test_the_values_of_two_layers_are_one_list_within_the_bounds() -> None:
+    first, second = ([f"{letter}{at:02}" for at in range(15)] for letter in "ab")
+    assert merged(["b,a", "c,a"]) == "a,b,c"
+    assert merged([",".join(second), ",".join(first)]) == ",".join([*first, *second[:5], "..."])
+    assert merged([header_value(["x" * 2000]), "a"]) == "a,..."

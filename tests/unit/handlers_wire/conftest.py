@@ -32,13 +32,14 @@ class Sample:
             "generated_tokens": generated,
             "cached_tokens": 0,
             "seed": None,
-            "prompt": (),
             "timings": TIMES,
         }
         return Finish(**members | changes)
 
     @staticmethod
-    def output(tokens: list[Token], *, top: bool = False, **changes: Any) -> tuple[Event, ...]:
+    def output(
+        tokens: list[Token], *, top: bool = False, prompt: tuple[PromptToken, ...] = (), **changes: Any
+    ) -> tuple[Event, ...]:
         """Return the events of an output; with `top`, each token and a filtered one are alternatives."""
         text = "".join(token.text for token in tokens if not token.special)
         finish = Sample.finish(changes.pop("text", text), generated=len(tokens), **changes)
@@ -46,7 +47,8 @@ class Sample:
         for place, token in enumerate(tokens, 1):
             alternatives = (token, Token(5, "x", float("-inf"), False)) if top else ()
             delta = "" if token.special else token.text
-            events.append(Event(place, token, alternatives, delta, finish if place == len(tokens) else None))
+            ended = finish if place == len(tokens) else None
+            events.append(Event(place, token, alternatives, delta, ended, prompt if place == 1 else ()))
         return tuple(events)
 
     @staticmethod

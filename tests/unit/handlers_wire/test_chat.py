@@ -6,7 +6,7 @@ import pytest
 
 from handlers.wire import chat as wire
 from handlers.wire.limits import Limits
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, ToolRefused
 from inference.types import Grammar, GrammarKind, LogprobsMode, Request
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4)
@@ -47,6 +47,13 @@ def test_a_value_out_of_range_is_refused(members: dict[str, Any], message: str) 
     with pytest.raises(InvalidInput) as refusal:
         understand(**members)
     assert str(refusal.value) == message
+
+
+def test_what_is_wrong_with_tools_is_told_before_values_out_of_range() -> None:
+    with pytest.raises(ToolRefused, match="Tool with name g not found"):
+        understand(temperature=-1, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="g")
+    with pytest.raises(InvalidInput, match="`temperature`"):
+        understand(temperature=-1, response_format={"type": "json", "value": 5})
 
 
 @pytest.mark.parametrize(

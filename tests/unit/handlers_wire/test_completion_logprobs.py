@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.wire.completion_logprobs import TokenPlaces, to_logprobs
+from handlers.wire.completion_logprobs import LogprobsTeller, TokenPlaces, joined, to_logprobs
 from inference.types import PromptToken, Token
 
 PIECES = st.lists(st.text(min_size=1, max_size=4), max_size=8)
@@ -64,3 +64,20 @@ def test_of_two_tokens_with_the_same_text_the_likelier_is_told(sample: Any) -> N
 def test_what_is_impossible_has_openais_number(sample: Any) -> None:
     banned = sample.token(1, "a", float("-inf"))
     assert to_logprobs([(banned, (banned,))], [0], 1)["token_logprobs"] == [-9999.0]
+
+
+def test_the_parts_of_a_completion_join_to_one(sample: Any) -> None:
+    teller = LogprobsTeller(0)
+    prompt = teller.prompt([sample.prompt_token(7, "xy", None)], "xy")
+    text = teller.generated(sample.output([sample.token(1, "a", -1.0), sample.token(2, "b", -2.0)]))
+    assert joined([prompt, text]) == {
+        "tokens": ["xy", "a", "b"],
+        "token_logprobs": [None, -1.0, -2.0],
+        "top_logprobs": None,
+        "text_offset": [0, 2, 3],
+    }
+    silent = LogprobsTeller(None)
+    assert (
+        joined([silent.prompt([], "xy"), silent.generated(sample.output([sample.token(1, "a", -1.0)]))])
+        is None
+    )

@@ -9,7 +9,7 @@ from handlers.wire import completions as wire
 from handlers.wire.completions import Prompt
 from handlers.wire.limits import Limits
 from inference.errors import InvalidInput
-from inference.types import FinishReason, LogprobsMode
+from inference.types import LogprobsMode
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4)
 
@@ -52,11 +52,6 @@ def test_a_prompt_is_texts_or_token_ids_one_or_several(prompt: Any, expected: An
         ("a", {"best_of": 5}, "`best_of` must be > 0 and <= 4. Given: 5"),
         ("a", {"best_of": 1, "n": 2}, "`best_of` must be >= `n`. Given: 1 and 2"),
         ("a", {"best_of": 2, "stream": True}, "`best_of` > `n` is not supported when streaming tokens"),
-        (
-            "a",
-            {"echo": True, "logprobs": 0, "stream": True},
-            "`echo` with `logprobs` is not supported when streaming tokens",
-        ),
     ],
 )
 def test_what_can_not_be_answered_is_refused(prompt: Any, members: dict[str, Any], message: str) -> None:
@@ -141,27 +136,3 @@ def test_a_value_out_of_range_is_refused(members: dict[str, Any], message: str) 
     with pytest.raises(InvalidInput) as refusal:
         understand("a", **members)
     assert str(refusal.value) == message
-
-
-def test_the_likeliest_of_each_prompt_are_answered_with_best_first(sample: Any) -> None:
-    outputs = [
-        sample.output([sample.token(1, text, logprob), sample.token(1, text, logprob)])
-        for text, logprob in (("a", -3.0), ("b", -1.0), ("c", -2.0), ("d", -1.0), ("e", -2.0), ("f", -3.0))
-    ]
-    completion = understand(["x", "y"], n=2, best_of=3)
-    texts = [output[-1].finish.text for output in wire.best(completion, outputs)]
-    assert texts == ["bb", "cc", "dd", "ee"]
-    every = understand(["x", "y"], n=3)
-    assert wire.best(every, outputs) == tuple(outputs)
-
-
-def test_a_prompt_counts_once_and_every_candidate_was_generated(sample: Any) -> None:
-    finishes = [sample.finish("a", generated=made) for made in (1, 2, 3, 4)]
-    counts = wire.usage_of(understand(["x", "y"], n=1, best_of=2), finishes)
-    assert (counts["prompt_tokens"], counts["completion_tokens"], counts["total_tokens"]) == (4, 10, 14)
-
-
-def test_a_scored_prompt_generated_nothing(sample: Any) -> None:
-    finish = sample.finish("a", generated=1, reason=FinishReason.EOS)
-    counts = wire.usage_of(understand("x", max_tokens=0, echo=True), [finish])
-    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (2, 0)

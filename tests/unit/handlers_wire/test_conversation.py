@@ -51,6 +51,17 @@ def test_variables_that_the_template_does_not_mention_have_no_effect(
     assert understand(**members).without_effect(KNOWN | {"a", "b", "reasoning_effort"}) == ()
 
 
+@pytest.mark.parametrize(("choice", "names"), [("auto", ()), ("none", ("tool_prompt",))])
+def test_a_prompt_for_tools_has_no_effect_where_none_may_be_called(
+    choice: str, names: tuple[str, ...]
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    told = understand(tools=tools, tool_choice=choice, tool_prompt="Call.").without_effect(KNOWN)
+    assert told == names
+    assert understand(tool_prompt="Call.").without_effect(KNOWN) == ("tool_prompt",)
+    assert understand(tool_prompt="").without_effect(KNOWN) == ()
+
+
 def test_the_effort_can_not_be_given_twice_and_differ() -> None:
     same = understand(reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "low"})
     assert same.variables == {"reasoning_effort": "low"}

@@ -10,7 +10,7 @@ from handlers.wire.limits import Limits
 from inference.errors import GrammarRefused
 from inference.types import Grammar, GrammarKind
 
-SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "additionalProperties": False}
 
 
 @pytest.mark.parametrize("kind", ["json", "json_object"])
@@ -19,6 +19,15 @@ def test_a_schema_is_an_object_or_a_text_that_holds_one(kind: str, value: Any) -
     made = to_grammar({"type": kind, "value": value}, "parameters.grammar")
     assert (made.kind, made.member) == (GrammarKind.JSON_SCHEMA, "parameters.grammar.value")
     assert list(json.loads(made.source)["properties"]) == ["b", "a"]  # the members' order is the text's
+
+
+def test_a_schema_is_taken_as_tgi_takes_it() -> None:
+    made = to_grammar({"type": "json", "value": {"properties": {"a": {"type": "string"}}}}, "g")
+    assert json.loads(made.source) == {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "additionalProperties": False,
+    }
 
 
 def test_a_named_schema_is_wrapped() -> None:

@@ -9,7 +9,11 @@ from handlers.wire.response_format import to_response_format
 from inference.errors import InvalidInput
 from inference.types import GrammarKind
 
-SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"b": {"type": "integer"}, "a": {"type": "string"}},
+    "additionalProperties": False,
+}
 ANY = {"type": "object"}
 PLACE = "response_format"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from handlers.wire.tools import NO_ARGUMENTS, to_tools
+from handlers.wire.tools import to_tools
 from inference.errors import InvalidInput, ToolRefused
-from inference.tools.types import Tool, ToolUse
+from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 SCHEMA = {"type": "object", "properties": {"location": {"type": "string"}}}
 GIVEN = [
@@ -28,11 +28,11 @@ def function(**members: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("members", [{}, {"tool_choice": None}, {"tool_choice": "auto"}])
 def test_without_a_choice_the_model_decides(members: dict[str, Any]) -> None:
-    assert use_of(**members) == ToolUse(tools=BOTH, required=False, parallel=True, shown=BOTH)
+    assert use_of(**members) == ToolUse(tools=BOTH, required=False, parallel=True)
 
 
 def test_one_can_be_required() -> None:
-    assert use_of(tool_choice="required") == ToolUse(tools=BOTH, required=True, parallel=True, shown=BOTH)
+    assert use_of(tool_choice="required") == ToolUse(tools=BOTH, required=True, parallel=True)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_one_can_be_required() -> None:
     ],
 )
 def test_the_one_that_is_named_is_shown_alone_and_called_once(choice: Any) -> None:
-    assert use_of(tool_choice=choice) == ToolUse(tools=(TIME,), required=True, parallel=False, shown=(TIME,))
+    assert use_of(tool_choice=choice) == ToolUse(tools=(TIME,), required=True, parallel=False)
 
 
 @pytest.mark.parametrize(("given", "parallel"), [(None, True), (True, True), (False, False)])
@@ -133,6 +133,15 @@ def test_what_is_no_tool_is_refused_with_its_place(body: dict[str, Any], complai
     with pytest.raises(InvalidInput) as refusal:
         to_tools(body)
     assert str(refusal.value) == complaint
+
+
+def test_schemas_nested_without_end_are_not_the_same() -> None:
+    one: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    for _ in range(5000):
+        one, other = {"a": one}, {"a": other}
+    with pytest.raises(InvalidInput, match="they mean the same, give one"):
+        to_tools(function(parameters=one, arguments=other))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ MODEL = ModelInfo(
     max_batch_total_tokens=64,
     level="test",
     eos_token_ids=(EOS,),
+    vocabulary_size=TOKENIZER.vocabulary_size + 5,  # padded, as many models are
 )
 TOO_LONG = (
     "`inputs` tokens + `max_new_tokens` must be <= 30. "

@@ -191,7 +191,7 @@ def test_chats_and_tokens_come_through() -> None:
 
 def test_what_the_template_can_do_is_told() -> None:
     tool = Tool(name="weather", description="Tell the weather")
-    use = ToolUse(tools=(tool,), required=False, parallel=True, shown=(tool,))
+    use = ToolUse(tools=(tool,), required=False, parallel=True)
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}]
 
     async def check(client: EngineClient) -> None:

@@ -147,9 +147,8 @@ def test_prompt_tokens_have_their_log_probabilities_and_the_likeliest_in_their_p
                 )
             )
         )
-        *_, last = await generation.collect()
-        assert last.finish is not None
-        first, second = last.finish.prompt
+        (event,) = await generation.collect()
+        first, second = event.prompt
         assert (first.text, first.logprob, first.top_tokens) == ("H", None, ())
         assert (second.text, second.logprob) == ("i", -1.5)
         assert second.top_tokens == (Token(at, "@", -0.25, False), Token(EOS, "<|im_end|>", -2.0, True))
@@ -167,8 +166,7 @@ def test_prompt_tokens_may_come_without_alternatives_and_need_not_come() -> None
                 Frame((CoreOutput(name, 40, -0.5, finish=FinishReason.LENGTH, prompt_logprobs=logprobs),))
             )
             (event,) = await generation.collect()
-            assert event.finish is not None
-            assert [(token.logprob, token.top_tokens) for token in event.finish.prompt] == [
+            assert [(token.logprob, token.top_tokens) for token in event.prompt] == [
                 (logprob, ()) for logprob in logprobs or ()
             ]
 

@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from inference.client import EngineClient
 from inference.errors import GrammarRefused, InvalidInput, NotReady
+from inference.preparation import prepare
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import CHATML
@@ -22,9 +24,9 @@ from inference.types import (
     Request,
     Sampling,
 )
-from tests.unit.inference.puppet import EOS, TOKENIZER, TOO_LONG, Puppet, with_puppet
+from tests.unit.inference.puppet import EOS, MODEL, TOKENIZER, TOO_LONG, Puppet, with_puppet
 
-VOCABULARY = TOKENIZER.vocabulary_size
+VOCABULARY = MODEL.vocabulary_size
 GRAMMAR = Grammar(kind=GrammarKind.REGEX, source="[0-9]+", member="parameters.grammar")
 
 
@@ -196,6 +198,22 @@ def test_ids_are_taken_as_they_are_and_truncated_like_a_text() -> None:
         await client.submit(Request(id="a", prompt="not this", prompt_ids=(EOS, 7, 8)))
         await client.submit(Request(id="b", prompt="", prompt_ids=(EOS, 7, 8), truncate=2))
         assert [request.prompt_ids for request in core.requests] == [(EOS, 7, 8), (7, 8)]
+
+    with_puppet(check)
+
+
+def test_what_the_model_knows_counts_and_not_what_its_tokenizer_does() -> None:
+    padding = TOKENIZER.vocabulary_size  # an id without a token, below the size of the model's embedding
+    (last,) = TOKENIZER.encode("z", add_special_tokens=False)
+    small = replace(MODEL, vocabulary_size=last)  # a tokenizer with more tokens than the model
+
+    async def check(client: EngineClient, core: Puppet) -> None:
+        sampling = Sampling(logit_bias=((padding, 1.0),))
+        await client.submit(Request(id="a", prompt="", prompt_ids=(5, padding), sampling=sampling))
+        assert core.requests[0].prompt_ids == (5, padding)
+        assert await client.decode((last, padding)) == "z"
+        with pytest.raises(InvalidInput, match=f"holds token {last}"):
+            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None)
 
     with_puppet(check)
 

@@ -53,7 +53,7 @@ def test_chats_are_rendered_and_failures_come_through(tmp_path: Path) -> None:
 
 
 WEATHER = Tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
-USE = ToolUse(tools=(WEATHER,), required=True, parallel=True, shown=(WEATHER,))
+USE = ToolUse(tools=(WEATHER,), required=True, parallel=True)
 HISTORY: list[dict[str, Any]] = [
     {"role": "user", "content": "Weather?"},
     {
@@ -104,6 +104,24 @@ def test_only_a_last_message_that_can_be_gone_on_with_is(tmp_path: Path) -> None
     assert asyncio.run(loaded.render_chat(spoken, continue_final=False)).endswith("assistant\n")
     with pytest.raises(InvalidInput, match="continue_final_message"):
         asyncio.run(loaded.render_chat([{"role": "user", "content": "Hi"}], continue_final=True))
+    loaded.close()
+
+
+@pytest.mark.parametrize("member", ["template_kwargs", "tools", "tool_prompt"])
+def test_what_is_nested_without_end_is_refused(tmp_path: Path, member: str) -> None:
+    loaded = pipeline(tmp_path)
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"a": deep}
+    tool = Tool(name="f", parameters=deep)
+    use = ToolUse(tools=(tool,), required=False, parallel=True)
+    members: dict[str, dict[str, Any]] = {
+        "template_kwargs": {"template_kwargs": deep},
+        "tools": {"tools": use},
+        "tool_prompt": {"tools": use, "tool_prompt": "Go!"},
+    }
+    with pytest.raises(TemplateFailed, match="nested too deeply"):
+        asyncio.run(loaded.render_chat([{"role": "user", "content": "Hi"}], **members[member]))
     loaded.close()
 
 

@@ -36,7 +36,7 @@ class Call:
 
 def use(*names: str, required: bool = False, parallel: bool = True) -> ToolUse:
     tools = tuple(Tool(name=name) for name in names or ("get_weather", "add"))
-    return ToolUse(tools=tools, required=required, parallel=parallel, shown=tools)
+    return ToolUse(tools=tools, required=required, parallel=parallel)
 
 
 def special(name: str) -> ToolFormat:

@@ -60,7 +60,7 @@ CALL, QUOTED, EMPTY = Call("add", '{"a": 1}'), Call(PAINT.name, '{"as": "}"}'), 
 
 
 def use(*tools: Tool, required: bool = False, parallel: bool = True) -> ToolUse:
-    return ToolUse(tools=tools or TOOLS, required=required, parallel=parallel, shown=tools or TOOLS)
+    return ToolUse(tools=tools or TOOLS, required=required, parallel=parallel)
 
 
 @cache

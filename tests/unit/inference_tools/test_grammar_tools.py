@@ -124,13 +124,14 @@ def test_tools_that_cannot_be_called_are_refused(tools: tuple[Tool, ...], proble
 
 def test_no_tools_are_refused() -> None:
     with pytest.raises(ToolRefused, match="`tools` is empty"):
-        call_grammar(FORMS["hermes"], ToolUse(tools=(), required=True, parallel=True, shown=()))
+        call_grammar(FORMS["hermes"], ToolUse(tools=(), required=True, parallel=True))
 
 
 def test_a_bare_name_cannot_hold_what_ends_it() -> None:
     with pytest.raises(ToolRefused, match=r"contains '\[ARGS\]'"):
         call_grammar(FORMS["mistral_args"], use(Tool(name="f[ARGS]")))
-    assert "f[ARGS]" not in call_grammar(FORMS["hermes"], use(Tool(name="f[ARGS]"))).source
+    rules = call_grammar(FORMS["hermes"], use(Tool(name="f[ARGS]"))).source.splitlines()
+    assert not any("f[ARGS]" in rule for rule in rules if not rule.startswith("//"))
 
 
 def test_a_schema_that_is_not_supported_is_refused_with_tool_and_pointer() -> None:

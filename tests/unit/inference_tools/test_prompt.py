@@ -26,7 +26,7 @@ SHOWN = json.dumps(
 
 
 def use(*, required: bool = False) -> ToolUse:
-    return ToolUse(tools=(WEATHER,), required=required, parallel=True, shown=(WEATHER,))
+    return ToolUse(tools=(WEATHER,), required=required, parallel=True)
 
 
 def added(chat: list[dict[str, Any]], given: str | None = None, **options: Any) -> list[dict[str, Any]]:

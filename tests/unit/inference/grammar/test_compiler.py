@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 
@@ -8,7 +9,7 @@ import pytest
 
 from inference.errors import GrammarRefused, Overloaded
 from inference.grammar import compiler as module
-from inference.grammar.build import build
+from inference.grammar.build import Source, compile_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.compiler import GrammarCache, GrammarCompiler
 from inference.grammar.limits import GrammarLimits
@@ -17,6 +18,7 @@ from inference.types import Grammar, GrammarKind
 from tests.unit.inference.grammar.vocabularies import VOCABULARY, follows, regex
 
 pytestmark = pytest.mark.anyio
+NUMBER_LARK = "start: /[0-9]+/"
 NUMBER = Grammar(kind=GrammarKind.REGEX, source="[0-9]+", member="parameters.grammar.value")
 
 
@@ -33,20 +35,20 @@ def compiler() -> Iterator[GrammarCompiler]:
 
 
 class Builds:
-    """Stands for `build`: notes who compiles what, and can be made to wait."""
+    """Stands before `compile_source`: notes who compiles what, and can be made to wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sources: list[str] = []
         self.threads: set[str] = set()
         self.go_on = threading.Event()
         self.go_on.set()
-        monkeypatch.setattr(module, "build", self)
+        monkeypatch.setattr(module, "compile_source", self)
 
-    def __call__(self, vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimits) -> LarkGrammar:
-        self.sources.append(grammar.source)
+    def __call__(self, vocabulary: GrammarVocabulary, source: Source, limits: GrammarLimits) -> LarkGrammar:
+        self.sources.append(source.lark)
         self.threads.add(threading.current_thread().name)
         assert self.go_on.wait(20)
-        return build(vocabulary, grammar, limits)
+        return compile_source(vocabulary, source, limits)
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ async def test_a_grammar_compiles_once_on_a_thread_of_its_own(
     first, *others = await asyncio.gather(*requests)
     assert all(other is first for other in others)
     assert await compiler.compile(NUMBER) is first
-    assert builds.sources == ["[0-9]+"]
+    assert builds.sources == [NUMBER_LARK]
     assert all(name.startswith("grammar") for name in builds.threads)
 
 
@@ -101,9 +103,13 @@ async def test_the_same_source_in_another_language_is_another_grammar(compiler: 
 
 async def test_all_who_wait_for_a_bad_grammar_are_refused(builds: Builds, compiler: GrammarCompiler) -> None:
     bad = Grammar(kind=GrammarKind.REGEX, source="(")
-    answers = await asyncio.gather(*(compiler.compile(bad) for _ in range(3)), return_exceptions=True)
+    builds.go_on.clear()
+    waiting = [asyncio.create_task(compiler.compile(bad)) for _ in range(3)]
+    await asyncio.sleep(0)
+    builds.go_on.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers] == [GrammarRefused] * 3
-    assert builds.sources == ["("]
+    assert builds.sources == ["start: /(/"]
     with pytest.raises(GrammarRefused):
         await compiler.compile(bad)
 
@@ -128,7 +134,7 @@ async def test_a_compilation_past_its_time_is_waited_for_no_longer(builds: Build
     builds.go_on.set()
     await asyncio.wait_for(_until(lambda: len(compiler._cache) == 1), 20)
     await compiler.compile(NUMBER)
-    assert builds.sources == ["[0-9]+"]
+    assert builds.sources == [NUMBER_LARK]
     compiler.close()
 
 
@@ -142,8 +148,21 @@ async def test_no_thread_in_time_is_overload_and_leaves_no_work_behind(builds: B
     builds.go_on.set()
     await asyncio.gather(first, return_exceptions=True)
     await compiler.compile(Grammar(kind=GrammarKind.REGEX, source="c"))
-    assert builds.sources == ["[0-9]+", "c"]
+    assert builds.sources == [NUMBER_LARK, "start: /c/"]
     compiler.close()
+
+
+async def test_a_large_grammar_keeps_no_thread_from_a_small_one(
+    builds: Builds, compiler: GrammarCompiler
+) -> None:
+    builds.go_on.clear()
+    large = [asyncio.create_task(compiler.compile(numbered(at))) for at in range(3)]
+    await asyncio.wait_for(_until(lambda: bool(builds.sources)), 20)
+    small = asyncio.create_task(compiler.compile(NUMBER))
+    await asyncio.wait_for(_until(lambda: NUMBER_LARK in builds.sources), 20)
+    assert len(builds.sources) == 2
+    builds.go_on.set()
+    await asyncio.gather(small, *large)
 
 
 async def test_a_request_that_leaves_takes_nothing_from_the_others(
@@ -172,7 +191,7 @@ async def test_a_grammar_that_nobody_waits_for_any_more_can_be_asked_for_again(b
     staying = asyncio.create_task(compiler.compile(again))
     builds.go_on.set()
     await asyncio.gather(blocking, staying)
-    assert builds.sources == ["[0-9]+", "b"]
+    assert builds.sources == [NUMBER_LARK, "start: /b/"]
     compiler.close()
 
 
@@ -187,6 +206,12 @@ async def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     assert len(cache) == 3
     cache.put(("regex", "y" * 101), grammar)
     assert len(cache) == 0
+
+
+def numbered(number: int) -> Grammar:
+    """Return a large grammar."""
+    source = json.dumps({"const": number, "description": "x" * 10_000})
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source)
 
 
 async def _until(met: Callable[[], bool]) -> None:

@@ -57,9 +57,30 @@ def test_a_complaint_of_the_compiler_is_told_with_its_place(value: Any, pointer:
     assert caught.value.pointer == pointer
 
 
-def test_a_grammar_of_the_servers_own_has_no_places() -> None:
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        (
+            '{"properties": {"a": {"pattern": "(?<=a)b"}, "b": {"pattern": "b"}}}',
+            " at /properties/a/pattern: ",
+        ),
+        ('{"items": {"oneOf": [{"minLength": 1}, {"maxLength": 3}]}}', " at /items/oneOf: "),
+        ('{"type": "string", "minLength": 3, "maxLength": 2}', ": nothing is valid here"),
+    ],
+)
+def test_a_schema_within_a_grammar_is_named_by_the_comment_before_it(schema: str, pointer: str) -> None:
+    rules = 'start: "x" first second\n// tools[0]\nfirst: %json {}\n// tools[1]\nsecond: %json '
+    with pytest.raises(GrammarFault) as caught:
+        lark(rules + schema)
+    assert f": `tools[1]`{pointer}" in str(caught.value.refusal("tools"))
+
+
+def test_a_schema_without_a_comment_is_the_members_and_a_rule_has_no_place() -> None:
     with pytest.raises(GrammarFault) as caught:
         lark('start: %json {"oneOf": [{"minLength": 1}, {"maxLength": 3}]}')
+    assert ": `tools` at /oneOf: " in str(caught.value.refusal("tools"))
+    with pytest.raises(GrammarFault) as caught:
+        lark("start: /(/")
     assert caught.value.pointer == ""
 
 

@@ -243,3 +243,27 @@ def test_nesting_is_limited_by_braces_and_by_references() -> None:
     schema({"$ref": "#/$defs/a1", "$defs": {**chain, f"a{limits.chain}": {}}})
     with pytest.raises(GrammarRefused, match="<= 192 within each other"):
         check_schema({"$ref": "#/$defs/a0", "$defs": {**chain, f"a{limits.chain}": {}}}, "m")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"properties": {"u": {"const": "c", "examples": "c"}}},
+        {"properties": {"n": {"minimum": 0, "exclusiveMinimum": True}, "u": {"const": "c"}}},
+        {"prefixItems": []},
+        {"$ref": 1},
+        {"prefixItems": False},
+        {"additionalItems": {"minItems": {}}},
+        {"items": {"contains": False, "$ref": {}}},
+        {"const": 123456789012345678901234567890.0},
+    ],
+)
+def test_a_malformed_schema_is_refused_and_never_half_read(value: Any) -> None:
+    with pytest.raises(GrammarFault):
+        schema(value)
+
+
+def test_a_schema_of_an_older_draft_is_read_as_such() -> None:
+    grammar = schema({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9})
+    assert follows(grammar, "1")
+    assert not follows(grammar, "0")

@@ -1,0 +1,19 @@
+"""What the engine gave for one request, whichever dialect tells it."""
+
+from __future__ import annotations
+
+from inference.types import Event, Finish
+
+Output = tuple[Event, ...]  # all events of one request; the last one has its `finish`
+
+
+def finish_of(output: Output) -> Finish:
+    """Return what is known of an output at its end."""
+    finish = output[-1].finish
+    assert finish is not None, "the last event of a generation has its finish"
+    return finish
+
+
+def mean_logprob(output: Output) -> float:
+    """Return how likely the tokens of an output are on average, by which the best of several is chosen."""
+    return sum(event.token.logprob for event in output) / len(output)

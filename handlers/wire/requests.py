@@ -1,0 +1,32 @@
+"""The engine's requests, made of the parameters that all dialects have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from handlers.wire.parameters import Parameters
+from inference.types import LogprobsMode, Request
+
+
+def to_request(given: Parameters, *, id: str, prompt: str, logprobs: LogprobsMode) -> Request:
+    """Return a request with what the parameters say, but for its sampling."""
+    return Request(
+        id=id,
+        prompt=prompt,
+        truncate=given.truncate,
+        max_new_tokens=given.max_new_tokens,
+        min_new_tokens=given.min_new_tokens or 0,
+        ignore_eos=given.ignore_eos,
+        stop=given.stop,
+        logprobs=logprobs,
+        top_n_tokens=given.top_n_tokens or 0,
+    )
+
+
+def numbered(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """Return the requests of one body with ids of their own; a single one keeps the body's."""
+    requests = tuple(requests)
+    if len(requests) == 1:
+        return requests
+    return tuple(replace(request, id=f"{request.id}-{place}") for place, request in enumerate(requests))

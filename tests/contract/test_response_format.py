@@ -1,0 +1,90 @@
+"""The form of a chat's answer, as a client asks for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft4Validator
+
+from tests.contract.serving import events_of, served
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "the weather?"}]
+BODY: dict[str, Any] = {"messages": MESSAGES, "temperature": 0}
+PATH = "/v1/chat/completions"
+OBJECT = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["C", "F"]}, "degrees": {"type": "integer", "minimum": 0}},
+    "required": ["unit", "degrees"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"name": "weather", "schema": OBJECT, "strict": True}},
+        {"type": "json_schema", "value": {"name": "weather", "schema": OBJECT}},
+        {"type": "json", "value": OBJECT},
+        {"type": "json_object", "value": json.dumps(OBJECT)},
+    ],
+)
+async def test_the_answer_has_the_form_that_is_asked_for(form: dict[str, Any]) -> None:
+    async with served() as server:
+        body = {"messages": MESSAGES, "temperature": 1, "seed": 3, "response_format": form}
+        choice = (await server.post(PATH, body)).json()["choices"][0]
+        streamed = events_of(await server.post(PATH, {**body, "stream": True}))[:-1]
+    content = choice["message"]["content"]
+    if choice["finish_reason"] == "stop":
+        assert Draft4Validator(OBJECT).is_valid(json.loads(content))
+    assert choice["finish_reason"] in ("stop", "length")
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in streamed) == content
+
+
+async def test_a_bare_json_object_is_any_object_and_a_regular_expression_is_matched() -> None:
+    async with served(fake={"replies": {"weather": '{"degrees": 18}', "code": "AB12"}}) as server:
+        any_object = await server.post(PATH, {**BODY, "response_format": {"type": "json_object"}})
+        form = {"type": "regex", "value": "[A-Z]{2}[0-9]{2}"}
+        code = {**BODY, "messages": [{"role": "user", "content": "a code"}], "response_format": form}
+        matched = await server.post(PATH, code)
+    assert json.loads(any_object.json()["choices"][0]["message"]["content"]) == {"degrees": 18}
+    assert matched.json()["choices"][0]["message"]["content"] == "AB12"
+
+
+async def test_a_schema_that_can_not_be_followed_is_refused_by_its_place() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "wrong"}}}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    async with served() as server:
+        for stream in (False, True):
+            response = await server.post(PATH, {**BODY, "response_format": form, "stream": stream})
+            error = response.json()
+            assert (response.status_code, error["error_type"]) == (422, "validation")
+            assert "response_format.json_schema.schema" in error["error"]
+            assert "/properties/a/type" in error["error"]
+
+
+@pytest.mark.parametrize("path", [PATH, "/invocations"])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
+    path: str, tools: list[Any], stream: bool
+) -> None:
+    form = {"type": "json_object", "value": {"type": "object", "properties": {"unit": {"type": "string"}}}}
+    asked = {**BODY, "tools": tools, "response_format": form, "stream": stream}
+    async with served() as server:
+        response = await server.post(path, asked)
+        nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
+    assert response.status_code == 422
+    assert response.json() == {
+        "error": "Tool error: Grammar and tools are mutually exclusive",
+        "error_type": "tool_error",
+    }
+    assert nothing_asked.status_code == 200
