@@ -13,7 +13,8 @@ from inference.grammar.fault import GrammarFault
 
 NULL, ONE = r"\x00", r"\x01"
 # Classes that have control characters, and lack others, by their names
-BY_NAME = re.compile(r"\\P|\\p\{\^|\\p\{?C|\[:\^?[a-z]+:\]|\\p\{(?:gc|General_Category)=C", re.IGNORECASE)
+BY_NAME = re.compile(r"\\P|\[:\^?[a-z]+:\]|\\p(?:\{(?P<long>[^}]*)\}|(?P<short>.))")
+CONTROLS = frozenset({"c", "cc", "cntrl", "control", "other"})
 # From NUL on: by its number, as an escape of its own or as it is
 FROM_NULL = re.compile(r"(?:\\x00|\\u0000|\\u\{0+\}|\\x\{0+\}|\\0|\\c@|\x00)-")
 
@@ -32,14 +33,23 @@ def without_null(pattern: str, at: str) -> str:
             piece = FROM_NULL.sub(lambda _: rf"{ONE}-", piece)
         pieces.append(piece)
         place = end
-    named = BY_NAME.search(pattern)
-    if named:
-        raise GrammarFault(
-            f"`{named.group()}` has control characters, which JSON escapes, and is not supported in a "
-            "schema. List the characters that are meant",
-            at,
-        )
+    for named in BY_NAME.finditer(pattern):
+        if has_controls(named):
+            raise GrammarFault(
+                f"`{named.group()}` has control characters, which JSON escapes, and is not supported in a "
+                "schema. List the characters that are meant",
+                at,
+            )
     return "".join(pieces)
+
+
+def has_controls(named: re.Match[str]) -> bool:
+    """Return whether a class by name is a negated one, or that of control characters, in any spelling."""
+    name = named["long"] or named["short"]
+    if name is None:
+        return True
+    loose = re.sub(r"[\s_-]|^is", "", name.casefold())
+    return "^" in loose or "!" in loose or re.split("[=:]", loose)[-1] in CONTROLS
 
 
 def class_end(pattern: str, start: int) -> int:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
+from inference.grammar.alternatives import are_told_apart
 from inference.grammar.checks import check_escapes, check_place, dialect, has_names, is_open
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
@@ -70,7 +71,8 @@ def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
     if options is JSON_OPTIONS:
         for place in tree.places:
             check_escapes(place)
-    return tree, write({**reduced(tree, limits), "x-guidance": dict(options)})
+    guidance = {**options, "coerce_one_of": are_told_apart(tree)}
+    return tree, write({**reduced(tree, limits), "x-guidance": guidance})
 
 
 def write(schema: object) -> str:

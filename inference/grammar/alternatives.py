@@ -1,0 +1,81 @@
+"""Alternatives of `oneOf` that exclude each other, which makes it an `anyOf`.
+
+llguidance finds that out for alternatives that stand in place, and not through references, by which
+generators write unions of models told apart by a tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from inference.grammar.tree import Place, SchemaTree
+
+STEPS = 16  # of references, one to the next
+MOST = 64  # alternatives that are compared, each with each
+KINDS = frozenset({"null", "boolean", "object", "array", "number", "string"})
+
+
+def are_told_apart(tree: SchemaTree) -> bool:
+    """Return whether the alternatives of every `oneOf` exclude each other, by type or by a required tag."""
+    return all(
+        len(alternatives) <= MOST and all(apart(*pair, tree) for pair in combinations(alternatives, 2))
+        for place in tree.places
+        if isinstance(place.schema, dict) and "oneOf" in place.schema
+        for alternatives in [[*_alternatives(place, tree)]]
+    )
+
+
+def apart(one: Place, other: Place, tree: SchemaTree) -> bool:
+    """Return whether no instance is valid by both schemas, as far as types and tags show."""
+    if False in (one.schema, other.schema):
+        return True
+    if not isinstance(one.schema, dict) or not isinstance(other.schema, dict):
+        return False
+    shared = kinds(one.schema) & kinds(other.schema)
+    return not shared or (shared == {"object"} and _differ_in_a_tag(one, other, tree))
+
+
+def kinds(schema: dict[str, Any]) -> frozenset[str]:
+    """Return the types that instances can have; integers are numbers."""
+    if "type" not in schema:
+        return KINDS
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return frozenset("number" if kind == "integer" else kind for kind in types)
+
+
+def _alternatives(place: Place, tree: SchemaTree) -> Iterator[Place]:
+    assert isinstance(place.schema, dict)
+    for schema in place.schema["oneOf"]:
+        yield _followed(Place(place.pointer, schema, place.depth), tree)
+
+
+def _followed(place: Place, tree: SchemaTree) -> Place:
+    """Return the schema that a schema refers to in the end; itself if it says more than that."""
+    for _ in range(STEPS):
+        if not isinstance(place.schema, dict) or "$ref" not in place.schema:
+            break
+        place = Place(*tree.resolve(place), place.depth)
+    return place
+
+
+def _differ_in_a_tag(one: Place, other: Place, tree: SchemaTree) -> bool:
+    names = set(_tags(one, tree)) & set(_tags(other, tree))
+    return any(not _tags(one, tree)[name] & _tags(other, tree)[name] for name in names)
+
+
+def _tags(place: Place, tree: SchemaTree) -> dict[str, frozenset[str]]:
+    """Return the texts that each required property can be, of those that can be nothing else."""
+    schema = place.schema
+    assert isinstance(schema, dict)
+    tags = {}
+    for name in schema.get("required", ()):
+        told = Place(place.pointer, schema.get("properties", {}).get(name, {}), place.depth)
+        found = _followed(told, tree).schema
+        if not isinstance(found, dict):
+            continue
+        values = found.get("enum", [found["const"]] if "const" in found else [])
+        if values and all(isinstance(value, str) for value in values):
+            tags[name] = frozenset(values)
+    return tags
