@@ -19,6 +19,7 @@ from queue import SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.grammar.stack import large_stacks
 from inference.types import CompiledGrammar, Matcher
 
 LOG = logging.getLogger(__name__)
@@ -187,10 +188,11 @@ class MaskPool:
 
     def _start(self) -> None:
         lanes = [self._quick] * self._workers + [self._slow]
-        for lane in lanes:
-            thread = threading.Thread(target=self._serve, args=(lane,), name="grammar-masks", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        with large_stacks():
+            for lane in lanes:
+                thread = threading.Thread(target=self._serve, args=(lane,), name="grammar-masks", daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def _serve(self, lane: SimpleQueue[Guide | None]) -> None:
         if sys.platform == "linux":  # elsewhere a thread has no niceness of its own

@@ -15,6 +15,7 @@ from inference.grammar.build import compile_source, read_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.fault import GrammarFault
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.stack import large_stacks
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import CompiledGrammar, Grammar
 
@@ -22,7 +23,6 @@ CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to exp
 CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take some 70 times as much
 SMALL_CHARACTERS = 8_192  # of a source that compiles within some 100 ms
 RETRY_SECONDS = 1.0
-STACK_BYTES = 16 * 2**20  # llguidance takes up to 5 kB for each schema within another
 NICENESS = 5  # of the threads: texts that are being generated come first where processors are few
 
 Key = tuple[str, str]
@@ -149,14 +149,11 @@ class GrammarCompiler:
 def _start_threads(workers: int) -> ThreadPoolExecutor:
     """Return threads that have started, each with a stack of its own size."""
     threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar", initializer=_yield_to_others)
-    usual = threading.stack_size(STACK_BYTES)
-    try:
-        barrier = threading.Barrier(workers + 1)  # none is idle before all have started
+    barrier = threading.Barrier(workers + 1)  # none is idle before all have started
+    with large_stacks():
         for _ in range(workers):
             threads.submit(barrier.wait)
         barrier.wait()
-    finally:
-        threading.stack_size(usual)
     return threads
 
 
