@@ -23,7 +23,7 @@ CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to exp
 CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take some 70 times as much
 SMALL_CHARACTERS = 8_192  # of a source that compiles within some 100 ms
 RETRY_SECONDS = 1.0
-NICENESS = 5  # of the threads: texts that are being generated come first where processors are few
+NICENESS = 10  # of the threads: texts that are being generated come first where processors are few
 
 Key = tuple[str, str]
 
