@@ -18,12 +18,23 @@ KINDS = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
 
 def are_told_apart(tree: SchemaTree) -> bool:
-    """Return whether the alternatives of every `oneOf` exclude each other, by type or by a required tag."""
-    return all(
-        len(alternatives) <= MOST and all(apart(*pair, tree) for pair in combinations(alternatives, 2))
+    """Return whether there are alternatives of `oneOf` that all exclude each other by type or by a tag.
+
+    Not beside `allOf`, in whose parts llguidance then loses some that are valid.
+    """
+    unions = [
+        [*_alternatives(place, tree)]
         for place in tree.places
         if isinstance(place.schema, dict) and "oneOf" in place.schema
-        for alternatives in [[*_alternatives(place, tree)]]
+    ]
+    joined = any(isinstance(place.schema, dict) and "allOf" in place.schema for place in tree.places)
+    return (
+        bool(unions)
+        and not joined
+        and all(
+            len(union) <= MOST and all(apart(*pair, tree) for pair in combinations(union, 2))
+            for union in unions
+        )
     )
 
 

@@ -71,7 +71,7 @@ def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
     if options is JSON_OPTIONS:
         for place in tree.places:
             check_escapes(place)
-    guidance = {**options, "coerce_one_of": are_told_apart(tree)}
+    guidance = {**options, "coerce_one_of": True} if are_told_apart(tree) else dict(options)
     return tree, write({**reduced(tree, limits), "x-guidance": guidance})
 
 
