@@ -19,6 +19,7 @@ import json  # noqa: E402
 import queue  # noqa: E402
 import statistics  # noqa: E402
 import time  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from dataclasses import dataclass, field  # noqa: E402
 
 import torch  # noqa: E402
@@ -154,9 +155,9 @@ def _best(
     grammars: list[CompiledGrammar | None],
     eos: tuple[int, ...],
     tokens: int,
-    burning: list[CompiledGrammar | None] | None = None,
+    burning: Sequence[CompiledGrammar | None] = (),
 ) -> Round:
-    rounds = [_run(core, frames, grammars, eos, tokens, burning or []) for _ in range(_ROUNDS)]
+    rounds = [_run(core, frames, grammars, eos, tokens, burning) for _ in range(_ROUNDS)]
     return min(rounds, key=lambda each: each.seconds)
 
 
@@ -166,11 +167,11 @@ def _run(
     grammars: list[CompiledGrammar | None],
     eos: tuple[int, ...],
     tokens: int,
-    burning: list[CompiledGrammar | None] | None = None,
+    burning: Sequence[CompiledGrammar | None] = (),
 ) -> Round:
     """Run one text for each of `grammars` to its length beside `burning` ones, which are then aborted."""
     measured = {str(at) for at in range(len(grammars))}
-    for at, grammar in enumerate([*grammars, *(burning or [])]):
+    for at, grammar in enumerate([*grammars, *burning]):
         core.submit(_request(str(at), grammar, eos, tokens if str(at) in measured else 900))
     found, left = Round(), len(measured)
     started = last = time.perf_counter()
@@ -188,7 +189,7 @@ def _run(
         left -= sum(isinstance(output, CoreOutput) and output.finish is not None for output in ours)
         last = now
     found.seconds = time.perf_counter() - started
-    _abort(core, frames, range(len(measured), len(measured) + len(burning or [])))
+    _abort(core, frames, range(len(measured), len(measured) + len(burning)))
     return found
 
 

@@ -70,7 +70,7 @@ async def prepare(service: Service, body: Body) -> Prepared:
         chat=chat,
         requests=wire.to_requests(chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode),
         stamp=_stamp(service, chat, id),
-        ignored=prompts.ignored_headers(engine, chat.conversation),
+        ignored=prompts.ignored_headers(engine, chat.conversation, chat.without_effect),
     )
 
 

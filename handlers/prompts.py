@@ -18,7 +18,9 @@ async def render(engine: EngineClient, conversation: Conversation) -> str:
     )
 
 
-def ignored_headers(engine: EngineClient, conversation: Conversation) -> dict[str, str]:
-    """Return the header that names the variables which the template doesn't mention, if there are any."""
-    names = conversation.without_effect(engine.template_names)
+def ignored_headers(
+    engine: EngineClient, conversation: Conversation, more: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return the header that names what has no effect: variables the template doesn't mention, and `more`."""
+    names = (*conversation.without_effect(engine.template_names), *more)
     return {"x-ignored-parameters": header_value(names)} if names else {}

@@ -34,6 +34,7 @@ class Chat:
     continuous_usage: bool
     logprobs: bool
     top_logprobs: int
+    without_effect: tuple[str, ...]  # members that would have one beside others only
 
 
 def to_chat(body: Body, limits: Limits) -> Chat:
@@ -59,6 +60,7 @@ def to_chat(body: Body, limits: Limits) -> Chat:
         continuous_usage=continuous_usage(body),
         logprobs=wanted,
         top_logprobs=top if wanted else 0,
+        without_effect=("top_logprobs",) if top and not wanted else (),
     )
 
 

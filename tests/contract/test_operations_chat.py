@@ -125,6 +125,16 @@ async def test_every_optional_member_may_be_null() -> None:
     assert "x-ignored-parameters" not in response.headers
 
 
+async def test_alternatives_without_logprobs_are_told_to_have_no_effect() -> None:
+    async with served(fake=REPLIES) as server:
+        alone = await server.post(PATH, {**BODY, "top_logprobs": 2})
+        stream = await server.post(PATH, {**BODY, "top_logprobs": 2, "stream": True})
+        asked = await server.post(PATH, {**BODY, "logprobs": True, "top_logprobs": 2})
+    assert alone.headers["x-ignored-parameters"] == "top_logprobs"
+    assert stream.headers["x-ignored-parameters"] == "top_logprobs"
+    assert "x-ignored-parameters" not in asked.headers
+
+
 async def test_several_answers_share_a_prompt_and_are_told_apart() -> None:
     body = {"messages": MESSAGES, "temperature": 1, "seed": 7, "n": 3}
     async with served() as server:

@@ -11,8 +11,9 @@ import pytest
 
 from inference.config import EngineConfig, ModelConfig
 from inference.types import CoreRequest, FinishReason, Sampling
+from tests.embedded import tokenizer
 from tests.engine.cores import Heard, Session, request
-from tests.engine.grammars import EOS, compiled, text_of, tokenizer
+from tests.engine.grammars import EOS, compiled, text_of
 
 TOKENS = 160
 WILD = {"sample": True, "temperature": 2.5}

@@ -7,19 +7,15 @@ import json
 import random
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.grammar.compiler import GrammarCompiler
-from inference.grammar.vocabulary import GrammarVocabulary
-from inference.text.files import ModelFiles
-from inference.text.tokenizer import TextTokenizer, load_tokenizer
 from inference.tools.formats import FORMATS, ToolFormat, with_tokens
 from inference.tools.types import Tool, ToolUse
 from inference.types import CompiledGrammar, Event, Grammar, Matcher, Token
+from tests.embedded import tokenizer, vocabulary
 from tests.unit.inference_tools.answers import (
     Call,
     Piece,
@@ -63,21 +59,9 @@ def use(*tools: Tool, required: bool = False, parallel: bool = True) -> ToolUse:
     return ToolUse(tools=tools or TOOLS, required=required, parallel=parallel)
 
 
-@cache
-def tokenizer() -> TextTokenizer:
-    return load_tokenizer(ModelFiles(EMBEDDED_MODEL), ModelConfig())
-
-
-@cache
-def vocabulary() -> GrammarVocabulary:
-    token_bytes = tokenizer().token_bytes()
-    assert token_bytes is not None
-    return GrammarVocabulary(token_bytes, tokenizer().special_ids, (EOS,))
-
-
 def compiled(grammar: Grammar) -> CompiledGrammar:
     async def compile_it() -> CompiledGrammar:
-        compiler = GrammarCompiler(vocabulary(), workers=1)
+        compiler = GrammarCompiler(vocabulary(EOS), workers=1)
         try:
             return await compiler.compile(grammar)
         finally:
@@ -94,7 +78,7 @@ def ids_of(pieces: Sequence[Piece]) -> list[int]:
 
 
 def allowed(matcher: Matcher) -> set[int]:
-    mask = np.zeros(vocabulary().words, dtype=np.uint32)
+    mask = np.zeros(vocabulary(EOS).words, dtype=np.uint32)
     matcher.fill_mask(mask)
     return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 

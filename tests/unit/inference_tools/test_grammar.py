@@ -12,6 +12,7 @@ from inference.tools.formats import CALLS_LIMIT, ToolFormat
 from inference.tools.grammar import call_grammar
 from inference.tools.types import CallStart
 from inference.types import CompiledGrammar
+from tests.embedded import tokenizer
 from tests.unit.inference_tools.answers import (
     Call,
     Piece,
@@ -34,7 +35,6 @@ from tests.unit.inference_tools.grammars import (
     compiled,
     ids_of,
     parsed,
-    tokenizer,
     use,
     walk,
 )

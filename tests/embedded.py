@@ -1,0 +1,24 @@
+"""The embedded model's tokens, for tests of what is said in them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from inference.config import EMBEDDED_MODEL, ModelConfig
+from inference.grammar.vocabulary import GrammarVocabulary
+from inference.text.files import ModelFiles
+from inference.text.tokenizer import TextTokenizer, load_tokenizer
+
+
+@cache
+def tokenizer() -> TextTokenizer:
+    """Return the embedded model's tokenizer."""
+    return load_tokenizer(ModelFiles(EMBEDDED_MODEL), ModelConfig())
+
+
+@cache
+def vocabulary(*eos: int) -> GrammarVocabulary:
+    """Return its tokens as grammars see them, some of which end a text."""
+    token_bytes = tokenizer().token_bytes()
+    assert token_bytes is not None
+    return GrammarVocabulary(token_bytes, tokenizer().special_ids, eos)
