@@ -22,18 +22,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Thread
 
 import orjson
 import uvicorn
 
 from benchmarks.http_servers import CONSTANT, COUNT, ENGINE, SERVERS, make_service
+from benchmarks.machine import RESULTS, machine
 from handlers.http.server import server_config
 from handlers.serve import freeze
 from handlers.settings import Settings
 
-RESULTS = Path(__file__).parent / "results"
 SERVER_CORE, CLIENT_CORE = 0, 1
 STREAM_TOKENS = 100
 STEP_SECONDS = 0.005  # of the engine while it streams: every token then is a send of its own
@@ -204,16 +203,6 @@ def _answer(server: uvicorn.Server, pipe: Connection) -> None:
     pipe.send(server.servers[0].sockets[0].getsockname()[1])
     while pipe.recv() == "cpu":
         pipe.send(time.process_time())
-
-
-def machine() -> str:
-    """Return a name for this kind of machine."""
-    cpu = platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        found = re.search(r"model name\s*: (.+)", information.read_text())
-        cpu = found[1] if found else cpu
-    return re.sub(r"[^a-z0-9]+", "-", f"{cpu} {os.cpu_count()} cores".lower()).strip("-")
 
 
 def _pin(core: int) -> None:

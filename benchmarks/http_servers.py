@@ -111,5 +111,5 @@ async def _absent() -> Response:
     raise HTTPException(404)
 
 
-def _fail() -> None:
+def _fail(reason: str) -> None:
     raise RuntimeError("the fake engine can't be loaded")

@@ -21,16 +21,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.http import machine
+from benchmarks.machine import RESULTS, machine
 from inference.grammar.limits import GrammarLimits
 from tests.structured.hostile import REGEXES, SCHEMAS
 
-RESULTS = Path(__file__).parent / "results"
 START_SECONDS = 120
 STREAM = {
     "inputs": "Once upon a time",

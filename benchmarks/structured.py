@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.http import RESULTS, machine
+from benchmarks.machine import RESULTS, machine
 from inference.errors import GrammarRefused
 from inference.grammar.compiler import GrammarCompiler
 from inference.grammar.keywords import UNSUPPORTED

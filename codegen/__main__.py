@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from codegen import reference_docs
+from codegen import families, reference_docs
 from codegen.compat import compare
 from codegen.document import Document
 from codegen.lint import lint
@@ -78,6 +78,12 @@ def run_docs(options: argparse.Namespace) -> int:
     return 1 if stale else 0
 
 
+def run_families(options: argparse.Namespace) -> int:
+    """Measure how families of models are served, and write docs/models.md."""
+    families.write(options.only)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
     parser.set_defaults(command=None)
@@ -93,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     docs = commands.add_parser("docs", help="write docs/settings.md and docs/metrics.md from their tables")
     docs.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     docs.set_defaults(command=run_docs)
+    measured = commands.add_parser(
+        "families", help="serve a toy of every family that transformers has, and write docs/models.md"
+    )
+    measured.add_argument(
+        "--only", nargs="+", default=(), metavar="FAMILY", help="measure these, keep the other rows"
+    )
+    measured.set_defaults(command=run_families)
     support = commands.add_parser("support", help="list what becomes of each member of each request")
     support.set_defaults(command=run_support)
     return parser

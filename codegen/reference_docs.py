@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from handlers.metrics import table
+from handlers.metric_table import table
 from handlers.settings import SETTINGS
 from handlers.settings_table import Group, Setting, Support
 
@@ -29,8 +29,10 @@ downloaded).
 METRICS_INTRODUCTION = """\
 `GET /metrics` shows these, as Prometheus text; `--prometheus-port` serves them on a second port, too.
 Names, types, labels and buckets are TGI 3.3's, so that its dashboards, alerts and autoscalers go on
-working. Every series exists from the start, at zero, but for gauges that have no value yet, and for the
-histograms whose buckets depend on the model: they come once it is loaded.
+working; those that begin with `parley_` are Parley's own. Every series exists from the start, at zero, but
+for gauges that have no value yet, and for the histograms whose buckets depend on the model: they come once
+it is loaded. With several API workers each of them shows the sums over all, and what a worker that died had
+counted stays.
 """
 
 

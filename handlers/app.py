@@ -28,26 +28,30 @@ from inference.types import EngineState
 logger = logging.getLogger("parley")
 
 
-def _keep_serving() -> None:
-    """Go on after the model couldn't be loaded: inference is answered with 503."""
+def say_unavailable(reason: str) -> None:
+    """Say why there is no model; as long as the server goes on, inference is answered with 503."""
+    logger.error("%s", reason)
 
 
-def _nothing_more() -> None:
-    """Have nothing to do once the model is loaded."""
+def say_connected() -> None:
+    """Say that the server is ready in TGI's word, which deployments wait for."""
+    logger.info("Connected")
 
 
 def create_app(
     service: Service,
     *,
     operations: Mapping[str, Operation] = OPERATIONS,
-    on_unavailable: Callable[[], None] = _keep_serving,
-    on_loaded: Callable[[], None] = _nothing_more,
+    on_unavailable: Callable[[str], None] = say_unavailable,
+    on_loaded: Callable[[], None] = say_connected,
+    progress: Callable[[str], None] = logger.info,
     report: Report = log_violation,
 ) -> ASGIApp:
     """Return the application; its lifespan loads the engine, and drains it in the end.
 
-    `on_unavailable` is called if the model can't be loaded, `on_loaded` once it is; `report` gets what
-    `validate_responses` finds. Whatever is wrong with the document or the operations is raised here.
+    `on_unavailable` is told why the model can't be loaded, `on_loaded` that it is, `progress` what happens
+    meanwhile, and `report` what `validate_responses` finds. Whatever is wrong with the document or the
+    operations is raised here.
     """
     settings = service.settings
     document, operations = with_aliases(openapi.load(), operations, settings)
@@ -56,7 +60,7 @@ def create_app(
         operations,
         service,
         beside=docs_app(document, openapi.text()),
-        lifespan=engine_lifespan(service, on_unavailable, on_loaded),
+        lifespan=engine_lifespan(service, on_unavailable, on_loaded, progress),
     )
     if settings.validate_responses:
         app = ResponseCheck(app, document, validator=settings.validator, report=report)
@@ -65,14 +69,15 @@ def create_app(
 
 def engine_lifespan(
     service: Service,
-    on_unavailable: Callable[[], None] = _keep_serving,
-    on_loaded: Callable[[], None] = _nothing_more,
+    on_unavailable: Callable[[str], None] = say_unavailable,
+    on_loaded: Callable[[], None] = say_connected,
+    progress: Callable[[str], None] = logger.info,
 ) -> Lifespan:
     """Return the lifespan that loads the engine in the background: the port is open meanwhile."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        loading = asyncio.create_task(_load(service, on_unavailable, on_loaded))
+        loading = asyncio.create_task(_load(service, on_unavailable, on_loaded, progress))
         try:
             yield
         finally:
@@ -85,19 +90,21 @@ def engine_lifespan(
     return lifespan
 
 
-async def _load(service: Service, on_unavailable: Callable[[], None], on_loaded: Callable[[], None]) -> None:
+async def _load(
+    service: Service,
+    on_unavailable: Callable[[str], None],
+    on_loaded: Callable[[], None],
+    progress: Callable[[str], None],
+) -> None:
     try:
-        await service.engine.start(logger.info)
+        await service.engine.start(progress)
         if service.engine.state is not EngineState.READY:  # told to end meanwhile
             return
         service.metrics.bind(service.engine.model)
         service.engine.add_listener(service.metrics.on_step)
         on_loaded()
     except ModelUnavailable as error:
-        logger.error("%s", error)
-        on_unavailable()
-    except Exception:  # a fault of ours: nobody awaits this task, so it must be told here
+        on_unavailable(str(error))
+    except Exception as error:  # a fault of ours: nobody awaits this task, so it must be told here
         logger.exception("The model was loaded, but can't be served")
-        on_unavailable()
-    else:
-        logger.info("Connected")  # TGI's word for "ready", which deployments wait for
+        on_unavailable(f"{type(error).__name__}: {error}")

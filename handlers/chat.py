@@ -50,7 +50,7 @@ async def chat_completions(service: Service, call: Call) -> Response:
         prepared = await prepare(service, call.body)
         if not prepared.chat.stream:
             return await _complete(service, call, prepared)
-        flow = await _start(service, prepared)
+        flow = await _start(service, call, prepared)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
         headers |= prepared.ignored
         return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
@@ -99,7 +99,7 @@ def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
 
 
 async def _complete(service: Service, call: Call, prepared: Prepared) -> Response:
-    outputs = await run(service.engine, prepared.requests)
+    outputs = await run(service.engine, prepared.requests, call.owner)
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, prepared.requests, strict=True):
         service.metrics.finished(finish, request)
@@ -109,8 +109,8 @@ async def _complete(service: Service, call: Call, prepared: Prepared) -> Respons
     return json_reply(answer.body(outputs), headers=headers)
 
 
-async def _start(service: Service, prepared: Prepared) -> Flow:
-    generations = await submitted(service.engine, prepared.requests)
+async def _start(service: Service, call: Call, prepared: Prepared) -> Flow:
+    generations = await submitted(service.engine, prepared.requests, call.owner)
     answer = ChatAnswer(
         prepared.chat,
         prepared.stamp,

@@ -105,7 +105,8 @@ def _cores() -> int:
 
 
 def _memory() -> str:
-    from inference.plan import GIB, free_memory
+    from inference.machine import free_memory
+    from inference.plan import GIB
 
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"{installed / GIB:.1f} GiB, {free_memory() / GIB:.1f} GiB of it free"

@@ -38,7 +38,7 @@ async def completions(service: Service, call: Call) -> Response:
         stamp = _stamp(service, id)
         if not completion.stream:
             return await _complete(service, call, completion, stamp)
-        generations = await submitted(service.engine, completion.requests)
+        generations = await submitted(service.engine, completion.requests, call.owner)
         answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
         flow = Flow(generations, service.metrics, answer.chunks)
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
@@ -46,7 +46,7 @@ async def completions(service: Service, call: Call) -> Response:
 
 
 async def _complete(service: Service, call: Call, completion: Completion, stamp: Stamp) -> Response:
-    outputs = await run(service.engine, completion.requests)
+    outputs = await run(service.engine, completion.requests, call.owner)
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)

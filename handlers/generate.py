@@ -21,7 +21,7 @@ async def compat_generate(service: Service, call: Call) -> Response:
     """Answer `POST /`: an array of one, or a stream; the prompt comes first if the model continues texts."""
     full_text = service.engine.model.pipeline_tag in (None, "text-generation")
     if call.body.get("stream"):
-        return await stream(service, call.body, full_text=full_text)
+        return await stream(service, call, full_text=full_text)
     body, headers = await complete(service, call, full_text=full_text)
     return json_reply([body], headers=headers)
 
@@ -34,7 +34,7 @@ async def generate(service: Service, call: Call) -> Response:
 
 async def generate_stream(service: Service, call: Call) -> Response:
     """Answer `POST /generate_stream`."""
-    return await stream(service, call.body)
+    return await stream(service, call)
 
 
 async def complete(service: Service, call: Call, *, full_text: bool = False) -> tuple[Json, Headers]:
@@ -44,20 +44,22 @@ async def complete(service: Service, call: Call, *, full_text: bool = False) -> 
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False)):
             wanted = understood(service, call.body, full_text=full_text)
-            outputs = await generated(service, wanted)
+            outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
     return tgi.to_body(wanted, outputs), headers
 
 
-async def stream(service: Service, body: Body, *, full_text: bool = False) -> EventStream:
+async def stream(service: Service, call: Call, *, full_text: bool = False) -> EventStream:
     """Start to generate, and return the stream of tokens."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
-        held.enter_context(service.engine.admit(tgi.sequences(body, limits, stream=True)))
-        wanted = understood(service, body, full_text=full_text)
-        flow = await Flow.start(service, wanted.requests, lambda _, event: [tgi.to_event(wanted, event)])
+        held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True)))
+        wanted = understood(service, call.body, full_text=full_text)
+        flow = await Flow.start(
+            service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
+        )
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
         return EventStream(flow, headers=headers, on_close=held.pop_all().close)
 
@@ -75,8 +77,8 @@ def understood(service: Service, body: Body, *, full_text: bool = False, do_samp
     )
 
 
-async def generated(service: Service, wanted: Generate) -> tuple[Output, ...]:
+async def generated(service: Service, wanted: Generate, owner: str) -> tuple[Output, ...]:
     """Return the outputs, the one to answer with first; places in the engine are the caller's to take."""
-    outputs = tgi.winner_first(await run(service.engine, wanted.requests))
+    outputs = tgi.winner_first(await run(service.engine, wanted.requests, owner))
     service.metrics.finished(finish_of(outputs[0]), wanted.requests[0])
     return outputs

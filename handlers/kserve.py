@@ -57,7 +57,7 @@ async def kserve_infer(service: Service, call: Call) -> Response:
         tensors = _tensors(call.body)
         candidates = tgi.sequences(call.body, limits_of(service.settings), stream=False)
         with service.engine.admit(candidates * sum(len(tensor.texts) for tensor in tensors)):
-            jobs = [_output(service, tensor, call.body.get("parameters")) for tensor in tensors]
+            jobs = [_output(service, call, tensor) for tensor in tensors]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call) | {"outputs": outputs})
 
@@ -69,14 +69,17 @@ def _tensors(body: Body) -> tuple[Tensor, ...]:
         raise Refused(str(error), error_type=error.error_type) from None
 
 
-async def _output(service: Service, tensor: Tensor, parameters: Body | None) -> Json:
-    jobs = [_continue(service, {"inputs": text, "parameters": parameters}) for text in tensor.texts]
+async def _output(service: Service, call: Call, tensor: Tensor) -> Json:
+    parameters = call.body.get("parameters")
+    jobs = [
+        _continue(service, {"inputs": text, "parameters": parameters}, call.owner) for text in tensor.texts
+    ]
     return wire.to_output(tensor, await together("data", jobs))
 
 
-async def _continue(service: Service, body: Body) -> tuple[Generate, Output]:
+async def _continue(service: Service, body: Body, owner: str) -> tuple[Generate, Output]:
     wanted = understood(service, body)
-    winner, *_ = await generated(service, wanted)
+    winner, *_ = await generated(service, wanted, owner)
     return wanted, winner
 
 

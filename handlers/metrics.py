@@ -1,22 +1,27 @@
-"""The metrics of openapi/metrics.yaml: collected, and shown with exactly the names written there."""
+"""The metrics of openapi/metrics.yaml: counted, and shown with exactly the names written there."""
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
-from prometheus_client.metrics_core import Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from handlers.buckets import Histograms
+from handlers.board import Board
+from handlers.buckets import Histogram, cumulated
 from handlers.http.replies import text_reply
+from handlers.metric_table import Series, bounds, layout, table, width
 from inference.types import Finish, ModelInfo, Request, StepStats
-from openapi.yamlload import parse
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -24,9 +29,12 @@ if TYPE_CHECKING:
     from handlers.http.call import Call
     from handlers.service import Service
 
-Row = dict[str, Any]  # of metrics.yaml
-Kind = type[Counter | Gauge | Summary]
-WITHOUT_BUCKETS: dict[str, Kind] = {"counter": Counter, "gauge": Gauge, "summary": Summary}
+_FAMILIES: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 async def metrics(service: Service, call: Call) -> Response:
@@ -34,49 +42,50 @@ async def metrics(service: Service, call: Call) -> Response:
     return text_reply(service.metrics.render())
 
 
-@cache
-def table() -> dict[str, Any]:
-    """Return metrics.yaml: `buckets` and `metrics`."""
-    text = files("openapi").joinpath("metrics.yaml").read_text(encoding="utf-8")
-    contract: dict[str, Any] = parse(text)
-    return contract
+class Metrics(Collector):
+    """Counts what the HTTP side and the engine tell it, on the event loop; `render` may run in any thread.
 
+    Several processes count in rows of one board, and each shows the sums. What is told of the engine's steps
+    is told to one of them only.
+    """
 
-class Metrics:
-    """Counts what the HTTP side and the engine tell it, on the event loop; `render` may run in any thread."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, board: Board | None = None, row: int = 0) -> None:
+        """`row` is this process's own; without a board there are no others."""
+        self._board = Board.own(width()) if board is None else board
+        self._numbers = self._board.row(row)
+        self._at: dict[str, int] = {}  # where a counter or gauge without a label stands
+        self._labelled: dict[tuple[str, str], int] = {}  # the same by name and label's value
+        self._histograms: dict[str | tuple[str, str], Histogram] = {}
+        self._shown_bounds: dict[str, list[str]] = {}
         self._model: ModelInfo | None = None
-        self._metrics: dict[str, Any] = {}  # by name
-        self._series: dict[tuple[str, str], Any] = {}  # by name and label's value, made in advance
-        for row in table()["metrics"]:
-            if not _needs_model(row):
-                self._create(row, None)
+        for series in _all_series():
+            self._add(series)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     def bind(self, model: ModelInfo) -> None:
         """Take the limits of the loaded model, for buckets and the KV cache's size; once."""
         if self._model is not None:
             raise RuntimeError("the metrics are bound to a model already")
         self._model = model
-        for row in table()["metrics"]:
-            if _needs_model(row):
-                self._create(row, model)
-        self._metrics["tgi_batch_max_total_tokens"].set(model.max_batch_total_tokens)
+        for series in _all_series():
+            if series.needs_model:
+                self._add(series)
+        self._set("tgi_batch_max_total_tokens", model.max_batch_total_tokens)
 
     def count_request(self) -> None:
         """Count a request received."""
-        self._metrics["tgi_request_count"].inc()
+        self._increase("tgi_request_count")
 
     def failure(self, err: str) -> None:
         """Count a request refused or failed; raises KeyError for an `err` that metrics.yaml doesn't name."""
-        self._series["tgi_request_failure", err].inc()
+        self._numbers[self._labelled["tgi_request_failure", err]] += 1
 
     def finished(self, finish: Finish, request: Request) -> None:
         """Record one generation that ended with its last token."""
         times, generated = finish.timings, finish.generated_tokens
         inference = times.finished - times.started
-        self._metrics["tgi_request_success"].inc()
+        self._increase("tgi_request_success")
         self._observe("tgi_request_duration", times.finished - times.submitted)
         self._observe("tgi_request_validation_duration", times.queued - times.submitted)
         self._observe("tgi_request_queue_duration", times.started - times.queued)
@@ -89,49 +98,91 @@ class Metrics:
     def on_step(self, step: StepStats) -> None:
         """Record one step of the engine."""
         method = "prefill" if step.prefill_tokens else "decode"
-        self._series["tgi_batch_inference_count", method].inc()
-        self._series["tgi_batch_inference_success", method].inc()
+        self._numbers[self._labelled["tgi_batch_inference_count", method]] += 1
+        self._numbers[self._labelled["tgi_batch_inference_success", method]] += 1
         forward, sample = step.forward_seconds, step.sample_seconds
-        self._series["tgi_batch_inference_duration", method].observe(forward + sample)
-        self._series["tgi_batch_forward_duration", method].observe(forward)
-        self._series["tgi_batch_decode_duration", method].observe(sample)
+        self._histograms["tgi_batch_inference_duration", method].observe(forward + sample)
+        self._histograms["tgi_batch_forward_duration", method].observe(forward)
+        self._histograms["tgi_batch_decode_duration", method].observe(sample)
         if step.admitted:
             self._observe("tgi_batch_next_size", step.admitted)
         if step.admitted and step.decode_sequences:
-            self._series["tgi_batch_concat", "chunking"].inc()
-        self._metrics["tgi_queue_size"].set(step.waiting)
-        self._metrics["tgi_batch_current_size"].set(step.running)
-        self._metrics["tgi_batch_current_max_tokens"].set(step.kv_tokens)
+            self._numbers[self._labelled["tgi_batch_concat", "chunking"]] += 1
+        self._set("tgi_queue_size", step.waiting)
+        self._set("tgi_batch_current_size", step.running)
+        self._set("tgi_batch_current_max_tokens", step.kv_tokens)
+        self._increase("parley_prefix_cache_query_tokens", step.prefill_tokens + step.cached_tokens)
+        self._increase("parley_prefix_cache_hit_tokens", step.cached_tokens)
+        self._increase("parley_preemptions", step.preempted)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the registry shows: the sums over all processes."""
+        for row in table()["metrics"]:
+            if row["type"] == "gauge" and row["fed"] is not True:
+                continue  # a gauge at zero would say something
+            yield self._family(row)
 
     def render(self) -> bytes:
         """Return the Prometheus text, in the order of metrics.yaml."""
-        families = {family.name: family for family in self._registry.collect()}
+        families = {family.name: family for family in self.registry.collect()}
         lines: list[str] = []
         for row in table()["metrics"]:
             lines += [f"# HELP {row['name']} {row['meaning']}", f"# TYPE {row['name']} {row['type']}"]
             if row["name"] in families:
-                lines += _samples(families[row["name"]])
+                # the library adds _total to a counter's name, TGI's counters have none
+                suffix = "_total" if row["type"] == "counter" else ""
+                lines += [_line(sample, suffix) for sample in families[row["name"]].samples]
         return ("\n".join(lines) + "\n").encode()
 
-    def _create(self, row: Row, model: ModelInfo | None) -> None:
-        if row["type"] == "gauge" and row["fed"] is not True:
-            return  # a gauge at zero would say something
-        labels: dict[str, list[str]] = row.get("labels", {})
-        metric: Any
-        if row["type"] == "histogram":
-            metric = Histograms(row["name"], row["meaning"], _bounds(row["buckets"], model), tuple(labels))
-            self._registry.register(metric)
-        else:
-            about = (row["name"], row["meaning"], tuple(labels))
-            metric = WITHOUT_BUCKETS[row["type"]](*about, registry=self._registry)
-        for values in labels.values():
-            for value in values:
-                self._series[row["name"], value] = metric.labels(value)
-        alone = row["type"] == "histogram" and not labels
-        self._metrics[row["name"]] = metric.labels() if alone else metric
+    def _add(self, series: Series) -> None:
+        """Make a series ready to be counted; what needs the model isn't before it is bound."""
+        if series.buckets is None:
+            if series.label is None:
+                self._at[series.name] = series.start
+            else:
+                self._labelled[series.name, series.label[1]] = series.start
+        elif self._model is not None or not series.needs_model:
+            key = series.name if series.label is None else (series.name, series.label[1])
+            numbers = self._numbers[series.start : series.stop]
+            self._histograms[key] = Histogram(bounds(series.buckets, self._model), numbers)
+
+    def _increase(self, name: str, by: float = 1) -> None:
+        self._numbers[self._at[name]] += by
+
+    def _set(self, name: str, value: float) -> None:
+        self._numbers[self._at[name]] = value
 
     def _observe(self, name: str, value: float) -> None:
-        self._metrics[name].observe(value)
+        self._histograms[name].observe(value)
+
+    def _family(self, row: Mapping[str, Any]) -> Metric:
+        names = tuple(row.get("labels", ()))
+        family = _FAMILIES[row["type"]](row["name"], row["meaning"], labels=names)
+        for series in layout()[row["name"]]:
+            label = () if series.label is None else series.label[1:]
+            if self._model is not None or not series.needs_model:
+                family.add_metric(label, **self._values(series))
+        return family
+
+    def _values(self, series: Series) -> dict[str, Any]:
+        """Return a series' numbers as its family takes them."""
+        if series.kind == "gauge":  # of the engine: summing over processes would count it twice
+            return {"value": self._board.highest(series.start)}
+        sums = self._board.sums(series.start, series.stop)
+        if series.kind == "counter":
+            return {"value": sums[0]}
+        if series.kind == "summary":
+            return {"count_value": sums[0], "sum_value": sums[1]}
+        below = cumulated(sums[:-1])
+        return {"buckets": list(zip(self._bounds(series), below, strict=True)), "sum_value": sums[-1]}
+
+    def _bounds(self, series: Series) -> list[str]:
+        """Return the upper bounds of a histogram as they are shown; made once, as there are many."""
+        assert series.buckets is not None
+        if series.buckets not in self._shown_bounds:
+            shown = [*map(_number, bounds(series.buckets, self._model)), "+Inf"]
+            self._shown_bounds[series.buckets] = shown
+        return self._shown_bounds[series.buckets]
 
     def _allowed(self, finish: Finish, request: Request) -> int:
         """Return how many tokens could be generated."""
@@ -140,42 +191,15 @@ class Metrics:
         return room if request.max_new_tokens is None else min(request.max_new_tokens, room)
 
 
-def _needs_model(row: Row) -> bool:
-    return "buckets" in row and "share_of" in table()["buckets"][row["buckets"]]
-
-
-def _bounds(name: str, model: ModelInfo | None) -> Sequence[float]:
-    """Return the upper bounds of a set of buckets."""
-    rule = table()["buckets"][name]
-    count: int = rule["count"]
-    if "factor" in rule:
-        # multiplied step by step, so that the bounds are TGI's to the last digit
-        factors = [rule["first"], *[rule["factor"]] * count]
-        return list(itertools.accumulate(factors, operator.mul))[1:]
-    if "share_of" in rule:
-        limit: int = getattr(model, rule["share_of"])
-        return [limit / count * step for step in range(1, count + 1)]
-    return [float(rule["step"] * step) for step in range(1, count + 1)]
-
-
-def _samples(family: Metric) -> Iterator[str]:
-    for sample in family.samples:
-        if sample.name.endswith("_created"):  # the library's own; TGI has no such series
-            continue
-        # the library adds _total to a counter's name
-        name = family.name if family.type == "counter" else sample.name
-        yield f"{name}{_labels(sample)} {_number(sample.value)}"
-
-
-def _labels(sample: Sample) -> str:
-    values = {key: _bound(value) if key == "le" else value for key, value in sample.labels.items()}
-    pairs = ",".join(f'{key}="{value}"' for key, value in values.items())
-    return f"{{{pairs}}}" if pairs else ""
-
-
 @cache
-def _bound(value: str) -> str:
-    return value if value == "+Inf" else _number(float(value))
+def _all_series() -> tuple[Series, ...]:
+    return tuple(series for found in layout().values() for series in found)
+
+
+def _line(sample: Sample, suffix: str) -> str:
+    labels = ",".join(f'{key}="{text}"' for key, text in sample.labels.items())
+    name = sample.name.removesuffix(suffix)
+    return f"{name}{{{labels}}} {_number(sample.value)}" if labels else f"{name} {_number(sample.value)}"
 
 
 def _number(value: float) -> str:

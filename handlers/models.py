@@ -41,7 +41,12 @@ async def get_model_info(service: Service, call: Call) -> Response:
         "max_waiting_tokens": settings.max_waiting_tokens,
         "max_batch_size": settings.max_batch_size,
     }
-    return json_reply(info | earlier | {"execution": model.level})
+    ours = {
+        "quantize": settings.quantize,
+        "execution": model.level,
+        "deterministic": model.deterministic,
+    }
+    return json_reply(info | earlier | ours)
 
 
 async def openai_get_model_info(service: Service, call: Call) -> Response:

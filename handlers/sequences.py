@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 
 from handlers.http.replies import Refused, event
 from handlers.metrics import Metrics
@@ -87,22 +88,26 @@ def label(error: Exception) -> str:
     return next((LABELS[kind] for kind in type(error).__mro__ if kind in LABELS), "incomplete")
 
 
-async def run(engine: EngineClient, requests: Sequence[Request]) -> tuple[Output, ...]:
+async def run(engine: EngineClient, requests: Sequence[Request], owner: str) -> tuple[Output, ...]:
     """Return all events of all requests; the first that fails aborts the others and raises its error."""
-    return tuple(await side_by_side([_run_one(engine, request) for request in requests]))
+    return tuple(await side_by_side([_run_one(engine, request, owner) for request in requests]))
 
 
-async def _run_one(engine: EngineClient, request: Request) -> Output:
-    async with aclosing(await engine.submit(request)) as generation:
+async def _run_one(engine: EngineClient, request: Request, owner: str) -> Output:
+    async with aclosing(await _submit(engine, request, owner)) as generation:
         return await generation.collect()
 
 
-async def submitted(engine: EngineClient, requests: Sequence[Request]) -> list[Generation]:
+async def _submit(engine: EngineClient, request: Request, owner: str) -> Generation:
+    return await engine.submit(replace(request, owner=owner) if owner else request)
+
+
+async def submitted(engine: EngineClient, requests: Sequence[Request], owner: str) -> list[Generation]:
     """Submit all requests; if one is refused, abort the others and raise its error."""
     generations: list[Generation] = []
     try:
         for request in requests:
-            generations.append(await engine.submit(request))
+            generations.append(await _submit(engine, request, owner))
     except BaseException:
         await _close(generations)
         raise
@@ -123,9 +128,9 @@ class Flow(AsyncIterator[bytes]):
         self._running = len(generations)  # 0 also after a failure, which was counted
 
     @classmethod
-    async def start(cls, service: Service, requests: Sequence[Request], render: Render) -> Flow:
+    async def start(cls, service: Service, requests: Sequence[Request], owner: str, render: Render) -> Flow:
         """Submit all requests; if one is refused, abort the others and raise its error."""
-        return cls(await submitted(service.engine, requests), service.metrics, render)
+        return cls(await submitted(service.engine, requests, owner), service.metrics, render)
 
     async def __anext__(self) -> bytes:
         return await anext(self._frames)

@@ -44,6 +44,10 @@ def serve(reading: Reading) -> int:
     for number in SIGNALS:
         signal.signal(number, _stop_early)
     try:
+        if settings.api_workers > 1:
+            from handlers.workers import serve_workers
+
+            return serve_workers(settings)
         return _serve(settings, make_engine(settings))
     except (ModelUnavailable, SettingsError) as error:
         logger.error("%s", error)
@@ -64,14 +68,14 @@ async def load(settings: Settings, progress: Callable[[str], None]) -> ModelInfo
 
 
 def make_engine(settings: Settings) -> EngineClient:
-    """Return the engine, not started; torch is imported by its start."""
+    """Return the engine, not started; its start imports torch, in another process unless told otherwise."""
     from inference.client import EngineClient
-    from inference.deferred import DeferredCore
     from inference.text.pipeline import load_text
 
     config = settings.engine_config()
-    core = DeferredCore(lambda: _torch_core(config))
-    return EngineClient(core, config, lambda: load_text(config.model, workers=config.validation_workers))
+    return EngineClient(
+        _core(config), config, lambda: load_text(config.model, workers=config.validation_workers)
+    )
 
 
 def prepare(settings: Settings) -> None:
@@ -94,6 +98,16 @@ def set_hub_token(settings: Settings) -> None:
         os.environ["HF_TOKEN"] = settings.hf_token
 
 
+def _core(config: EngineConfig) -> Core:
+    if config.separate_process:
+        from inference.process.spawned import SpawnedCore
+
+        return SpawnedCore(config)
+    from inference.deferred import DeferredCore
+
+    return DeferredCore(lambda: _torch_core(config))
+
+
 def _torch_core(config: EngineConfig) -> Core:
     try:
         from inference.engine import TorchCore
@@ -105,52 +119,49 @@ def _torch_core(config: EngineConfig) -> Core:
 
 
 def _serve(settings: Settings, engine: EngineClient) -> int:
-    from handlers.app import create_app
+    from handlers.app import create_app, say_unavailable
     from handlers.http.server import listen, run
     from handlers.metrics import Metrics
     from handlers.metrics_port import metrics_port
     from handlers.service import Service
 
-    life = Life(settings, engine)
+    life = Life(loaded=lambda: say_served(settings, engine.model), unavailable=say_unavailable)
     metrics = Metrics()
     app = create_app(
         Service(settings, engine, metrics), on_loaded=life.on_loaded, on_unavailable=life.on_unavailable
     )
     for number in SIGNALS:
         signal.signal(number, life.on_signal)
-    logger.info("Loading %s", engine.config.model.name)
+    say_loading(settings)
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
         listening = listen(settings.hostname, settings.port)
-        logger.info("Listening on %s; until the model is loaded, the answer is 503", _address(settings))
+        say_listening(settings)
         run(app, settings, listening, partial(engine.drain, settings.graceful_termination_timeout))
     logger.info("Stopped")
     return 1 if life.failed else 0
 
 
 class Life:
-    """What happens to a server between its start and its end."""
+    """What happens to a process that serves between its start and its end."""
 
-    def __init__(self, settings: Settings, engine: EngineClient) -> None:
-        self.settings = settings
-        self.engine = engine
+    def __init__(self, loaded: Callable[[], None], unavailable: Callable[[str], None]) -> None:
+        """`loaded` is called once the model is, `unavailable` with the reason why it can't be."""
+        self._tell_loaded = loaded
+        self._tell_unavailable = unavailable
         self.loading = True
         self.failed = False
 
     def on_loaded(self) -> None:
-        """Say what is served and what it takes, before `Connected`."""
+        """Settle down, and tell."""
         self.loading = False
         freeze()
-        model = self.engine.model
-        logger.info("Serving %s (%s on %s, level %s)", model.id, model.dtype, model.device_type, model.level)
-        logger.info("Address %s, its documentation at /docs", _address(self.settings))
-        resident = resident_bytes()
-        if resident is not None:
-            logger.info("Memory at rest: %d MiB", resident // 2**20)
+        self._tell_loaded()
 
-    def on_unavailable(self) -> None:
+    def on_unavailable(self, reason: str) -> None:
         """End the server: there is nothing it could serve."""
         self.loading = False
         self.failed = True
+        self._tell_unavailable(reason)
         signal.raise_signal(signal.SIGTERM)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -165,6 +176,28 @@ class Life:
             os._exit(0)
 
 
+def say_loading(settings: Settings) -> None:
+    """Say what is going to be served."""
+    logger.info("Loading %s", settings.engine_config().model.name)
+
+
+def say_listening(settings: Settings) -> None:
+    """Say that the port is open."""
+    logger.info("Listening on %s; until the model is loaded, the answer is 503", _address(settings))
+
+
+def say_served(settings: Settings, model: ModelInfo) -> None:
+    """Say what is served and what it takes, and then that it is."""
+    from handlers.app import say_connected
+
+    logger.info("Serving %s (%s on %s, level %s)", model.id, model.dtype, model.device_type, model.level)
+    logger.info("Address %s, its documentation at /docs", _address(settings))
+    resident = resident_bytes()
+    if resident is not None:
+        logger.info("Memory at rest: %d MiB", resident // 2**20)
+    say_connected()
+
+
 def freeze() -> None:
     """Hide what start-up made from the garbage collector, and have it look less often at what comes.
 
@@ -177,13 +210,18 @@ def freeze() -> None:
 
 
 def resident_bytes() -> int | None:
-    """Return the memory that the process occupies, None where the system doesn't say."""
+    """Return the memory that this process and those it started occupy, None where the system doesn't say."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except FileNotFoundError:  # not Linux
+        tasks = Path("/proc/self/task").glob("*/children")
+        children = [child for task in tasks for child in task.read_text().split()]
+        return sum(_resident_bytes(process) for process in ("self", *children))
+    except FileNotFoundError:  # not Linux, or one has just ended
         return None
-    (line,) = [line for line in lines if line.startswith("VmRSS:")]
-    return int(line.split()[1]) * 1024
+
+
+def _resident_bytes(process: str) -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), 0)
 
 
 def _stop_early(number: int, frame: FrameType | None) -> None:

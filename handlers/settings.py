@@ -19,6 +19,7 @@ from handlers.settings_table import (
     comma_list,
     decimal,
     integer,
+    quantization,
     route,
     row,
     text,
@@ -60,12 +61,12 @@ class Settings:
     weights_cache_override: str | None = row(None, text, MODEL,
         "TGI: folder that holds the weights", support=ACCEPTED, reason="give that folder as --model-id",
         metavar="FOLDER")
-    quantize: str | None = row(None, text, MODEL,
-        "TGI: quantisation of the weights", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), support=LATER,
-        neutral=("none",), metavar="METHOD")
+    quantize: str | None = row(None, quantization, MODEL,
+        "int8: keep and multiply the weights in 8 bits, on CPU, which is faster and changes the answers a "
+        "little; none: don't", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
     kv_cache_dtype: str | None = row(None, text, MODEL,
         "TGI: type of the KV cache", support=ACCEPTED, neutral=("auto",),
-        reason="the cache has the type of the weights", metavar="TYPE")
+        reason="the cache has the type that the model computes in", metavar="TYPE")
     rope_scaling: str | None = row(None, text, MODEL,
         "TGI: scaling of rotary embeddings", support=LATER,
         reason="write rope_scaling into the model's config.json", metavar="KIND")
@@ -94,6 +95,19 @@ class Settings:
     validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
     compute_threads: int | None = row(None, COUNT, ENGINE,
         "threads that compute on the CPU; without it one for each core", unit="threads", tgi=False)
+    engine_process: bool = row(True, boolean, ENGINE,
+        "run the engine in a process of its own, so that HTTP and model don't wait for each other", tgi=False)
+    prefix_caching: bool = row(True, boolean, ENGINE,
+        "keep keys and values of prompts and answers for requests that begin alike; it changes no answer",
+        env=("PREFIX_CACHING", "USE_PREFIX_CACHING"))
+    cpu_isa: str = row("auto", choice("auto", "avx512", "avx2", "baseline"), ENGINE,
+        "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False)
+    native_kernels: bool = row(True, boolean, ENGINE,
+        "compute linears and attention on the CPU by Parley's own kernels, not torch's", tgi=False)
+    fuse_layers: bool = row(True, boolean, ENGINE,
+        "compute whole layers on the CPU by one call, where that gives the model's own results", tgi=False)
+    narrow_weights: bool = row(True, boolean, ENGINE,
+        "keep float32 weights on the CPU in 16 bits where these hold them exactly", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0), ENGINE,
@@ -105,9 +119,6 @@ class Settings:
     prefill_chunking: str | None = row(None, text, ENGINE,
         "TGI: split long prompts over steps", flags=(), support=ACCEPTED,
         reason="a prompt longer than a step's token budget is split wherever the model allows it")
-    prefix_caching: str | None = row(None, text, ENGINE,
-        "TGI: keep the KV cache of prompts", flags=(), support=ACCEPTED,
-        reason="it changes no answer, and this version keeps none")
 
     max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of` on TGI's routes", unit="sequences")
     max_n: int = row(16, COUNT, REQUEST,
@@ -145,6 +156,9 @@ class Settings:
         "origin that browsers may call from; may be repeated", metavar="ORIGIN")
     graceful_termination_timeout: int = row(90, integer(0), HTTP,
         "time that running requests have to end in after SIGTERM", short="-g", unit="seconds")
+    api_workers: int = row(1, integer(1, 256), HTTP,
+        "processes that read, tokenise and answer requests; the engine is one beside them", unit="processes",
+        env=("PARLEY_API_WORKERS", "API_WORKERS"), tgi=False)
     keep_alive_seconds: int = row(15, COUNT, HTTP,
         "how often a silent stream sends a comment", unit="seconds", tgi=False)
     compute_type: str = row("cpu+optimized", text, HTTP,
@@ -214,6 +228,7 @@ class Settings:
             trust_remote_code=self.trust_remote_code,
             tokenizer_config_path=self.tokenizer_config_path,
             cache_dir=self.huggingface_hub_cache,
+            quantize=self.quantize,
         )
         return EngineConfig(
             model=model,
@@ -224,8 +239,14 @@ class Settings:
             max_batch_total_tokens=self.max_batch_total_tokens,
             max_batch_size=self.max_batch_size,
             validation_workers=self.validation_workers,
-            merge_linears=self.merge_linears,
             threads=self.compute_threads,
+            isa=self.cpu_isa,
+            separate_process=self.engine_process,
+            merge_linears=self.merge_linears,
+            native_kernels=self.native_kernels,
+            fuse_layers=self.fuse_layers,
+            narrow_weights=self.narrow_weights,
+            prefix_caching=self.prefix_caching,
         )
 
 

@@ -86,6 +86,13 @@ def check(settings: Settings) -> None:
         value: int | None = getattr(settings, name)
         if value and budget and value > budget:
             raise SettingsError(f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {budget}")
+    if settings.quantize and settings.device == "cuda":
+        raise SettingsError(f"`quantize` {settings.quantize} is for --device cpu: leave one of them out")
+    if settings.api_workers > 1 and not settings.engine_process:
+        raise SettingsError(
+            f"`api_workers` {settings.api_workers} need an engine that they share: leave --no-engine-process "
+            "out, or let there be one"
+        )
     if settings.prometheus_port == settings.port:
         raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
 

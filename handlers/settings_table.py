@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+QUANTIZED_BEFORE = ("awq", "gptq", "marlin", "exl2", "compressed-tensors")  # TGI's methods
+QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8")
+
 T = TypeVar("T")
 Parse = Callable[[str], T]
 
@@ -132,6 +135,23 @@ def choice(*choices: str) -> Parse[str]:
         return value.strip().lower()
 
     return parse
+
+
+def quantization(value: str) -> str | None:
+    """Read int8, or none; TGI's other methods are refused with what to do instead."""
+    method = value.strip().lower()
+    if method == "none":
+        return None
+    if method in QUANTIZED_BEFORE:
+        raise ValueError(
+            "must be int8 or none: weights that were quantised before can't be read; serve the original "
+            "model, with int8 where it is to be smaller and faster"
+        )
+    if method in QUANTIZED_AT_LOAD:
+        raise ValueError("must be int8 or none: of the ways to quantise weights at the start there is int8")
+    if method != "int8":
+        raise ValueError("must be int8 or none")
+    return method
 
 
 def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:

@@ -47,7 +47,7 @@ async def vertex_compatibility(service: Service, call: Call) -> Response:
         ]
         with service.engine.admit(sum(places)):
             jobs = [
-                _answer(service, instance) if chat else _continue(service, instance)
+                (_answer if chat else _continue)(service, instance, call.owner)
                 for instance, chat in zip(instances, chats, strict=True)
             ]
             answers = await together("instances", jobs)
@@ -60,17 +60,17 @@ def _candidates(service: Service, instance: Instance) -> int:
     return tgi.sequences(instance, limits_of(service.settings), stream=False)
 
 
-async def _continue(service: Service, instance: Instance) -> Answer:
+async def _continue(service: Service, instance: Instance, owner: str) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
     wanted = understood(service, instance, do_sample=True)
-    winner, *_ = await generated(service, wanted)
+    winner, *_ = await generated(service, wanted, owner)
     return Answer(tgi.to_text(wanted, finish_of(winner)))
 
 
-async def _answer(service: Service, instance: Instance) -> Answer:
+async def _answer(service: Service, instance: Instance, owner: str) -> Answer:
     """Return a chat's answer as the model wrote it, calls of tools included."""
     prepared = await prepare(service, {**instance, **ONE_TEXT})
-    (events,) = await run(service.engine, prepared.requests)
+    (events,) = await run(service.engine, prepared.requests, owner)
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,8 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from inference.errors import InvalidInput, Overloaded
+from inference.places import OwnPlaces, Places
 
-COMPLETIONS_REMEMBERED = 64
+DURATIONS_REMEMBERED = 64
+SOONEST_SECONDS, LATEST_SECONDS = 1.0, 60.0
 
 
 class Permit:
@@ -35,13 +38,17 @@ class Permit:
 
 
 class Admission:
-    """Counts the sequences in flight and guesses from recent completions when there is room."""
+    """Counts the sequences in flight, and guesses from how long they take when there is room."""
 
-    def __init__(self, limit: int, released: Callable[[], None]) -> None:
+    def __init__(self, limit: int, released: Callable[[], None], places: Places | None = None) -> None:
+        """`released` is called after room was given back; `places` are this process's own unless given."""
         self.limit = limit
-        self._released = released  # called after room was given back
-        self.in_flight = 0
-        self._completions: deque[float] = deque(maxlen=COMPLETIONS_REMEMBERED)  # time.monotonic seconds
+        self.in_flight = 0  # of this process
+        self._released = released
+        self._places = OwnPlaces() if places is None else places
+        self._names = itertools.count()
+        self._running: dict[int, tuple[int, float]] = {}  # sequences, and when they began: the oldest first
+        self._durations: deque[float] = deque(maxlen=DURATIONS_REMEMBERED)  # seconds, of recent ones
 
     def admit(self, sequences: int) -> Permit:
         """Return a permit for `sequences`.
@@ -53,19 +60,42 @@ class Admission:
                 f"{sequences} sequences at a time are more than `max_concurrent_requests`, which is "
                 f"{self.limit}: send them in several requests"
             )
-        if self.in_flight + sequences > self.limit:
+        if not self._places.take(sequences, self.limit):
             raise Overloaded(self.retry_after(sequences))
+        name = next(self._names)
+        self._running[name] = (sequences, time.monotonic())
         self.in_flight += sequences
-        return Permit(lambda: self._release(sequences))
+        return Permit(lambda: self._release(name))
 
     def retry_after(self, sequences: int) -> float:
-        """Return the seconds in which `sequences` are likely to complete, between 1 and 60."""
-        if not self._completions:
-            return 1.0
-        elapsed = time.monotonic() - self._completions[0]
-        return min(60.0, max(1.0, elapsed * sequences / len(self._completions)))
+        """Return the seconds in which there is probably room for `sequences`, between 1 and 60.
 
-    def _release(self, sequences: int) -> None:
+        Whatever runs is taken to need as long as others did of late; and where it has taken longer than that,
+        or none has ended yet, as long again as it has taken. Of what other processes run, nothing is known
+        but how much it is: it is taken to be like this process's own.
+        """
+        left = self._seconds_left()
+        if not left:
+            return SOONEST_SECONDS
+        taken = max(self._places.taken, len(left))
+        lacking = max(taken + sequences - self.limit, 1)
+        # of all that run, so many have to end; of ours, our share of them
+        ending = -(-lacking * len(left) // taken)
+        return min(LATEST_SECONDS, max(SOONEST_SECONDS, left[min(ending, len(left)) - 1]))
+
+    def _seconds_left(self) -> list[float]:
+        """Return how long each running sequence may yet take, in order."""
+        now = time.monotonic()
+        usual = sum(self._durations) / len(self._durations) if self._durations else 0.0
+        left: list[float] = []
+        for sequences, began in self._running.values():
+            age = now - began
+            left += [usual - age if age < usual else age] * sequences
+        return sorted(left)
+
+    def _release(self, name: int) -> None:
+        sequences, began = self._running.pop(name)
+        self._durations.extend([time.monotonic() - began] * sequences)
         self.in_flight -= sequences
-        self._completions.extend([time.monotonic()] * sequences)
+        self._places.give(sequences)
         self._released()

@@ -7,7 +7,7 @@ import logging
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktok
 _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
 _ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
 _FLOATS = {"F64", "F32", "F16", "BF16"}
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,19 @@ class Weights:
 
     floats: int  # numbers of 16 bits and more
     other_bytes: int  # quantised weights and the like, which keep their size
+    matrices: int = 0  # of the floats, those of tensors with two dimensions
+    dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
 
-    def size(self, item_bytes: int) -> int:
-        """Return the bytes in memory when each float takes `item_bytes`."""
-        return self.floats * item_bytes + self.other_bytes
+    def size(self, item_bytes: int, matrix_item_bytes: int | None = None) -> int:
+        """Return the bytes in memory when each float takes `item_bytes`, those of matrices something else."""
+        of_matrices = item_bytes if matrix_item_bytes is None else matrix_item_bytes
+        return (self.floats - self.matrices) * item_bytes + self.matrices * of_matrices + self.other_bytes
+
+    @property
+    def narrow(self) -> bool:
+        """Return whether its floats are in 16 bits for the most part."""
+        wide = sum(dtype == "float32" for dtype in self.dtypes.values())
+        return 2 * wide < len(self.dtypes)
 
 
 def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Checkpoint:
@@ -59,16 +69,20 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
 
 def read_weights(path: Path) -> Weights:
     """Return what the directory's safetensors files hold; only their headers are read."""
-    floats = other_bytes = 0
+    floats = other_bytes = matrices = 0
+    dtypes: dict[str, str] = {}
     for file in path.glob("*.safetensors"):
-        tensors = [tensor for name, tensor in _read_header(file).items() if name != "__metadata__"]
-        for tensor in tensors:
+        for name, tensor in _read_header(file).items():
+            if name == "__metadata__":
+                continue
             count = math.prod(tensor["shape"])
-            if tensor["dtype"] in _FLOATS:
-                floats += count
-            else:
+            if tensor["dtype"] not in _FLOATS:
                 other_bytes += count * _ITEM_BYTES.get(tensor["dtype"], 1)
-    return Weights(floats, other_bytes)
+                continue
+            floats += count
+            matrices += count if len(tensor["shape"]) == 2 else 0
+            dtypes[name] = _DTYPES.get(tensor["dtype"], "float32")
+    return Weights(floats, other_bytes, matrices, dtypes)
 
 
 def tokenizer_eos(path: Path) -> tuple[int, ...]:

@@ -18,17 +18,13 @@ from typing import TYPE_CHECKING
 
 from inference.admission import Admission, Permit
 from inference.config import EngineConfig
-from inference.core import Core
-from inference.errors import (
-    GenerationFailed,
-    InferenceError,
-    ModelUnavailable,
-    NotReady,
-)
+from inference.core import Core, Life, ReturningCore
+from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
 from inference.limits import check_ids
 from inference.preparation import prepare
+from inference.readiness import Readiness
 from inference.types import (
     CoreFailure,
     CoreOutput,
@@ -44,6 +40,7 @@ from inference.types import (
 
 if TYPE_CHECKING:
     from inference.grammar.compiler import GrammarCompiler
+    from inference.places import Places
     from inference.text.pipeline import TextPipeline
     from inference.tools.formats import ToolFormat
     from inference.tools.types import ToolUse
@@ -53,9 +50,6 @@ __all__ = ["EngineClient", "Generation", "Permit"]
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0  # how often a silent death of the core is looked for
-LOADING_RETRY_SECONDS = 5.0
-DRAINING_RETRY_SECONDS = 10.0
-FAILED_RETRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +63,23 @@ class Running:
 class EngineClient:
     """Submits requests to a core and routes what comes back; one per process and event loop."""
 
-    def __init__(self, core: Core, config: EngineConfig, load_text: Callable[[], TextPipeline]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        config: EngineConfig,
+        load_text: Callable[[], TextPipeline],
+        places: Places | None = None,
+    ) -> None:
+        """`places` are shared with others that attend to the same engine; without them its own."""
         self.config = config
         self._core = core
         self._load_text = load_text
-        self._state = EngineState.LOADING
+        self._readiness = Readiness()
         self._model: ModelInfo | None = None
         self._text: TextPipeline | None = None
         self._compiler: GrammarCompiler | None = None  # also None where grammars can't be compiled
         self._idle = asyncio.Event()  # nothing runs and every response has ended
-        self._admission = Admission(config.max_concurrent_requests, self._check_idle)
+        self._admission = Admission(config.max_concurrent_requests, self._check_idle, places)
         self._running: dict[str, Running] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,13 +93,13 @@ class EngineClient:
     @property
     def state(self) -> EngineState:
         """Return where the engine stands."""
-        return self._state
+        return self._readiness.state
 
     @property
     def model(self) -> ModelInfo:
         """Return what was loaded; raise NotReady before."""
         if self._model is None:
-            raise self._not_ready()
+            raise self._readiness.refusal()
         return self._model
 
     async def start(self, progress: Callable[[str], None]) -> None:
@@ -108,28 +109,35 @@ class EngineClient:
         """
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        self._readiness.begin()
         try:
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
             self._model = await asyncio.to_thread(self._core.load, progress)
             self._compiler = await asyncio.to_thread(self._text.grammar_compiler, self._model.eos_token_ids)
+            if isinstance(self._core, ReturningCore):
+                self._core.watch(self._on_life)
+                if self._compiler is not None:
+                    await asyncio.to_thread(self._core.share, self._compiler.vocabulary)
             if self._closed:  # the server was told to end while it loaded
                 self._close_text()
                 return
             self._core.start(self._sink)
         except ModelUnavailable:
-            self._state = EngineState.FAILED
+            self._readiness.fail()
+            if self._closed:  # the server was told to end, and the core gave up loading for it
+                return
             raise
         except Exception as error:
-            self._state = EngineState.FAILED
+            self._readiness.fail()
             raise ModelUnavailable(f"The model can't be loaded: {type(error).__name__}: {error}") from error
-        self._watch = asyncio.create_task(self._watch_core())
-        self._state = EngineState.READY
+        if not isinstance(self._core, ReturningCore):
+            self._watch = asyncio.create_task(self._watch_core())
+        self._readiness.ready()
 
     async def drain(self, timeout_seconds: float) -> None:
         """Admit nothing more, wait for what runs, then fail the rest."""
-        if self._state is not EngineState.FAILED:
-            self._state = EngineState.DRAINING
+        self._readiness.drain()
         self._idle.clear()
         self._check_idle()
         with suppress(TimeoutError):  # time is up: the rest is failed
@@ -138,8 +146,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """Fail what still runs, stop the core and free what is held."""
-        if self._state is not EngineState.FAILED:
-            self._state = EngineState.DRAINING
+        self._readiness.drain()
         self._shut("The server shuts down")
         if self._watch is not None:
             self._watch.cancel()
@@ -154,8 +161,8 @@ class EngineClient:
 
     def admit(self, sequences: int = 1) -> Permit:
         """Reserve room for `sequences`; raise NotReady, or Overloaded, at once."""
-        if self._state is not EngineState.READY:
-            raise self._not_ready()
+        if self.state is not EngineState.READY:
+            raise self._readiness.refusal()
         return self._admission.admit(sequences)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
@@ -213,8 +220,8 @@ class EngineClient:
         submitted = time.monotonic()
         text = self._ready_text()
         prepared = await prepare(request, text, self.model, self._compiler)
-        if self._closed or self._state is EngineState.FAILED:
-            raise self._not_ready()
+        if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
+            raise self._readiness.refusal()
         return self._queue(request, prepared, text, submitted)
 
     async def probe(self) -> bool:
@@ -223,7 +230,7 @@ class EngineClient:
         While nothing failed, that is whether the core lives; after a failure, whether one token
         can really be generated in good time.
         """
-        if self._state is not EngineState.READY or not self._core.alive:
+        if self.state is not EngineState.READY or not self._core.alive:
             return False
         return await self._health.probe()
 
@@ -312,15 +319,24 @@ class EngineClient:
     async def _watch_core(self) -> None:
         while self._core.alive:  # noqa: ASYNC110 - a thread that dies sets no event
             await asyncio.sleep(WATCH_SECONDS)
-        assert self._loop is not None
         # Frames that the core sent before it died are in the loop's queue: let them go first
-        self._loop.call_soon(self._mourn)
+        asyncio.get_running_loop().call_soon(self._mourn)
+
+    def _on_life(self, life: Life, model: ModelInfo | None) -> None:
+        """Hear of a core that died and comes back, or doesn't; called on the event loop."""
+        if life is Life.GONE:
+            self._mourn()
+        elif life is Life.DOWN:
+            self._readiness.lost()
+        else:
+            self._model = model
+            self._readiness.ready()
 
     def _mourn(self) -> None:
         if self._closed:
             return
         log.critical("the engine's loop has ended; no request can be served until the server is restarted")
-        self._state = EngineState.FAILED
+        self._readiness.fail()
         self._fail_all("The engine stopped")
 
     def _close_text(self) -> None:
@@ -329,13 +345,6 @@ class EngineClient:
                 each.close()
 
     def _ready_text(self) -> TextPipeline:
-        if self._text is None or self._model is None or self._state is EngineState.FAILED or self._closed:
-            raise self._not_ready()
+        if self._text is None or self._model is None or self.state is EngineState.FAILED or self._closed:
+            raise self._readiness.refusal()
         return self._text
-
-    def _not_ready(self) -> NotReady:
-        if self._state is EngineState.LOADING:
-            return NotReady("The model is loading", LOADING_RETRY_SECONDS)
-        if self._state is EngineState.FAILED:
-            return NotReady("The engine has failed", FAILED_RETRY_SECONDS)
-        return NotReady("The server shuts down", DRAINING_RETRY_SECONDS)

@@ -19,6 +19,7 @@ class ModelConfig:
     trust_remote_code: bool = False
     tokenizer_config_path: str | None = None  # replaces tokenizer_config.json for the chat template
     cache_dir: str | None = None  # the hub's cache
+    quantize: str | None = None  # int8: weights and the inputs of linears, on CPU
 
     @property
     def name(self) -> str:
@@ -38,5 +39,12 @@ class EngineConfig:
     max_batch_total_tokens: int | None = None  # KV cache, in tokens
     max_batch_size: int | None = None  # sequences
     validation_workers: int = 2  # tokenizer threads
-    merge_linears: bool = True  # off switch: parallel linears merged by tracing
     threads: int | None = None  # compute threads of the CPU path
+    isa: str = "auto"  # of the CPU kernels: auto | avx512 | avx2 | baseline
+    separate_process: bool = True  # the engine runs in a process of its own
+    # off switches, each for one optimisation
+    merge_linears: bool = True  # parallel linears merged by tracing
+    native_kernels: bool = True  # linears and attention of the C extension
+    fuse_layers: bool = True  # whole decoder layers in the C extension
+    narrow_weights: bool = True  # float32 weights that 16 bits hold exactly are kept in 16 bits
+    prefix_caching: bool = True  # keys and values of ended requests are kept for others

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from inference.types import CoreRequest, Frame, ModelInfo
+
+if TYPE_CHECKING:
+    from inference.grammar.vocabulary import GrammarVocabulary
 
 FrameSink = Callable[[Frame], None]
 
@@ -36,3 +40,32 @@ class Core(Protocol):
     @property
     def alive(self) -> bool:
         """Return whether the loop runs."""
+
+
+class LocalCore(Core, Protocol):
+    """A core that steps in this process, for whoever must hear of its end at once."""
+
+    def join(self) -> None:
+        """Wait until the loop has ended; returns at once before `start`."""
+
+
+class Life(Enum):
+    """Where a core that can come back stands."""
+
+    UP = auto()
+    DOWN = auto()  # and being started again
+    GONE = auto()  # for good
+
+
+@runtime_checkable
+class ReturningCore(Core, Protocol):
+    """A core that is started again after its death; `alive` is false meanwhile.
+
+    Requests that ran then have ended in a `CoreFailure` each, as have those submitted meanwhile.
+    """
+
+    def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
+        """Have every change told, from where frames come; UP brings what was loaded. Comes before `start`."""
+
+    def share(self, vocabulary: GrammarVocabulary) -> None:
+        """Have the tokens of grammars known before the first request with one; may take a while."""

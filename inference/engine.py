@@ -11,11 +11,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE, BlockPool
-from inference.checkpoint import find_checkpoint, read_weights
+from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.checkpoint import Weights, find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
-from inference.level import Level, Served, bring_up
+from inference.errors import ModelUnavailable
+from inference.kernels.native import Library, open_library
+from inference.level import Options, bring_up
+from inference.machine import Machine, free_memory, release_memory, usable_cores
 from inference.masks import MaskPool
 from inference.model import (
     choose_device,
@@ -24,11 +27,14 @@ from inference.model import (
     eos_token_ids,
     load_model,
     read_config,
+    rounded_dtype,
     vocabulary_size,
 )
-from inference.plan import MIB, Machine, Plan, free_memory, make_plan
+from inference.plan import MIB, Plan, make_plan
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
+from inference.served import Level, Served
+from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
 
@@ -42,6 +48,7 @@ class TorchCore:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
+        self._threads = config.threads or usable_cores()  # of torch; set anew by `load`
         self._stepper: Stepper[Tensor] | None = None  # set by `load`
         self._masks: MaskPool | None = None  # set by `load`
         self._sink: FrameSink | None = None  # set by `start`
@@ -53,37 +60,42 @@ class TorchCore:
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Load the model, bring it to its best level and allocate its cache; raise ModelUnavailable."""
-        self._set_threads()
-        checkpoint = find_checkpoint(self._config.model, progress)
-        described = read_config(checkpoint, self._config.model)
-        device = choose_device(self._config.model)
-        dtype = choose_dtype(self._config.model, described, device)
-        demand = describe_demand(described, read_weights(checkpoint.path), dtype)
-        machine = _machine(device)
-        plan = make_plan(self._config, demand, machine)
+        torch.set_num_threads(self._threads)
+        config = self._config
+        checkpoint = find_checkpoint(config.model, progress)
+        described = read_config(checkpoint, config.model)
+        device = choose_device(config.model)
+        library, without = self._open_library(device)
+        dtype = choose_dtype(config.model, described, device)
+        weights = read_weights(checkpoint.path)
+        demand = describe_demand(described, weights, dtype, _linears_dtype(config, weights, dtype, library))
+        machine = self._machine(device, library)
+        plan = make_plan(config, demand, machine)
         progress(str(plan))
-        model = load_model(checkpoint, self._config.model, described, dtype, device, progress)
-        served = bring_up(model, merge=self._config.merge_linears, max_total_tokens=plan.max_total_tokens)
-        progress(f"Level {served.level}" + (f": {served.reason}" if served.reason else ""))
-        if served.kv_bytes not in (0, plan.kv_bytes):  # its layers aren't what its configuration says
-            plan = make_plan(self._config, replace(demand, kv_bytes=served.kv_bytes), machine)
+        model = load_model(checkpoint, config.model, described, weights, device, progress)
+        vocabulary, eos = vocabulary_size(model), eos_token_ids(model, checkpoint)
+        served = bring_up(model, _options(config, library, without, dtype, plan))
+        release_memory()
+        for line in filter(None, (str(served), served.weights)):
+            progress(line)
+        if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
+            plan = make_plan(config, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
-        eos = eos_token_ids(model, checkpoint)
-        self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
-        self._stepper = _make_stepper(served, plan, eos, self._masks)
+        self._prepare(served, plan, eos, library)
         return ModelInfo(
-            id=self._config.model.name,
+            id=config.model.name,
             sha=checkpoint.sha,
             pipeline_tag=checkpoint.pipeline_tag,
-            dtype=str(dtype),
+            dtype=served.weights_dtype or str(dtype),
             device_type=device.type,
             max_input_tokens=plan.max_input_tokens,
             max_total_tokens=plan.max_total_tokens,
             max_batch_prefill_tokens=plan.step_tokens,
             max_batch_total_tokens=plan.kv_tokens,
-            level=served.level.value,
+            level=served.name,
             eos_token_ids=eos,
-            vocabulary_size=vocabulary_size(model),
+            vocabulary_size=vocabulary,
+            deterministic=served.exact,
         )
 
     def start(self, sink: FrameSink) -> None:
@@ -124,6 +136,11 @@ class TorchCore:
         self._stepper = None
         gc.collect()  # the model's modules refer to each other
 
+    def join(self) -> None:
+        """Wait until the loop has ended; returns at once before `start`."""
+        if self._thread is not None:
+            self._thread.join()
+
     @property
     def alive(self) -> bool:
         """Return whether the loop runs."""
@@ -132,7 +149,7 @@ class TorchCore:
     def _run(self, stepper: Stepper[Tensor], sink: FrameSink) -> None:
         message = "The engine was stopped"
         try:
-            self._set_threads()  # OpenMP keeps the number per calling thread
+            torch.set_num_threads(self._threads)  # OpenMP keeps the number per calling thread
             while self._take_messages(stepper, sink):
                 if stepper.idle:  # nothing but aborts came
                     continue
@@ -151,6 +168,8 @@ class TorchCore:
 
     def _take_messages(self, stepper: Stepper[Tensor], sink: FrameSink) -> bool:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
+        if stepper.idle:
+            stepper.check_idle()
         with self._wake:
             while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait()
@@ -170,9 +189,37 @@ class TorchCore:
             return frame
         return Frame(tuple(output for output in frame.outputs if output.id not in aborted), frame.stats)
 
-    def _set_threads(self) -> None:
-        if self._config.threads is not None:
-            torch.set_num_threads(self._config.threads)
+    def _prepare(self, served: Served, plan: Plan, eos: tuple[int, ...], library: Library | None) -> None:
+        """Make what steps."""
+        if served.level in (Level.FUSED, Level.NATIVE) and not served.torch_heavy:
+            # What torch computes between native calls is little: a second set of threads would only
+            # take the cores from ours.
+            self._threads = 1
+        self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
+        self._stepper = _make_stepper(served, plan, eos, self._masks, library)
+
+    def _open_library(self, device: torch.device) -> tuple[Library | None, str]:
+        """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
+        config = self._config
+        library, without = None, ""
+        if device.type != "cpu":
+            without = "native kernels are for CPUs"
+        elif not config.native_kernels:
+            without = "native kernels are switched off"
+        else:
+            library = open_library(self._threads, config.isa)
+            without = "" if library else "native kernels can't be used: see the log for why, and what to do"
+        if config.model.quantize and library is None:
+            raise ModelUnavailable(
+                f"--quantize {config.model.quantize} needs the native kernels, but {without}"
+            )
+        return library, without
+
+    def _machine(self, device: torch.device, library: Library | None) -> Machine:
+        free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        isa = "torch" if library is None else library.isa
+        threads = self._threads if library is None else library.threads
+        return Machine(device_type=device.type, free_bytes=free, threads=threads, isa=isa)
 
 
 def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> None:
@@ -183,18 +230,45 @@ def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> Non
         sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
 
 
-def _make_stepper(served: Served, plan: Plan, eos: tuple[int, ...], masks: MaskPool) -> Stepper[Tensor]:
+def _linears_dtype(
+    config: EngineConfig, weights: Weights, dtype: torch.dtype, library: Library | None
+) -> torch.dtype:
+    """Return what linears will be kept in, as far as the files' headers say; it may turn out narrower."""
+    if library is None:
+        return dtype
+    if config.model.quantize:
+        return torch.int8
+    rounded = rounded_dtype(config.model) or (torch.bfloat16 if weights.narrow else None)
+    return rounded if rounded is not None and config.narrow_weights else dtype
+
+
+def _options(
+    config: EngineConfig, library: Library | None, without: str, dtype: torch.dtype, plan: Plan
+) -> Options:
+    return Options(
+        library=library,
+        without=without,
+        fuse=config.fuse_layers,
+        merge=config.merge_linears,
+        narrow=config.narrow_weights,
+        quantize=config.model.quantize == "int8",
+        round_inputs=config.model.dtype == "bfloat16" and library is not None and library.has_bf16,
+        dtype=dtype,
+        max_total_tokens=plan.max_total_tokens,
+    )
+
+
+def _make_stepper(
+    served: Served, plan: Plan, eos: tuple[int, ...], masks: MaskPool, library: Library | None
+) -> Stepper[Tensor]:
     blocks = plan.kv_tokens // PAGE
     limits = Limits(
         tokens=plan.step_tokens,
         sequences=plan.sequences,
         logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
-        chunked=served.level in (Level.PAGED, Level.PAGED_MERGED),
+        chunked=served.level.chunked,
     )
-    scheduler = Scheduler(BlockPool(blocks), limits)
-    return Stepper(scheduler, served.make_runner(blocks), TorchSampler(masks.endings), eos, masks)
-
-
-def _machine(device: torch.device) -> Machine:
-    free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-    return Machine(device_type=device.type, free_bytes=free)
+    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
+    scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
+    sampler = TorchSampler(masks.endings, library)
+    return Stepper(scheduler, served.make_runner(blocks), sampler, eos, masks)

@@ -18,6 +18,7 @@ from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
+from inference.fake_memory import FakePrefixes
 from inference.fake_text import (
     LENGTH,
     LOGPROB,
@@ -72,6 +73,7 @@ class FakeCore:
         self._vocabulary = FakeVocabulary(model.tokens, model.eos_token_id, model.texts)
         self._waiting: deque[CoreRequest] = deque()
         self._running: dict[str, FakeSequence] = {}
+        self._prefixes = FakePrefixes()
         self._aborted: set[str] = set()
         self._changed = threading.Condition()
         self._stopping = False
@@ -114,7 +116,7 @@ class FakeCore:
         """Queue a request."""
         with self._changed:
             self._waiting.append(request)
-            self._changed.notify()
+            self._changed.notify_all()
         if self._instant and self._started:
             self._run_instantly()
 
@@ -124,13 +126,20 @@ class FakeCore:
             self._aborted.add(request_id)
             if self._instant:  # there is no thread that would do it
                 self._forget_aborted()
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait until the loop has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._crash)
+        if self._thread is not None:
+            self._thread.join()
 
     def stop(self) -> None:
         """End the loop."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -138,7 +147,7 @@ class FakeCore:
         """End the loop as if it had died; for tests of what happens then."""
         with self._changed:
             self._crash = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     @property
     def alive(self) -> bool:
@@ -186,9 +195,10 @@ class FakeCore:
         admitted = self._admit()
         outputs = [self._advance(sequence) for sequence in list(self._running.values())]
         stats = StepStats(
-            prefill_tokens=sum(len(request.prompt_ids) for request in admitted),
+            prefill_tokens=sum(len(each.request.prompt_ids) - each.cached for each in admitted),
             decode_sequences=decoding,
             admitted=len(admitted),
+            cached_tokens=sum(each.cached for each in admitted),
             forward_seconds=time.monotonic() - begin,
             sample_seconds=0.0,
             waiting=len(self._waiting),
@@ -200,13 +210,13 @@ class FakeCore:
         )
         return Frame(tuple(outputs), stats)
 
-    def _admit(self) -> list[CoreRequest]:
+    def _admit(self) -> list[FakeSequence]:
         admitted = []
         with self._changed:
             while self._waiting and len(self._running) < self._model.max_batch_size:
                 request = self._waiting.popleft()
-                admitted.append(request)
                 self._running[request.id] = self._sequence(request)
+                admitted.append(self._running[request.id])
         return admitted
 
     def _sequence(self, request: CoreRequest) -> FakeSequence:
@@ -216,6 +226,7 @@ class FakeCore:
         length = max(made_up if scripted is None else len(scripted), request.min_new_tokens)
         failure, after = model.fails(request), model.fails_after
         sequence = FakeSequence(request, scripted or (), length, failure, after, time.monotonic(), key)
+        sequence.cached = self._prefixes.take(request)
         if request.grammar is not None:
             try:
                 sequence.guide = self._vocabulary.guide(request.grammar)
@@ -248,6 +259,7 @@ class FakeCore:
             top=top,
             finish=finish,
             started=sequence.started,
+            cached_tokens=sequence.cached,
             prompt_logprobs=prompt_logprobs(sequence) if asks else None,
             prompt_top=self._vocabulary.prompt_top(sequence) if asks else (),
         )

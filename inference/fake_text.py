@@ -39,6 +39,7 @@ class FakeSequence:
     key: int  # what the answer depends on
     guide: Guide | None = None  # there if the request has a grammar
     generated: int = 0
+    cached: int = 0  # prompt tokens that were found in the prefix cache
 
     @property
     def hides_eos(self) -> bool:

@@ -1,6 +1,7 @@
-"""What sharpens the distribution or removes tokens from it: temperature, filters, grammar masks.
+"""What sharpens the distribution or removes tokens from it: temperature, grammar masks, filters.
 
-Everywhere n is rows, v the vocabulary.
+Everywhere n is rows, v the vocabulary. Filters don't look at whole rows but at m candidates of
+each, best first, as float64 scores; minus infinity stands for a token that was removed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_CANDIDATES = 1024  # tokens sorted at first by a filter of mass: nearly always enough
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _BARRIERS = np.where(_BITS, np.float32(0), np.float32(-np.inf))  # (256, 8): what a byte of a mask adds
+
+Floats = NDArray[np.float64]
 
 
 def forbid(scores: Tensor, masks: Several[NDArray[np.uint32]]) -> Tensor:
@@ -37,39 +39,60 @@ def scale_temperature(scores: Tensor, temperature: Tensor) -> Tensor:
     return (scores - scores.amax(1, keepdim=True)) / temperature.clamp(min=tiny)[:, None]
 
 
-def keep_top_k(scores: Tensor, k: Tensor) -> Tensor:
-    """Remove what scores less than the k-th best, `k` (n,) from 1 on; ties with it stay."""
-    short = k < scores.shape[1]
-    if not bool(short.any()):
-        return scores
-    best = scores.topk(int(k[short].max()), dim=1).values
-    last = best.gather(1, k.clamp(max=best.shape[1])[:, None] - 1)
-    return scores.masked_fill((scores < last) & short[:, None], -torch.inf)
+def keep_top_k(scores: Floats, k: NDArray[np.int64]) -> Floats:
+    """Remove what scores less than the k-th best, `k` (n,), 0: nothing; ties with it stay."""
+    at = np.clip(k, 1, scores.shape[1])[:, None] - 1
+    last = np.where(k[:, None], np.take_along_axis(scores, at, axis=1), -np.inf)
+    return np.where(scores < last, -np.inf, scores)
 
 
-def keep_top_p(scores: Tensor, p: Tensor) -> Tensor:
-    """Keep the smallest set of best tokens that has mass `p` (n,), at least one."""
-    return _keep_mass(scores, scores, p)
+def keep_top_p(scores: Floats, p: Floats, total: Floats) -> Floats:
+    """Keep the smallest set of best tokens that has mass `p` (n,), at least one; infinite: all.
+
+    `total` (n,) is the mass of everything, candidate or not, in units of the best one's.
+    """
+    mass = weights(scores).cumsum(1)
+    before = np.concatenate([np.zeros((len(mass), 1)), mass[:, :-1]], axis=1)
+    return np.where(before >= (p * total)[:, None], -np.inf, scores)
 
 
-def keep_min_p(scores: Tensor, p: Tensor) -> Tensor:
-    """Keep the tokens that are at least `p` (n,), of (0, 1], times as likely as the best.
+def keep_min_p(scores: Floats, p: Floats) -> Floats:
+    """Keep the tokens that are at least `p` (n,), of [0, 1], times as likely as the best.
 
     Nguyen et al., "Turning up the heat: min-p sampling", 2024.
     """
-    least = scores.amax(1, keepdim=True) + p.log()[:, None]
-    return scores.masked_fill(scores < least, -torch.inf)
+    return np.where(scores < least_likely(scores, p)[:, None], -np.inf, scores)
 
 
-def keep_typical_p(scores: Tensor, p: Tensor) -> Tensor:
+def least_likely(scores: Floats, p: Floats) -> NDArray[np.float32]:
+    """Return the score (n,) of a token that is `p` (n,) times as likely as the best one."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # no p is no bound; rows of infinities fail later
+        # As exact as the scores are, or a token that is p times as likely would be removed
+        return scores[:, 0].astype(np.float32) + np.log(p.astype(np.float32))
+
+
+def keep_typical_p(scores: Floats, p: Floats) -> Floats:
     """Keep mass `p` (n,) of the tokens whose information is nearest to the entropy, at least one.
 
     Meister et al., "Locally typical sampling", 2022.
     """
-    logprobs = scores.log_softmax(1)
-    information = -logprobs
-    entropy = (logprobs.exp() * information).nansum(1, keepdim=True)  # 0 * inf is no information
-    return _keep_mass(scores, -(information - entropy).abs(), p)
+    mass = weights(scores)
+    probabilities = mass / mass.cumsum(1)[:, -1:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = -np.log(probabilities)
+        entropy = np.where(mass > 0, probabilities * information, 0.0).cumsum(1)[:, -1:]
+        order = np.argsort(np.abs(information - entropy), axis=1, kind="stable")
+    before = np.take_along_axis(probabilities, order, axis=1).cumsum(1)
+    before = np.concatenate([np.zeros((len(before), 1)), before[:, :-1]], axis=1)
+    removed = np.empty(scores.shape, dtype=np.bool_)
+    np.put_along_axis(removed, order, before >= p[:, None], axis=1)
+    return np.where(removed, -np.inf, scores)
+
+
+def weights(scores: Floats) -> Floats:
+    """Return how likely each token is in units of the best one, which is first."""
+    with np.errstate(invalid="ignore"):  # rows with nothing but infinities: they fail later
+        return np.exp(scores - scores[:, :1])
 
 
 def _barriers(packed: NDArray[np.uint8], device: torch.device) -> Tensor:
@@ -77,26 +100,3 @@ def _barriers(packed: NDArray[np.uint8], device: torch.device) -> Tensor:
     if device.type == "cpu":  # numpy looks up whole rows faster than torch
         return torch.from_numpy(_BARRIERS.take(packed, axis=0))
     return torch.from_numpy(_BARRIERS).to(device)[torch.from_numpy(packed).to(device).long()]
-
-
-def _keep_mass(scores: Tensor, key: Tensor, p: Tensor) -> Tensor:
-    """Keep the tokens of highest `key` (n, v) up to mass `p` (n,); sort few, and more where needed."""
-    probabilities = scores.softmax(1)
-    kept, enough = _keep_mass_among(min(_CANDIDATES, scores.shape[1]), scores, probabilities, key, p)
-    if not bool(enough.all()):
-        short = (~enough).nonzero().flatten()
-        rows = (each[short] for each in (scores, probabilities, key, p))
-        kept[short] = _keep_mass_among(scores.shape[1], *rows)[0]
-    return kept
-
-
-def _keep_mass_among(
-    count: int, scores: Tensor, probabilities: Tensor, key: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the scores kept among the `count` tokens of highest key, and the rows they suffice for."""
-    order = key.topk(count, dim=1).indices  # descending
-    mass = probabilities.gather(1, order).cumsum(1)
-    before = torch.cat([torch.zeros_like(mass[:, :1]), mass[:, :-1]], 1)
-    candidates = scores.gather(1, order).masked_fill(before >= p[:, None], -torch.inf)
-    kept = torch.full_like(scores, -torch.inf).scatter(1, order, candidates)
-    return kept, (mass[:, -1] >= p) | (count == scores.shape[1])

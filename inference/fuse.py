@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from inference.linears import make_linear
+from inference.weights import NarrowLinear
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:
@@ -62,7 +65,8 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, Tenso
         return module.register_forward_pre_hook(lambda _, given: calls.append((path, given[0])))
 
     # Subclasses compute something else (quantised, adapted): they stay as they are.
-    handles = [watch(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]
+    plain = (nn.Linear, NarrowLinear)
+    handles = [watch(path, module) for path, module in model.named_modules() if type(module) in plain]
     try:
         run()
     finally:
@@ -111,7 +115,7 @@ class _Leader(nn.Module):
         biases = [linear.bias for linear in linears if linear.bias is not None]
         with torch.no_grad():
             weight = torch.cat([linear.weight for linear in linears])
-            self.joint = _make_linear(weight, torch.cat(biases) if biases else None)
+            self.joint = make_linear(weight, torch.cat(biases) if biases else None)
 
     def forward(self, given: Tensor) -> Tensor:
         first, *rest = self.joint(given).split_with_sizes(self._sizes, -1)
@@ -124,7 +128,7 @@ class _Leader(nn.Module):
         weights = self.joint.weight.split(self._sizes)
         bias = self.joint.bias
         biases = bias.split(self._sizes) if bias is not None else [None] * len(weights)
-        return [_make_linear(*each) for each in zip(weights, biases, strict=True)]
+        return [make_linear(*each) for each in zip(weights, biases, strict=True)]
 
 
 class _Follower(nn.Module):
@@ -137,11 +141,3 @@ class _Follower(nn.Module):
 
     def forward(self, given: Tensor) -> Tensor:
         return self._shared.take(self._index, given)
-
-
-def _make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias, requires_grad=False)
-    return linear

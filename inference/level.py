@@ -1,85 +1,240 @@
 """How much of the fast path serves a model: the best level that reproduces the model's own forward.
 
-paged+merged   one packed step over the paged cache; parallel linears merged
-paged          the same, linears as they are
-sequential     one sequence after the other through transformers' cache
-uncached       the same, and each token computes its whole sequence again
+The model's own eager forward, computed before anything is changed, is the measure of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from inference.fuse import Merge, merge_linears
-from inference.model import vocabulary_size
-from inference.paged import LayerShape, PagedCache, use_paged_attention
+from inference.errors import ModelUnavailable
+from inference.fuse import merge_linears
+from inference.kernels.native import Library, WeightKind
+from inference.layers import OtherShape
+from inference.linears import NativeLinear, Packed, Swap, native_pack, pack_linears, reorder
+from inference.native_cache import NativeCache
+from inference.paged import PagedCache, Probed, use_paged_attention
+from inference.proof import (
+    PROOF_BLOCKS,
+    Proof,
+    Verdict,
+    alone_steps,
+    odd_steps,
+    packed_steps,
+    sequential_steps,
+)
 from inference.runner import PagedRunner, SequentialRunner
-from inference.state import Chunk, Sequence
+from inference.served import Level, MakeRunner, Served
+from inference.stack import Packs, fuse_model
 from inference.step import Runner
-from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.weights import narrow_embeddings
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}  # of the largest logit
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
+_HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
 
 
-class Level(StrEnum):
-    """What a model runs at."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be used."""
 
-    PAGED_MERGED = "paged+merged"
-    PAGED = "paged"
-    SEQUENTIAL = "sequential"
-    UNCACHED = "uncached"
+    library: Library | None  # the C extension
+    without: str = ""  # why it isn't there
+    fuse: bool = True
+    merge: bool = True
+    narrow: bool = True
+    quantize: bool = False  # to int8
+    round_inputs: bool = False  # of linears, to bfloat16
+    dtype: torch.dtype = torch.float32  # what is computed in
+    max_total_tokens: int = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A model at its level."""
+def bring_up(model: PreTrainedModel, options: Options) -> Served:
+    """Switch the model to its best level; raise ModelUnavailable if it can't be quantised as asked."""
+    climb = _Climb(model, options)
+    served = climb.fused() or climb.native() or climb.paged() or climb.sequential()
+    if options.quantize and not (served.level in (Level.FUSED, Level.NATIVE) and served.packed):
+        raise ModelUnavailable(
+            f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
+            f"start without --quantize"
+        )
+    return served
 
-    level: Level
-    reason: str  # why not at a better one; "" at the best
-    model: PreTrainedModel
-    vocabulary: int  # columns of its logits: can be more than the tokenizer's tokens
-    shapes: dict[nn.Module, LayerShape]  # of its attention layers; empty unless paged
+
+class _Climb:
+    """The way down from the best level; each attempt leaves the model as it was if it fails."""
+
+    def __init__(self, model: PreTrainedModel, options: Options) -> None:
+        self._model = model
+        self._options = options
+        self._proof = Proof(model, options.dtype)
+        self._reasons: list[str] = []  # of the levels that were left out
+        self._probed: dict[nn.Module, Probed] = {}
+        reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
+        if not reason:
+            self._probed, reason = _probe(model)
+        if reason:
+            self._reasons.append(reason)
+        if options.narrow:
+            narrow_embeddings(model)
+
+    def fused(self) -> Served | None:
+        """Return the model at the level `fused`."""
+        library = self._options.library
+        if not self._probed or library is None:
+            return None
+        if not self._options.fuse:
+            self._reasons.append("fusing layers is switched off")
+            return None
+        try:
+            fused = fuse_model(
+                self._model,
+                self._probed,
+                library,
+                self._packs(library),
+                self._proof.prompts[0],
+                self._options.max_total_tokens,
+            )
+        except OtherShape as difference:
+            self._reasons.append(f"its layers can't be fused: {difference}")
+            return None
+        served = self._serve(Level.FUSED, fused.make_runner, tuple(fused.packed), rounded=self._rounded)
+        if served is None:
+            fused.undo()
+        return served
+
+    def native(self) -> Served | None:
+        """Return the model at the level `native`."""
+        library = self._options.library
+        if not self._probed:
+            return None
+        if library is None:
+            self._reasons.append(self._options.without)
+            return None
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return PagedRunner(self._model, NativeCache(library, self._probed, blocks))
+
+        if self._rounded and not self._proof.check(lambda: make_runner(PROOF_BLOCKS), packed_steps).holds:
+            self._reasons.append("native attention doesn't reproduce its logits")
+            return None
+        undo_merges = self._merge(make_runner) if self._options.merge else None
+        swaps = pack_linears(self._model, self._packs(library).final)
+        served = self._serve(Level.NATIVE, make_runner, _packed(swaps), rounded=self._rounded)
+        if served is None:
+            _undo(swaps)
+            if undo_merges:
+                undo_merges()
+        return served
+
+    def paged(self) -> Served | None:
+        """Return the model at one of the levels of torch's paged attention."""
+        if not self._probed:
+            return None
+        model, dtype = self._model, self._options.dtype
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return PagedRunner(model, PagedCache(self._probed, blocks, dtype, model.device))
+
+        undo_merges = None
+        if not self._options.merge:
+            self._reasons.append("merging is switched off")
+        elif (undo_merges := self._merge(make_runner)) is None:
+            self._reasons.append("it has no parallel linears")
+        swaps = pack_linears(model, reorder) if _reorders(model) else []
+        level = Level.PAGED_MERGED if undo_merges else Level.PAGED
+        served = self._serve(level, make_runner, _packed(swaps))
+        if served is None:
+            _undo(swaps)
+            if undo_merges:
+                undo_merges()
+                served = self._serve(Level.PAGED, make_runner, ())
+        return served
+
+    def sequential(self) -> Served:
+        """Return the model at a level of one sequence at a time."""
+        self._model.set_attn_implementation("eager")
+        for level in (Level.SEQUENTIAL, Level.UNCACHED):
+            served = self._sequential(level)
+            if served.verdict.holds:
+                break
+            self._reasons.append("its cache can't be passed on either")
+        return served
+
+    def _sequential(self, level: Level) -> Served:
+        def make_runner(_: int) -> Runner[Tensor]:
+            return SequentialRunner(self._model, cached=level is Level.SEQUENTIAL)
+
+        verdict = self._proof.check(lambda: make_runner(0), sequential_steps)
+        return self._served(level, make_runner, (), verdict, kv_bytes=0)
 
     @property
-    def kv_bytes(self) -> int:
-        """Return what one token takes in the paged cache, all layers together; 0 if there is none."""
-        return sum(shape.elements for shape in self.shapes.values()) * self.model.dtype.itemsize
+    def _rounded(self) -> bool:
+        return self._options.quantize or self._options.round_inputs
 
-    def make_runner(self, blocks: int) -> Runner[Tensor]:
-        """Return what computes the model's steps, with its KV cache."""
-        if self.shapes:
-            return PagedRunner(self.model, PagedCache(self.shapes, blocks, self.model))
-        return SequentialRunner(self.model, cached=self.level is Level.SEQUENTIAL)
+    def _packs(self, library: Library) -> Packs:
+        options = self._options
+        exact = native_pack(library, None, narrow=options.narrow, round_inputs=False)
+        if not self._rounded:
+            return Packs(final=exact, exact=None)
+        kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
+        return Packs(native_pack(library, kind, narrow=True, round_inputs=options.round_inputs), exact)
 
+    def _merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
+        """Merge parallel linears and return what undoes it; None if there are none."""
+        runner = make_runner(PROOF_BLOCKS)
+        try:
+            merges = merge_linears(self._model, lambda: self._proof.run(runner))
+        except Exception:  # as in Proof.check; the level's own check says what it was
+            return None
 
-def bring_up(model: PreTrainedModel, *, merge: bool, max_total_tokens: int) -> Served:
-    """Switch the model to its best level; the model's own eager forward is the measure of each."""
-    expected = [_own_logits(model, prompt) for prompt in _prompts(model)]
-    vocabulary = expected[0].shape[1]
-    reason = _why_not_paged(model.config.get_text_config(), max_total_tokens)
-    shapes: dict[nn.Module, LayerShape] = {}
-    if not reason:
-        shapes, reason = _try_paged(model, expected)
-    if shapes:
-        level, reason = Level.PAGED, "merging is switched off"
-        if merge:
-            level, reason = _try_merged(model, shapes, expected)
-        return Served(level, reason, model, vocabulary, shapes)
-    model.set_attn_implementation("eager")
-    runner = SequentialRunner(model, cached=True)
-    if _reproduces(model, lambda: runner, expected, _sequential_steps):
-        return Served(Level.SEQUENTIAL, reason, model, vocabulary, {})
-    reason = f"{reason}; its cache can't be passed on either"
-    return Served(Level.UNCACHED, reason, model, vocabulary, {})
+        def undo() -> None:
+            for merge in merges:
+                merge.undo()
+
+        return undo if merges else None
+
+    def _serve(
+        self, level: Level, make_runner: MakeRunner, packed: tuple[Packed, ...], *, rounded: bool = False
+    ) -> Served | None:
+        """Return the model at a level if it reproduces its logits there, else note why not."""
+        verdict = self._proof.check(lambda: make_runner(PROOF_BLOCKS), packed_steps, rounded=rounded)
+        if verdict.holds:
+            elements = sum(each.shape.elements for each in self._probed.values())
+            kv_bytes = elements * self._options.dtype.itemsize
+            return self._served(level, make_runner, packed, verdict, kv_bytes)
+        why = verdict.complaint or f"it doesn't reproduce its logits: {verdict.error:.1e} off"
+        self._reasons.append(f"level {level} can't be used in it ({why})")
+        return None
+
+    def _served(
+        self,
+        level: Level,
+        make_runner: MakeRunner,
+        packed: tuple[Packed, ...],
+        verdict: Verdict,
+        kv_bytes: int,
+    ) -> Served:
+        others = [
+            self._proof.check(lambda: make_runner(PROOF_BLOCKS), steps, rounded=True)
+            for steps in ((alone_steps, odd_steps) if level in (Level.FUSED, Level.NATIVE) else ())
+        ]
+        heavy = level is not Level.FUSED and _is_heavy(self._model)
+        return Served(
+            level=level,
+            reason="; ".join(self._reasons),
+            verdict=replace(verdict, logits=None),  # they are big
+            exact=bool(others) and not heavy and all(_same_bits(each, verdict) for each in others),
+            vocabulary=self._proof.columns,
+            kv_bytes=kv_bytes,
+            make_runner=make_runner,
+            packed=packed,
+            torch_heavy=heavy,
+        )
 
 
 def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:
@@ -96,106 +251,39 @@ def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:
     return ""
 
 
-def _try_paged(model: PreTrainedModel, expected: list[Tensor]) -> tuple[dict[nn.Module, LayerShape], str]:
+def _probe(model: PreTrainedModel) -> tuple[dict[nn.Module, Probed], str]:
     try:
-        shapes = use_paged_attention(model)
+        probed = use_paged_attention(model)
     except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
         return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
-    if not shapes:
-        return {}, "it doesn't use transformers' attention interface"
-    if _reproduces(model, lambda: _small_runner(model, shapes), expected, _paged_steps):
-        return shapes, ""
-    return {}, "paged attention doesn't reproduce its logits"
+    return probed, "" if probed else "it doesn't use transformers' attention interface"
 
 
-def _try_merged(
-    model: PreTrainedModel, shapes: dict[nn.Module, LayerShape], expected: list[Tensor]
-) -> tuple[Level, str]:
-    runner = _small_runner(model, shapes)
-    step = _paged_steps(_sequences(model))[0]
-    merges: list[Merge] = merge_linears(model, lambda: runner.run(step))
-    if merges and _reproduces(model, lambda: _small_runner(model, shapes), expected, _paged_steps):
-        return Level.PAGED_MERGED, ""
-    for merge in merges:
-        merge.undo()
-    return Level.PAGED, "merging changes its logits" if merges else "it has no parallel linears"
-
-
-def _reproduces(
-    model: PreTrainedModel,
-    make_runner: Callable[[], Runner[Tensor]],
-    expected: list[Tensor],
-    plan: Callable[[list[Sequence]], list[list[Chunk]]],
-) -> bool:
-    """Return whether the runner gives the expected logits when the prompts are computed in pieces."""
-    sequences = _sequences(model)
-    found: dict[str, list[Tensor]] = {sequence.id: [] for sequence in sequences}
-    try:
-        runner = make_runner()
-        for chunks in plan(sequences):
-            pieces = runner.run(chunks).split([chunk.size for chunk in chunks])
-            for chunk, piece in zip(chunks, pieces, strict=True):
-                found[chunk.sequence.id].append(piece)
-    except Exception:  # see _try_paged; a level that raises is not used
+def _same_bits(one: Verdict, other: Verdict) -> bool:
+    if one.logits is None or other.logits is None:
         return False
-    tolerance = _TOLERANCE.get(model.dtype, 6e-2)
-    return all(
-        bool((torch.cat(found[sequence.id]) - logits).abs().max() <= tolerance * logits.abs().max())
-        for sequence, logits in zip(sequences, expected, strict=True)
+    return torch.equal(one.logits, other.logits)
+
+
+def _packed(swaps: list[Swap]) -> tuple[Packed, ...]:
+    return tuple({id(swap.packed): swap.packed for swap in swaps}.values())
+
+
+def _undo(swaps: list[Swap]) -> None:
+    for swap in reversed(swaps):
+        swap.undo()
+
+
+def _reorders(model: PreTrainedModel) -> bool:
+    return model.device.type == "cpu" and torch.backends.mkldnn.is_available()
+
+
+def _is_heavy(model: PreTrainedModel) -> bool:
+    """Return whether torch itself multiplies with big parameters."""
+    tables = {id(model.get_input_embeddings().weight)}
+    return any(
+        parameter.dim() > 1 and parameter.numel() > _HEAVY and id(parameter) not in tables
+        for module in model.modules()
+        if not isinstance(module, NativeLinear)
+        for parameter in module.parameters(recurse=False)
     )
-
-
-def _own_logits(model: PreTrainedModel, prompt: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
-    """Return the model's own logits, (tokens, vocabulary), of one whole prompt."""
-    with torch.inference_mode():
-        ids = torch.from_numpy(prompt)[None].to(model.device)
-        return model(input_ids=ids, use_cache=False).logits[0].float()
-
-
-def _prompts(model: PreTrainedModel) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return two prompts of 19 and 6 random tokens, always the same ones."""
-    generator = np.random.default_rng(0)
-    return [generator.integers(vocabulary_size(model), size=size) for size in (19, 6)]
-
-
-def _sequences(model: PreTrainedModel) -> list[Sequence]:
-    """Return the prompts as sequences that want all logits, in blocks out of order."""
-    sequences = [
-        Sequence(
-            CoreRequest(
-                id=str(index),
-                prompt_ids=tuple(prompt.tolist()),
-                max_new_tokens=1,
-                sampling=Sampling(),
-                logprobs=LogprobsMode.RAW,
-                top_n_tokens=0,
-                prompt_logprobs=True,
-            )
-        )
-        for index, prompt in enumerate(_prompts(model))
-    ]
-    for sequence, blocks in zip(sequences, ([2, 0], [1]), strict=True):
-        sequence.blocks = blocks
-    return sequences
-
-
-def _paged_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps with pieces of prompts, single tokens beside a piece, and single tokens together."""
-    long, short = sequences
-    return [
-        [Chunk(long, 0, 10), Chunk(short, 0, 3)],
-        [Chunk(short, 3, 4), Chunk(long, 10, 17)],
-        [Chunk(long, 17, 18), Chunk(short, 4, 5)],
-        [Chunk(long, 18, 19), Chunk(short, 5, 6)],
-    ]
-
-
-def _sequential_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps with whole prompts first, as that is how this level is scheduled."""
-    whole = [[Chunk(sequence, 0, sequence.length - 2)] for sequence in sequences]
-    last = [[Chunk(s, s.length - left, s.length - left + 1) for s in sequences] for left in (2, 1)]
-    return whole + last
-
-
-def _small_runner(model: PreTrainedModel, shapes: dict[nn.Module, LayerShape]) -> PagedRunner:
-    return PagedRunner(model, PagedCache(shapes, 3, model))

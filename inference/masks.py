@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,18 @@ _NICENESS = 10  # of the threads: the model's come first where processors are fe
 _JOIN_SECONDS = 5.0
 
 Mask = NDArray[np.uint32]
+
+
+@runtime_checkable
+class Late(Protocol):
+    """A matcher with work to do before its first mask, e.g. to compile the grammar."""
+
+    @property
+    def seconds_to_prepare(self) -> float:
+        """Return how long that is going to take; 0 where it is done."""
+
+    def prepare(self) -> None:
+        """Do it."""
 
 
 class Endings:
@@ -74,7 +87,9 @@ class Guide:
         self.ready = False  # `mask`, or `failure`, is that of the whole text so far; set by the pool
         self.complete = False  # the text has ended, and the model has no EOS to say so
         self.begun = False
-        self.cost = 0.0  # seconds that a mask has taken lately
+        self._late = matcher if isinstance(matcher, Late) else None
+        # Seconds that a mask has taken lately; before the first one, what comes before it
+        self.cost = self._late.seconds_to_prepare if self._late else 0.0
         self._matcher = matcher
         self._endings = endings
         self._submit = submit
@@ -104,6 +119,9 @@ class Guide:
         """Do what `begin` and `advance` ask for; called by the pool."""
         if self._closed:
             return
+        if self._late is not None:
+            self._protect(self._late.prepare)
+            self._late, self.cost = None, 0.0  # of no mask
         started, worked = time.monotonic(), time.thread_time()
         self._protect(self._accept, self._fill)
         # A machine under load stretches the time that passes, not the work; a tenth tells a sleeper

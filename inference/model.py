@@ -8,13 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from inference.checkpoint import Checkpoint, Weights, tokenizer_eos
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.plan import Demand
+from inference.weights import loading_class, widen
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -31,16 +38,21 @@ def choose_device(config: ModelConfig) -> torch.device:
 def choose_dtype(config: ModelConfig, model: PreTrainedConfig, device: torch.device) -> torch.dtype:
     """Return the dtype to compute in.
 
-    On CPU "auto" is float32 whatever the files hold: widening 16 bits is exact, and torch's matrix
-    products in 16 bits are slower there than in float32 from a batch of four on, unless the CPU has
-    instructions of its own for them.
+    On CPU that is float32 whatever the files hold: widening 16 bits is exact. There, --dtype says
+    what the weights of linears are rounded to.
     """
-    if config.dtype != "auto":
-        return _DTYPES[config.dtype]
     if device.type == "cpu":
         return torch.float32
+    if config.dtype != "auto":
+        return _DTYPES[config.dtype]
     stored = getattr(model, "dtype", None)
     return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+
+
+def rounded_dtype(config: ModelConfig) -> torch.dtype | None:
+    """Return the 16 bits that linears' weights are rounded to on CPU; None: they stay as they are."""
+    dtype = _DTYPES.get(config.dtype)
+    return None if dtype is torch.float32 else dtype
 
 
 def read_config(checkpoint: Checkpoint, config: ModelConfig) -> PreTrainedConfig:
@@ -58,38 +70,75 @@ def load_model(
     checkpoint: Checkpoint,
     config: ModelConfig,
     described: PreTrainedConfig,
-    dtype: torch.dtype,
+    weights: Weights,
     device: torch.device,
     progress: Callable[[str], None],
 ) -> PreTrainedModel:
-    """Return the model with its weights on `device`, attention still transformers' own ("eager")."""
+    """Return the model with its weights on `device`, attention still transformers' own ("eager").
+
+    On CPU its linears and embeddings are what is stored, and it computes in float32.
+    """
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
+    loader: Any = AutoModelForCausalLM
+    if device.type == "cpu" and getattr(described, "quantization_config", None) is None:
+        stored = {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
+        own = _model_class(described)
+        if own is not None:
+            loader = loading_class(own, stored, rounded_dtype(config))
+            described = _own_config(own, described)
+    remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = loader.from_pretrained(
             checkpoint.path,
             config=described,
-            dtype=dtype,
+            dtype=choose_dtype(config, described, device),
             attn_implementation="eager",
-            trust_remote_code=config.trust_remote_code,
             use_safetensors=None if config.trust_remote_code else True,
+            **remote,
         )
     except (ValueError, KeyError, OSError, ImportError, RuntimeError) as error:
         raise _unavailable(config, error) from error
     model.to(device).eval().requires_grad_(False)
-    progress(f"Loaded {type(model).__name__} as {dtype} in {time.monotonic() - started:.1f} s")
+    if device.type == "cpu":
+        widen(model)
+    progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
     return model
 
 
-def describe_demand(described: PreTrainedConfig, weights: Weights, dtype: torch.dtype) -> Demand:
-    """Return what the model will need, from its configuration and its files' headers."""
+def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """Return transformers' own class for a configuration; None if the model brings its code."""
+    if type(described) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return None
+    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(described)]
+    several = found if isinstance(found, tuple | list) else (found,)
+    named = [each for each in several if each.__name__ in (described.architectures or ())]
+    model_class: type[PreTrainedModel] = (named or several)[0]
+    return model_class
+
+
+def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the configuration that a class takes: of a model of several parts it may be that for text."""
+    part = described.sub_configs.get("text_config")
+    return described.get_text_config() if part and model_class.config_class is part else described
+
+
+def describe_demand(
+    described: PreTrainedConfig, weights: Weights, dtype: torch.dtype, linears: torch.dtype
+) -> Demand:
+    """Return what the model will need, from its configuration and its files' headers.
+
+    `dtype` is what it computes in, `linears` what its linears are kept in.
+    """
     text = described.get_text_config()
+    positions = _first(text, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     return Demand(
-        weights_bytes=weights.size(dtype.itemsize),
-        parameters=weights.floats + weights.other_bytes,
+        weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
+        parameters=_multiplied(text, weights),
         kv_bytes=_kv_elements(text) * dtype.itemsize,
-        max_positions=_first(text, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+        max_positions=positions if positions and positions > 0 else None,
+        weights_form=str(linears).removeprefix("torch."),
     )
 
 
@@ -109,8 +158,19 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     return rows
 
 
+def _multiplied(text: PreTrainedConfig, weights: Weights) -> int:
+    """Return how many parameters a token of a prompt is multiplied with: all but embedding and head."""
+    total = weights.floats + weights.other_bytes
+    table = (_first(text, "vocab_size") or 0) * (_first(text, "hidden_size", "n_embd", "d_model") or 0)
+    tables = table if getattr(text, "tie_word_embeddings", True) else 2 * table
+    return max(total - tables, total // 8)
+
+
 def _kv_elements(text: PreTrainedConfig) -> int:
-    """Return the numbers that one token puts into the cache of all layers together."""
+    """Return the numbers that one token puts into the cache of all layers together, as far as can be said.
+
+    What the loaded model is seen to need replaces it.
+    """
     heads: int = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
     hidden: int = _first(text, "hidden_size", "n_embd", "d_model") or heads
     layers: int = _first(text, "num_hidden_layers", "n_layer", "num_layers") or 1
@@ -123,7 +183,15 @@ def _kv_elements(text: PreTrainedConfig) -> int:
 
 def _first(config: PreTrainedConfig, *names: str) -> Any:
     """Return the first of the members that is there and not None."""
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+    return next((value for name in names if (value := _member(config, name)) is not None), None)
+
+
+def _member(config: PreTrainedConfig, name: str) -> Any:
+    """Return a member; None if it isn't there, or differs from layer to layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # as transformers says that it has several values
+        return None
 
 
 def _unavailable(config: ModelConfig, error: Exception) -> ModelUnavailable:

@@ -16,9 +16,11 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from inference.blocks import PAGE
 from inference.kernels import reference
-from inference.kernels.reference import Attention, Step
+from inference.kernels.reference import Attention, Piece, Step
+from inference.state import Pieces
 
 ATTENTION = "parley_paged"
+_UNSAID = object()
 _LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
 
 
@@ -36,17 +38,42 @@ class LayerShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
-class _Layer(Protocol):
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor: ...
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What an attention module was seen to want."""
+
+    shape: LayerShape
+    how: Attention
+
+
+class AttendingLayer(Protocol):
+    """One layer's part of a cache."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
+        """Keep the keys and values (tokens, kv_heads, dim), and return (tokens, heads, value_dim)."""
+
+
+def install(module: nn.Module, layer: AttendingLayer) -> None:
+    """Have an attention module keep and attend to what is in `layer`."""
+    setattr(module, _LAYER, layer)
 
 
 class PagedCache:
     """Keys and values of all layers, in blocks of PAGE tokens; memory is touched as it is used."""
 
-    def __init__(self, shapes: dict[nn.Module, LayerShape], blocks: int, like: PreTrainedModel) -> None:
-        self.step: Step | None = None  # set by the runner before each forward
-        for module, shape in shapes.items():
-            setattr(module, _LAYER, _CacheLayer(self, shape, blocks, like.dtype, like.device))
+    def __init__(
+        self, layers: dict[nn.Module, Probed], blocks: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.step: Step | None = None  # set before each forward
+        self._dtype = dtype
+        self._device = device
+        for module, probed in layers.items():
+            install(module, _CacheLayer(self, probed.shape, blocks, dtype, device))
+
+    def begin(self, pieces: Pieces) -> None:
+        """Take the step that the next forward pass computes."""
+        chunks = [Piece(chunk.start, chunk.stop, chunk.sequence.blocks) for chunk in pieces.chunks]
+        self.step = Step(chunks, self._device, self._dtype)
 
 
 class _CacheLayer:
@@ -68,26 +95,26 @@ class _CacheLayer:
 
 
 class _Probe:
-    """Stands in for a layer once, to learn its shape."""
+    """Stands in for a layer once, to learn what it wants."""
 
-    def __init__(self, module: nn.Module, shapes: dict[nn.Module, LayerShape]) -> None:
+    def __init__(self, module: nn.Module, seen: dict[nn.Module, Probed]) -> None:
         self._module = module
-        self._shapes = shapes
+        self._seen = seen
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
-        assert self._module not in self._shapes, "an attention module that is called twice has two caches"
-        self._shapes[self._module] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
+        assert self._module not in self._seen, "an attention module that is called twice has two caches"
+        self._seen[self._module] = Probed(LayerShape(key.shape[1], key.shape[2], value.shape[2]), how)
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
-def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, LayerShape]:
-    """Switch the model to paged attention and return its attention modules with their shapes."""
+def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, Probed]:
+    """Switch the model to paged attention and return its attention modules, in the order they are called."""
     AttentionInterface.register(ATTENTION, _attention)
     model.set_attn_implementation(ATTENTION)
-    shapes: dict[nn.Module, LayerShape] = {}
+    seen: dict[nn.Module, Probed] = {}
     modules = list(model.modules())
     for module in modules:
-        setattr(module, _LAYER, _Probe(module, shapes))
+        setattr(module, _LAYER, _Probe(module, seen))
     try:
         zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         with torch.inference_mode():
@@ -95,7 +122,7 @@ def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, LayerShape]:
     finally:
         for module in modules:
             delattr(module, _LAYER)
-    return shapes
+    return seen
 
 
 def _attention(
@@ -105,16 +132,20 @@ def _attention(
     value: Tensor,  # (1, kv_heads, tokens, value_dim)
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
+    sliding_window: int | object | None = _UNSAID,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers asks for it; the result is of shape (1, tokens, heads, value_dim)."""
-    layer: _Layer = getattr(module, _LAYER)
+    if attention_mask is not None:  # none is made for this interface: the model computed one itself
+        raise ValueError("it masks attention by what it computes")
+    layer: AttendingLayer = getattr(module, _LAYER)
+    # None is an answer too: such a layer sees everything, whatever its module says
+    window = getattr(module, "sliding_window", None) if sliding_window is _UNSAID else sliding_window
     how = Attention(
         scaling=scaling if scaling is not None else query.shape[-1] ** -0.5,
-        window=sliding_window or getattr(module, "sliding_window", None) or None,
+        window=window if isinstance(window, int) and window else None,
         softcap=softcap,
         sinks=s_aux,
     )

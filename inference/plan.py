@@ -1,25 +1,20 @@
-"""How the machine's memory is divided, decided before the model is loaded."""
+"""The sizes the engine works with, computed from the model and the machine before the model is loaded."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
+from inference.machine import Machine
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the plan may count on."""
-
-    device_type: str  # "cpu", "cuda"
-    free_bytes: int
+_GIGAFLOPS = {"avx512": 95, "avx2": 45, "baseline": 12, "torch": 50}  # of one core, cautiously
+_CHUNK_SECONDS = 0.15  # what a piece of a prompt may add to a step, that is to the others' next token
+_CHUNK_TOKENS = (64, 1024)  # fewer, and reading the weights for each takes longer than computing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +22,38 @@ class Demand:
     """What the model needs, as its files say."""
 
     weights_bytes: int
-    parameters: int
+    parameters: int  # that a token of a prompt is multiplied with
     kv_bytes: int  # of one token, all layers
     max_positions: int | None  # None: no limit of its own
+    weights_form: str = "float32"  # of its linears
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The sizes that the engine works with."""
 
-    weights_bytes: int
-    kv_bytes: int  # of one token, all layers
+    machine: Machine
+    demand: Demand
     kv_tokens: int  # capacity of the KV cache, a multiple of PAGE
     max_input_tokens: int
     max_total_tokens: int
     step_tokens: int
     sequences: int
+    prefix_caching: bool
 
     def __str__(self) -> str:
         """Return the plan as one line for a person."""
+        machine, demand = self.machine, self.demand
+        if machine.device_type == "cpu":
+            kernels = "torch's kernels" if machine.isa == "torch" else f"native kernels ({machine.isa})"
+            computing = f"{machine.threads} threads, {kernels}"
+        else:
+            computing = machine.device_type
         return (
-            f"Memory plan: weights {self.weights_bytes / MIB:,.0f} MiB, KV cache {self.kv_tokens:,} tokens x "
-            f"{self.kv_bytes:,} B = {self.kv_tokens * self.kv_bytes / MIB:,.0f} MiB; "
+            f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({demand.weights_form}), "
+            f"KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
+            f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
+            f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
             f"a step computes up to {self.step_tokens:,} tokens of {self.sequences} sequences"
         )
@@ -57,7 +62,7 @@ class Plan:
 def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
     """Return the sizes, settings before computed ones; raise ModelUnavailable if they don't fit."""
     sequences = config.max_batch_size or (32 if machine.device_type == "cpu" else 256)
-    step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine)
+    step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences)
     kv_tokens = kv_tokens // PAGE * PAGE
     longest = min(demand.max_positions or kv_tokens, kv_tokens)
@@ -78,28 +83,38 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
             f"set --max-input-tokens and --max-total-tokens to fit the model and the memory"
         )
     return Plan(
-        weights_bytes=demand.weights_bytes,
-        kv_bytes=demand.kv_bytes,
+        machine=machine,
+        demand=demand,
         kv_tokens=kv_tokens,
         max_input_tokens=max_input,
         max_total_tokens=max_total,
         step_tokens=step_tokens,
         sequences=min(sequences, step_tokens),
+        prefix_caching=config.prefix_caching,
     )
 
 
-def _step_tokens(demand: Demand, machine: Machine) -> int:
-    """Return a step's token budget: on CPU about a quarter of a second of prefill at 100 GFLOP/s."""
+def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
+    """Return a step's token budget: the newest token of every sequence, and a piece of a prompt.
+
+    On CPU a product of more than about 20 rows is bound by arithmetic, so bigger pieces gain next to
+    nothing; but each running text waits for the whole step. A piece is what takes 0.15 s.
+    """
     if machine.device_type != "cpu":
         return 2048
-    flops_per_token = 2 * max(demand.parameters, 1)
-    return min(max(25_000_000_000 // flops_per_token, 256), 1024) // 64 * 64
+    flops = machine.threads * _GIGAFLOPS[machine.isa] * 1e9
+    least, most = _CHUNK_TOKENS
+    chunk = int(_CHUNK_SECONDS * flops / (2 * max(demand.parameters, 1)))
+    return sequences + min(max(chunk, least), most) // 32 * 32
 
 
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:
-    """Return how many tokens the cache holds; on CPU modest, as the machine serves others too."""
+    """Return how many tokens the cache holds: as many as all sequences can use, if there is memory.
+
+    On CPU it may take a quarter of what is left beside the weights, as the machine serves others too.
+    """
     left = machine.free_bytes - demand.weights_bytes
-    budget = min(left // 4, 4 * GIB) if machine.device_type == "cpu" else left * 9 // 10
+    budget = left // 4 if machine.device_type == "cpu" else left * 9 // 10
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or fits
     wanted = sequences * -(-longest // PAGE) * PAGE
@@ -109,28 +124,3 @@ def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences
             f"{demand.weights_bytes / MIB:,.0f} MiB; use a smaller model or --dtype, or a bigger machine"
         )
     return min(fits, wanted)
-
-
-def free_memory() -> int:
-    """Return the bytes that this process may still use: the machine's, within the container's limit."""
-    free = _meminfo_available()
-    limit, used = (_read_int(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    if limit is not None and used is not None:
-        free = min(free, limit - used)
-    return max(free, 0)
-
-
-def _meminfo_available() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux: half of what is installed
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    available = next(line for line in lines if line.startswith("MemAvailable:"))
-    return int(available.split()[1]) * 1024
-
-
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (FileNotFoundError, ValueError):  # no control group, or "max"
-        return None

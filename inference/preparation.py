@@ -37,6 +37,8 @@ async def prepare(
         top_n_tokens=request.top_n_tokens,
         prompt_logprobs=request.prompt_logprobs,
         grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
+        owner=request.owner,
+        salt=request.cache_salt,
     )
 
 

@@ -1,47 +1,49 @@
-"""The forward pass of one step: several sequences packed together, or one after the other."""
+"""The forward pass of one step through the model's own code: sequences packed, or one after the other."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence as Several
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from inference.kernels.reference import Piece, Step
-from inference.paged import PagedCache
-from inference.state import Chunk
+from inference.state import Chunk, Pieces
+
+
+class StepTarget(Protocol):
+    """What has to know a step before attention is called: the cache."""
+
+    def begin(self, pieces: Pieces) -> None:
+        """Take the step that the next forward pass computes."""
 
 
 class PagedRunner:
-    """Runs all chunks of a step as one row of tokens over the paged cache."""
+    """Runs all pieces of a step as one row of tokens over a paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: PagedCache) -> None:
+    def __init__(self, model: PreTrainedModel, cache: StepTarget) -> None:
         self._model = model
         self._cache = cache
         self._head = _Head(model)
 
     @torch.inference_mode()
-    def run(self, chunks: Several[Chunk]) -> Tensor:
+    def run(self, pieces: Pieces) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32."""
-        device, dtype = self._model.device, self._model.dtype
-        ids = np.concatenate([chunk.sequence.ids[chunk.start : chunk.stop] for chunk in chunks])
-        positions = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in chunks])
-        pieces = [Piece(chunk.start, chunk.stop, chunk.sequence.blocks) for chunk in chunks]
-        self._cache.step = Step(pieces, device, dtype)
+        device = self._model.device
+        self._cache.begin(pieces)
+        rows = torch.from_numpy(pieces.rows).to(device)
         output = self._model(
-            input_ids=torch.from_numpy(ids)[None].to(device),
-            position_ids=torch.from_numpy(positions)[None].to(device),
+            input_ids=torch.from_numpy(pieces.ids)[None].to(device),
+            position_ids=torch.from_numpy(pieces.positions)[None].to(device),
             use_cache=False,
-            **self._head.arguments(rows := _rows(chunks, device)),
+            **self._head.arguments(rows),
         )
         return self._head.logits(output.logits, rows)
 
 
 class SequentialRunner:
-    """Runs each chunk alone through transformers' own cache: slow, and right for every model.
+    """Runs each piece alone through transformers' own cache: slow, and right for every model.
 
     With `cached` false nothing is kept between steps and each token computes the whole sequence
     again, for models whose cache isn't passed as `past_key_values`.
@@ -53,9 +55,9 @@ class SequentialRunner:
         self._head = _Head(model)
 
     @torch.inference_mode()
-    def run(self, chunks: Several[Chunk]) -> Tensor:
+    def run(self, pieces: Pieces) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32."""
-        return torch.cat([self._run(chunk) for chunk in chunks])
+        return torch.cat([self._run(chunk) for chunk in pieces.chunks])
 
     def _run(self, chunk: Chunk) -> Tensor:
         sequence = chunk.sequence
@@ -82,13 +84,3 @@ class _Head:
         """Return (rows, vocabulary) of the model's (1, positions, vocabulary)."""
         picked = logits[0] if self._selects else logits[0].index_select(0, rows)
         return picked.float()
-
-
-def _rows(chunks: Several[Chunk], device: torch.device) -> Tensor:
-    """Return which tokens of the packed row need logits."""
-    rows: list[int] = []
-    end = 0
-    for chunk in chunks:
-        end += chunk.size
-        rows.extend(range(end - chunk.logit_rows, end))
-    return torch.tensor(rows, dtype=torch.int64, device=device)

@@ -2,148 +2,206 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Several
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from inference.candidates import filtered
+from inference.filters import Floats
+from inference.kernels.native import Library
 from inference.masks import Endings, Mask
 from inference.noise import uniforms
-from inference.state import Choice, Chosen, Chunk, Sequence, TopTokens, Work
-from inference.types import LogprobsMode
+from inference.recipe import Recipe
+from inference.rows import Statistics, draw, statistics
+from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, TopTokens, Work
+from inference.tops import of_candidates, of_rows
 from inference.warpers import History, warp
 
 NOT_FINITE = "The model's output for this request is not a number; other requests are not affected"
 
 
 class TorchSampler:
-    """Chooses the next token of each chunk that reaches the end of its sequence."""
+    """Chooses the next token of each sequence whose tokens are computed to the end.
 
-    def __init__(self, endings: Endings) -> None:
+    What a row gets depends on its logits, its request and its own text, never on the rows beside it.
+    """
+
+    def __init__(self, endings: Endings, library: Library | None = None) -> None:
         self._endings = endings
+        self._library = library
+        self._recipe = Recipe(())
 
     @torch.inference_mode()
-    def choose(self, work: Work, logits: Tensor | None) -> list[Chosen]:
-        """Return each sequence's result; `logits` (rows, vocabulary): `logit_rows` rows of each chunk."""
-        if logits is None:  # no chunk was computed
-            choices = self._sample(_held(work.resumed), work.resumed)
-            return [_result((), (), choice) for choice in choices]
-        ends = np.cumsum([chunk.logit_rows for chunk in work.chunks]).tolist()
-        last, sequences = [], []
-        for chunk, end in zip(work.chunks, ends, strict=True):
-            if chunk.sequence in work.late:
-                chunk.sequence.held = logits[end - 1].clone()
-            elif chunk.samples:
-                last.append(end - 1)
-                sequences.append(chunk.sequence)
-        rows = _rows(logits, last)
-        if work.resumed:
-            rows = torch.cat([rows, _held(work.resumed)])
-        chosen = iter(self._sample(rows, [*sequences, *work.resumed]))
-        results = []
-        for chunk, end in zip(work.chunks, ends, strict=True):
-            own = logits[end - chunk.logit_rows : end]
-            chooses = chunk.samples and chunk.sequence not in work.late
-            results.append(_result(*_of_prompt(chunk, own), next(chosen) if chooses else None))
-        return results + [_result((), (), choice) for choice in chosen]
+    def choose(self, work: Work, logits: Tensor | None) -> Chosen:
+        """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence."""
+        sequences, prompts = work.sequences, {}
+        if logits is not None:
+            prompts = self._score_prompts(work.pieces, logits)
+            _hold(work, logits)
+        columns = _Columns(len(sequences))
+        if sequences:
+            if sequences is not self._recipe.sequences:
+                self._recipe = Recipe(sequences)
+            self._fill(columns, _values(work, logits), self._recipe)
+        failures = {sequences[row]: NOT_FINITE for row in np.isnan(columns.logprobs).nonzero()[0]}
+        for sequence, scored in prompts.items():
+            if np.isnan(scored.logprobs).any():
+                failures[sequence] = NOT_FINITE
+        return Chosen(columns.tokens, columns.logprobs.tolist(), columns.tops, prompts, failures)
 
-    def _sample(self, logits: Tensor, sequences: Several[Sequence]) -> list[Choice]:
-        if not sequences:
-            return []
-        samplings = [sequence.request.sampling for sequence in sequences]
-        histories = [History(s.ids, s.prompt_length) for s in sequences]
-        scores = warp(logits, samplings, histories, [self._mask(sequence) for sequence in sequences])
-        tokens = scores.argmax(1)
-        drawn = [row for row, sampling in enumerate(samplings) if sampling.sample]
-        if drawn:
-            tokens[drawn] = _draw(_rows(scores, drawn), [sequences[row] for row in drawn])
-        basis = _logprobs_basis(logits, scores, [sequence.request.logprobs for sequence in sequences])
-        totals = basis.logsumexp(1)
-        logprobs = basis.gather(1, tokens[:, None])[:, 0] - totals
-        # A NaN, an infinite score or none left: the row's token means nothing.
-        logprobs = logprobs.masked_fill(~scores.amax(1).isfinite(), torch.nan)
-        top = _top_tokens(basis, totals, [sequence.request.top_n_tokens for sequence in sequences])
-        return [Choice(*each) for each in zip(tokens.tolist(), logprobs.tolist(), top, strict=True)]
+    def _fill(self, columns: _Columns, logits: Tensor, recipe: Recipe) -> None:
+        if len(recipe.shaped):
+            scores = self._warp(_rows(logits, recipe.shaped), recipe)
+            noise = _noise(recipe)
+            # A NaN, an infinite score or none left: the row's token means nothing
+            broken = ~scores.amax(1).isfinite().cpu().numpy()
+            if len(recipe.filtered):
+                columns.fill_filtered(scores, noise, recipe)
+            if len(recipe.best):
+                columns.fill_best(scores, self._library, recipe)
+            if len(recipe.whole):
+                columns.fill_whole(scores, noise, recipe)
+        if recipe.reads_logits:
+            columns.fill_own(logits, statistics(logits, self._library), recipe)
+        if len(recipe.shaped):
+            columns.logprobs[recipe.shaped[broken]] = np.nan
+
+    def _warp(self, logits: Tensor, recipe: Recipe) -> Tensor:
+        partners = recipe.partners
+        histories = [History(s.ids, s.prompt_length) for s in partners] if recipe.looks_back else ()
+        return warp(logits, recipe.samplings, histories, [self._mask(sequence) for sequence in partners])
 
     def _mask(self, sequence: Sequence) -> Mask | None:
         mask = sequence.guide.mask if sequence.guide is not None else None
         return self._endings.hidden(mask) if sequence.hides_eos else mask
 
+    def _score_prompts(self, pieces: Pieces, logits: Tensor) -> dict[Sequence, Scored]:
+        scored, end = {}, len(pieces.decodes)
+        for chunk in pieces.prompts:
+            start, end = end, end + chunk.logit_rows
+            if chunk.sequence.wants_prompt_logprobs:
+                scored[chunk.sequence] = self._score_prompt(chunk, logits[start:end])
+        return scored
 
-def _held(resumed: Several[Sequence]) -> Tensor:
-    """Return the rows that were held, (n, vocabulary)."""
-    return torch.stack([cast(Tensor, sequence.held) for sequence in resumed])
+    def _score_prompt(self, chunk: Chunk, logits: Tensor) -> Scored:
+        """Return the raw log-probabilities of the prompt tokens after the positions, and the best there."""
+        sequence = chunk.sequence
+        targets = torch.from_numpy(sequence.ids[chunk.start + 1 : chunk.stop + 1]).to(logits.device)
+        logits = logits[: len(targets)]
+        if not len(targets):
+            return Scored(())
+        totals = statistics(logits, self._library).totals
+        logprobs = logits.gather(1, targets[:, None])[:, 0].double().cpu().numpy() - totals
+        wanted = sequence.request.top_n_tokens
+        top = of_rows(logits, totals, [wanted] * len(totals)) if wanted else []
+        return Scored(tuple(logprobs.tolist()), tuple(top))
 
 
-def _rows(values: Tensor, rows: Several[int]) -> Tensor:
+class _Columns:
+    """What is found of n rows; filled by parts, those of the rows' own scores last."""
+
+    def __init__(self, count: int) -> None:
+        self.tokens: Integers = np.zeros(count, dtype=np.int64)
+        self.logprobs: Floats = np.zeros(count)
+        self.tops: list[TopTokens] | None = None  # None: nobody asked
+
+    def fill_filtered(self, scores: Tensor, noise: Floats, recipe: Recipe) -> None:
+        """Fill in what filters leave a choice in."""
+        some, rows = recipe.filtered, recipe.shaped[recipe.filtered]
+        left = filtered(_rows(scores, some), recipe.filters)
+        totals = left.totals()
+        tokens, values = left.first()
+        if recipe.drawn[some].any():
+            drawn, scored = left.draw(noise[some])
+            tokens = np.where(recipe.drawn[some], drawn, tokens)
+            values = np.where(recipe.drawn[some], scored, values)
+        with np.errstate(invalid="ignore"):
+            self.tokens[rows], self.logprobs[rows] = tokens, values - totals
+        wanted = recipe.processed_tops(rows)
+        if any(wanted):
+            self._put_tops(rows, of_candidates(left, totals, wanted))
+
+    def fill_best(self, scores: Tensor, library: Library | None, recipe: Recipe) -> None:
+        """Fill in the best of all tokens."""
+        scores = _rows(scores, recipe.best)
+        found = statistics(scores, library)
+        self._put(recipe.shaped[recipe.best], scores, found.tokens, found.totals, recipe)
+
+    def fill_whole(self, scores: Tensor, noise: Floats, recipe: Recipe) -> None:
+        """Fill in what is drawn of all tokens."""
+        scores = _rows(scores, recipe.whole)
+        self._put(recipe.shaped[recipe.whole], scores, *draw(scores, noise[recipe.whole]), recipe)
+
+    def fill_own(self, logits: Tensor, found: Statistics, recipe: Recipe) -> None:
+        """Fill in the rows that nothing was done with, and what is said of the model's own scores."""
+        self.tokens[recipe.plain] = found.tokens[recipe.plain]
+        rows = recipe.own
+        self.logprobs[rows] = _pick(_rows(logits, rows), self.tokens[rows]) - found.totals[rows]
+        wanted = [recipe.tops[row] for row in rows]
+        if any(wanted):
+            self._put_tops(rows, of_rows(_rows(logits, rows), found.totals[rows], wanted))
+
+    def _put(self, rows: Integers, scores: Tensor, tokens: Integers, totals: Floats, recipe: Recipe) -> None:
+        self.tokens[rows] = tokens
+        self.logprobs[rows] = _pick(scores, tokens) - totals
+        wanted = recipe.processed_tops(rows)
+        if any(wanted):
+            self._put_tops(rows, of_rows(scores, totals, wanted))
+
+    def _put_tops(self, rows: Integers, tops: list[TopTokens]) -> None:
+        if self.tops is None:
+            self.tops = [()] * len(self.tokens)
+        for row, top in zip(rows.tolist(), tops, strict=True):
+            self.tops[row] = top
+
+
+def _hold(work: Work, logits: Tensor) -> None:
+    """Keep the rows of those whose masks are late."""
+    if work.late:
+        for sequence, row in zip(work.pieces.sampling, _last_rows(work.pieces), strict=True):
+            if sequence in work.late:
+                sequence.held = logits[row].clone()
+
+
+def _values(work: Work, logits: Tensor | None) -> Tensor:
+    """Return the logits (n, vocabulary) of the sequences that get a token."""
+    if logits is None:
+        return _held(work)
+    last = _last_rows(work.pieces)
+    if work.late:
+        pairs = zip(work.pieces.sampling, last, strict=True)
+        last = np.array([row for sequence, row in pairs if sequence not in work.late], dtype=np.int64)
+    values = _rows(logits, last)
+    return torch.cat([values, _held(work)]) if work.resumed else values
+
+
+def _held(work: Work) -> Tensor:
+    return torch.stack([cast(Tensor, sequence.held) for sequence in work.resumed])
+
+
+def _last_rows(pieces: Pieces) -> Integers:
+    """Return which row of logits each sequence's next token is chosen by."""
+    rows, end = list(range(len(pieces.decodes))), len(pieces.decodes)
+    for chunk in pieces.prompts:
+        end += chunk.logit_rows
+        if chunk.samples:
+            rows.append(end - 1)
+    return np.array(rows, dtype=np.int64)
+
+
+def _rows(values: Tensor, rows: Integers) -> Tensor:
     """Return some of the rows, without a copy if they are all there is."""
-    return values if len(rows) == len(values) else values[rows]
+    return values if len(rows) == len(values) else values[torch.from_numpy(rows).to(values.device)]
 
 
-def _draw(scores: Tensor, sequences: Several[Sequence]) -> Tensor:
-    """Return one token of each row's distribution: the first whose cumulative mass passes the noise."""
-    seeds = np.array([sequence.request.sampling.seed for sequence in sequences], dtype=np.uint64)
-    positions = np.array([sequence.length for sequence in sequences], dtype=np.uint64)
-    noise = torch.from_numpy(uniforms(seeds, positions)).to(scores.device)
-    mass = scores.softmax(1).double().cumsum(1)
-    passed = torch.searchsorted(mass, (noise * mass[:, -1])[:, None], right=True)[:, 0]
-    return passed.clamp(max=scores.shape[1] - 1)  # past the end only if the row holds NaN
+def _pick(scores: Tensor, tokens: Integers) -> Floats:
+    """Return the score of one token of each row."""
+    at = torch.from_numpy(tokens).to(scores.device)
+    return scores.gather(1, at[:, None])[:, 0].double().cpu().numpy()
 
 
-def _logprobs_basis(logits: Tensor, scores: Tensor, modes: Several[LogprobsMode]) -> Tensor:
-    """Return of each row what its log-probabilities are of: the raw logits or the warped scores."""
-    raw = [row for row, mode in enumerate(modes) if mode is LogprobsMode.RAW]
-    if len(raw) == len(modes):
-        return logits
-    if not raw or scores is logits:
-        return scores
-    basis = scores.clone()
-    basis[raw] = logits[raw]
-    return basis
-
-
-def _top_tokens(basis: Tensor, totals: Tensor, wanted: Several[int]) -> list[TopTokens]:
-    """Return the best tokens of each row: those at least as likely as the n-th best, removed ones never."""
-    most = min(max(wanted), basis.shape[1])
-    if most == 0:
-        return [()] * len(wanted)
-    values, tokens = basis.topk(min(most + 1, basis.shape[1]), dim=1)  # one more shows whether it ties
-    logprobs = (values - totals[:, None]).tolist()
-    top = []
-    for row, (n, *best) in enumerate(zip(wanted, logprobs, tokens.tolist(), strict=True)):
-        if 0 < n < len(best[0]) and best[0][n] == best[0][n - 1] > -np.inf:
-            top.append(_with_ties(basis[row], values[row, :n], tokens[row, :n], totals[row]))
-        else:
-            pairs = zip(best[1][:n], best[0], strict=False)
-            top.append(tuple((token, logprob) for token, logprob in pairs if logprob > -np.inf))
-    return top
-
-
-def _with_ties(scores: Tensor, values: Tensor, tokens: Tensor, total: Tensor) -> TopTokens:
-    """Return the best tokens of a row with all those that are as likely as the last of them."""
-    equal = (scores == values[-1]).nonzero().flatten()
-    tokens = torch.cat([tokens[values > values[-1]], equal])
-    return tuple(zip(tokens.tolist(), (scores[tokens] - total).tolist(), strict=True))
-
-
-def _of_prompt(chunk: Chunk, logits: Tensor) -> tuple[tuple[float, ...], tuple[TopTokens, ...]]:
-    """Return the raw log-probabilities of the prompt tokens after the positions, and the best there."""
-    sequence = chunk.sequence
-    if not sequence.wants_prompt_logprobs:
-        return (), ()
-    targets = torch.from_numpy(sequence.ids[chunk.start + 1 : chunk.stop + 1]).to(logits.device)
-    logits = logits[: len(targets)]
-    totals = logits.logsumexp(1)
-    logprobs = (logits.gather(1, targets[:, None])[:, 0] - totals).tolist()
-    wanted = sequence.request.top_n_tokens
-    top = _top_tokens(logits, totals, [wanted] * len(logprobs)) if wanted and logprobs else []
-    return tuple(logprobs), tuple(top)
-
-
-def _result(
-    prompt_logprobs: tuple[float, ...], prompt_top: tuple[TopTokens, ...], choice: Choice | None
-) -> Chosen:
-    finite = not np.isnan(prompt_logprobs).any() and (choice is None or not np.isnan(choice.logprob))
-    return Chosen(prompt_logprobs, prompt_top, choice) if finite else Chosen(failure=NOT_FINITE)
+def _noise(recipe: Recipe) -> Floats:
+    positions = np.array([sequence.length for sequence in recipe.partners], dtype=np.uint64)
+    return uniforms(recipe.seeds, positions)

@@ -1,47 +1,52 @@
-"""Which tokens the next step computes: one budget, decodes first, then prompts in order of arrival."""
+"""Which tokens the next step computes: one budget, decodes first, then prompts."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inference.blocks import BlockPool, blocks_for
-from inference.state import Chunk, Sequence
+from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.budget import Budget, Limits
+from inference.fairness import FairQueue
+from inference.prefix import PrefixCache
+from inference.state import Decodes, Pieces, Sequence, SlotTable, pack
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one step may take on."""
-
-    tokens: int  # computed in one step; >= sequences
-    sequences: int  # running at once
-    logit_rows: int  # of one step's prompts whose log-probabilities were asked for: bounds memory
-    chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
+__all__ = ["Batch", "Limits", "Scheduler"]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The work of one step: decodes first."""
+    """The work of one step."""
 
-    chunks: tuple[Chunk, ...]
+    pieces: Pieces
     admitted: int  # sequences taken from the queue
     preempted: int  # sequences put back into it
+    cached_tokens: int  # prompt tokens that needn't be computed
 
 
 class Scheduler:
     """The queue, the running sequences and their blocks.
 
-    A sequence is admitted when blocks for all its known tokens are free, and takes one more
-    whenever it grows past its last. If none is free then, the newest sequence gives up all of its
-    blocks and goes back to the head of the queue, to be computed again. A sequence that is alone
-    always fits: the limit of its total length is at most the cache's capacity.
+    A sequence is admitted when a slot is free, and blocks for all its known tokens, and takes one
+    more whenever it grows past its last. If none is free then, the sequence that came last of all
+    gives up its blocks and goes back into the queue, to be computed again. So the one that came
+    first always goes on, and a sequence that is alone always fits: the limit of its total length
+    is at most the cache's capacity.
     """
 
-    def __init__(self, pool: BlockPool, limits: Limits) -> None:
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # oldest first
+    def __init__(
+        self, pool: BlockPool, limits: Limits, table: SlotTable, *, prefix_caching: bool = True
+    ) -> None:
         self._pool = pool
         self._limits = limits
+        self._table = table
+        # Whole prompts are computed by transformers' own cache, which has no blocks to share
+        self._prefix = PrefixCache(pool, table, enabled=prefix_caching and limits.chunked)
+        self.waiting = FairQueue()
+        self.running: dict[Sequence, None] = {}  # in the order in which they were admitted
+        self._decodes = Decodes()
+        self._prompts: dict[Sequence, None] = {}  # running, and not computed to their end
+        self._arrivals = 0
 
     @property
     def idle(self) -> bool:
@@ -51,100 +56,159 @@ class Scheduler:
     @property
     def kv_tokens(self) -> int:
         """Return how many tokens of running sequences are in the cache."""
-        return sum(sequence.computed for sequence in self.running)
+        return int(self._table.computed.sum())
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind all others."""
-        self.waiting.append(sequence)
+        """Queue a sequence behind all others of its owner."""
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        self.waiting.add(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence and free its blocks, wherever it stands."""
+    def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Forget a sequence and free its blocks, wherever it stands; `keep`: they may be found again."""
         if sequence in self.running:
-            self.running.remove(sequence)
-            self._release(sequence)
+            self._release(sequence, keep=keep)
         else:
             self.waiting.remove(sequence)
 
     def schedule(self) -> Batch:
         """Return the next step's work; its blocks are held when this returns."""
-        waiting_before = len(self.waiting)
-        decodes = self._decodes()
-        preempted = len(self.waiting) - waiting_before
-        budget = _Budget(self._limits, used=len(decodes))
-        prompts = self._continue_prompts(budget)
-        running_before = len(self.running)
-        prompts += self._admit(budget)  # never what was preempted just now: its blocks aren't all free
-        return Batch(tuple(decodes + prompts), len(self.running) - running_before, preempted)
+        preempted = self._grow_decodes()
+        budget = Budget(self._limits, used=len(self._decodes.sequences))
+        cached = self._continue_prompts(budget)
+        admitted, found = self._admit(budget) if self.waiting and not preempted else (0, 0)
+        pieces = pack(self._table, self._decodes, budget.chunks())
+        return Batch(pieces, admitted, preempted, cached + found)
 
-    def _decodes(self) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        for sequence in tuple(self.running):
-            if sequence.remaining == 1 and self._grow(sequence):
-                chunks.append(Chunk(sequence, sequence.computed, sequence.length))
-        return chunks
+    def complete(self, pieces: Pieces, chosen: Iterable[Sequence], parked: Iterable[Sequence]) -> None:
+        """Take note of what a step computed, who got a token beside the decodes, and who waits for one."""
+        self._table.computed[pieces.slots] = pieces.stops
+        for chunk in pieces.prompts:
+            self._prefix.publish(chunk.sequence)
+            if chunk.samples:
+                del self._prompts[chunk.sequence]
+        for sequence in parked:
+            self._decodes.discard(sequence)
+        for sequence in chosen:
+            self._decodes.add(sequence)
 
-    def _grow(self, sequence: Sequence) -> bool:
-        """Make room for the sequence's newest token; false if it was, or had to be, preempted."""
+    def check(self) -> list[str]:
+        """Return what is wrong with the books, looking at every block."""
+        faults = self._pool.check(sequence.blocks for sequence in self.running)
+        if self._table.free + len(self.running) != self._limits.sequences:
+            faults.append(f"{self._table.free} free slots, {len(self.running)} sequences run")
+        return faults + (self.check_idle() if self.idle else [])
+
+    def check_idle(self) -> list[str]:
+        """Return what is wrong with the books of an idle scheduler, as far as counts show it."""
+        faults = self.waiting.check() + self._pool.check_idle()
+        if not self._prefix.quiet:
+            faults.append("blocks are announced that nobody computes")
+        if self._table.free != self._limits.sequences:
+            faults.append(f"{self._table.free} of {self._limits.sequences} slots are free")
+        return faults
+
+    def reset(self) -> None:
+        """Begin the books anew, nothing cached; nothing waits or runs."""
+        assert self.idle, "only an idle scheduler can begin anew"
+        self._pool.clear()
+        self._table.clear()
+        self._prefix.clear()
+        self.waiting = FairQueue()
+        self._decodes = Decodes()
+        self._prompts = {}
+
+    def _grow_decodes(self) -> int:
+        """Make room for the decodes' newest tokens; return how many sequences were preempted for it."""
+        slots = self._decodes.slots
+        full = self._table.lengths[slots] > self._table.room[slots]
+        if not full.any():
+            return 0
+        before = len(self.running)
+        sequences = self._decodes.sequences
+        for sequence in sorted((sequences[row] for row in full.nonzero()[0]), key=_arrival):
+            self._prefix.publish(sequence)
+            self._grow(sequence)
+        return before - len(self.running)
+
+    def _grow(self, sequence: Sequence) -> None:
         while sequence in self.running:
-            missing = blocks_for(sequence.length) - len(sequence.blocks)
-            if missing <= self._pool.free:
-                sequence.blocks += self._pool.take(missing)
-                return True
-            self._preempt(self.running[-1])
-        return False
+            if self._pool.available:
+                self._take(sequence, 1)
+                return
+            self._preempt(max(self.running, key=_arrival))
+
+    def _take(self, sequence: Sequence, count: int) -> None:
+        self._table.extend(sequence, self._pool.take(count))
+        self.waiting.burden(sequence, count)
 
     def _preempt(self, sequence: Sequence) -> None:
         assert len(self.running) > 1, "a sequence that is alone must fit"
-        self.running.remove(sequence)
         self._release(sequence)
-        self.waiting.appendleft(sequence)
+        sequence.preemptions += 1
+        self.waiting.add(sequence)
 
-    def _continue_prompts(self, budget: _Budget) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        for sequence in self.running:
-            size = budget.take(sequence) if sequence.remaining > 1 else 0
-            if size:
-                chunks.append(Chunk(sequence, sequence.computed, sequence.computed + size))
-        return chunks
-
-    def _admit(self, budget: _Budget) -> list[Chunk]:
-        chunks: list[Chunk] = []
-        while self.waiting and len(self.running) < self._limits.sequences:
-            sequence = self.waiting[0]
-            needed = blocks_for(sequence.length)
-            # One block is left for each running sequence, or the newcomer would soon be preempted.
-            if self.running and needed + len(self.running) > self._pool.free:
+    def _continue_prompts(self, budget: Budget) -> int:
+        cached = 0
+        for sequence in self._prompts:
+            if budget.spent:
                 break
-            size = budget.take(sequence)
-            if not size:
+            cached += self._count_cached(sequence, self._prefix.adopt(sequence))
+            budget.take(sequence, sequence.remaining)
+        return cached
+
+    def _admit(self, budget: Budget) -> tuple[int, int]:
+        """Let sequences in; return how many, and how many of their tokens were found."""
+        before, cached = len(self.running), 0
+        for sequence in self.waiting.candidates():
+            if not self._table.free or budget.spent:
                 break
-            sequence.blocks = self._pool.take(needed)
-            self.running.append(self.waiting.popleft())
-            chunks.append(Chunk(sequence, 0, size))
-        return chunks
+            found = self._prefix.find(sequence)
+            if self._prefix.awaits(sequence, len(found)):
+                continue  # others may go first until it is there
+            if not self._fits(sequence, found):
+                break  # who is first gets the next blocks: nobody passes for being small
+            if budget.take(sequence, sequence.length - len(found) * PAGE):
+                self._enter(sequence, found)
+                cached += self._count_cached(sequence, sequence.computed)
+        return len(self.running) - before, cached
 
-    def _release(self, sequence: Sequence) -> None:
-        self._pool.give_back(sequence.blocks)
-        sequence.forget_computed()
+    def _fits(self, sequence: Sequence, found: list[int]) -> bool:
+        needed = blocks_for(sequence.length) - len(found) + self._pool.idle_among(found)
+        # One block is left for each running sequence, or the newcomer would soon be preempted
+        return needed + len(self.running) <= self._pool.available or not self.running
+
+    def _enter(self, sequence: Sequence, found: list[int]) -> None:
+        self.waiting.remove(sequence)
+        self.running[sequence] = None
+        self._prompts[sequence] = None
+        self._pool.hold(found)
+        self._table.enter(sequence)
+        self._table.extend(sequence, found)
+        self.waiting.burden(sequence, len(found))
+        self._take(sequence, blocks_for(sequence.length) - len(found))
+        self._table.computed[sequence.slot] = len(found) * PAGE
+        sequence.published = len(found)
+        self._prefix.begin(sequence)
+
+    def _release(self, sequence: Sequence, *, keep: bool = True) -> None:
+        if keep:
+            self._prefix.publish(sequence)
+        self._prefix.end(sequence)
+        self._pool.give_back(sequence.blocks, keep=keep)
+        self.waiting.burden(sequence, -len(sequence.blocks))
+        del self.running[sequence]
+        self._prompts.pop(sequence, None)
+        self._decodes.discard(sequence)
+        self._table.leave(sequence)
+
+    def _count_cached(self, sequence: Sequence, tokens: int) -> int:
+        """Return the prompt tokens that a sequence found, not those that it had computed itself before."""
+        if sequence.preemptions:
+            return 0
+        sequence.cached_tokens += tokens
+        return tokens
 
 
-class _Budget:
-    """What is left of one step's limits."""
-
-    def __init__(self, limits: Limits, used: int) -> None:
-        self._chunked = limits.chunked
-        self._tokens = limits.tokens - used
-        self._rows = limits.logit_rows
-        self._first = True  # no prompt has taken of it
-
-    def take(self, sequence: Sequence) -> int:
-        """Return how many of the sequence's tokens fit, 0 if none, and count them as used."""
-        size = min(sequence.remaining, self._tokens)
-        if not self._chunked and size < sequence.remaining:
-            size = sequence.remaining if self._first else 0
-        if sequence.wants_prompt_logprobs and self._chunked:
-            size = min(size, self._rows)
-            self._rows -= size
-        self._tokens -= size
-        self._first = False
-        return size
+def _arrival(sequence: Sequence) -> int:
+    return sequence.arrival

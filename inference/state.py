@@ -1,46 +1,65 @@
-"""What the engine holds of each sequence, and the pieces of work that one step is made of."""
+"""What the engine holds of each sequence, and the pieces of work that one step is made of.
+
+A running sequence has a slot: a row of the `SlotTable`, whose arrays hold all that a step needs of
+it. A step that only goes on by a token each reads and writes whole columns of those arrays.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.blocks import PAGE
 from inference.masks import Guide
 from inference.types import CoreRequest
 
 TopTokens = tuple[tuple[int, float], ...]  # (token id, logprob), best first
-TokenIds = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 class Sequence:
-    """A request on its way through the engine; only the engine's thread touches it."""
+    """A request on its way through the engine; only the engine's thread touches it.
+
+    What it knows of its tokens is in the slot table while it has a slot, and else in itself.
+    """
 
     def __init__(self, request: CoreRequest, guide: Guide | None = None) -> None:
         self.request = request
         self.guide = guide  # there if the request has a grammar
+        self.id = request.id
         self.prompt_length = len(request.prompt_ids)
-        self.length = self.prompt_length  # tokens known: prompt and generated
-        self.computed = 0  # of these, tokens whose keys and values are in the cache
-        self.blocks: list[int] = []  # the cache's pages in order; set by the scheduler
+        self.slot = -1  # its row of the table while it runs; set by the table
+        self.blocks: list[int] = []  # the cache's pages in order; set by the table
+        self.digests: list[bytes] = []  # what its full blocks hold, as far as asked; set by the prefix cache
+        self.published = 0  # of its blocks, those that the prefix cache knows; set by it
+        self.arrival = 0  # its place among all that came; set by the scheduler
+        self.preemptions = 0  # how often it had to give up its blocks; set by the scheduler
+        self.cached_tokens = 0  # prompt tokens whose keys and values it found; set by the scheduler
         self.cache: object | None = None  # the runner's own, dropped together with the blocks
         self.started = 0.0  # time.monotonic() of the first step; set by the stepper
         self.prompt_logprobs: list[float] = []  # of prompt tokens 1.. so far; set by the stepper
         self.prompt_top: list[TopTokens] = []  # beside them
         self.held: object | None = None  # its row of logits until its mask comes; set by the sampler
-        self._ids: TokenIds = np.empty(self.prompt_length + request.max_new_tokens, dtype=np.int64)
-        self._ids[: self.prompt_length] = request.prompt_ids
+        self._table: SlotTable | None = None
+        self._ids: Integers = np.array(request.prompt_ids, dtype=np.int64)
 
     @property
-    def id(self) -> str:
-        """Return the request's id."""
-        return self.request.id
+    def length(self) -> int:
+        """Return how many tokens are known: prompt and generated."""
+        return len(self._ids) if self._table is None else int(self._table.lengths[self.slot])
 
     @property
-    def ids(self) -> TokenIds:
+    def computed(self) -> int:
+        """Return how many of these have their keys and values in the cache."""
+        return 0 if self._table is None else int(self._table.computed[self.slot])
+
+    @property
+    def ids(self) -> Integers:
         """Return the tokens known so far, a view of shape (length,)."""
-        return self._ids[: self.length]
+        return self._ids if self._table is None else self._table.tokens[self.slot, : self.length]
 
     @property
     def generated(self) -> int:
@@ -69,20 +88,81 @@ class Sequence:
         """Return whether prompt log-probabilities were asked for and not sent yet."""
         return self.request.prompt_logprobs and self.generated == 0
 
-    def append(self, token_id: int) -> None:
-        """Add a generated token."""
-        self._ids[self.length] = token_id
-        self.length += 1
-        self.held = None
+    def enter(self, table: SlotTable, slot: int) -> None:
+        """Move what is known of the tokens into a slot; called by the table."""
+        table.tokens[slot, : len(self._ids)] = self._ids
+        table.lengths[slot] = len(self._ids)
+        self._table, self.slot = table, slot
 
-    def forget_computed(self) -> None:
-        """Go back to nothing computed, as a preempted sequence does."""
-        self.computed = 0
+    def leave(self) -> None:
+        """Keep the tokens and nothing else, as a preempted sequence does; called by the table."""
+        self._ids = self.ids.copy()
+        self._table, self.slot = None, -1
         self.blocks = []
         self.cache = None
         self.prompt_logprobs = []
         self.prompt_top = []
         self.held = None
+
+
+class SlotTable:
+    """What a step needs of the running sequences: a row for each, written where something changed."""
+
+    def __init__(self, slots: int, pages: int) -> None:
+        self.blocks = np.zeros((slots, pages), dtype=np.int32)  # the cache's pages of each sequence
+        self.tokens: Integers = np.empty((slots, pages * PAGE), dtype=np.int64)  # memory comes as it is used
+        self.lengths: Integers = np.zeros(slots, dtype=np.int64)  # tokens known
+        self.computed: Integers = np.zeros(slots, dtype=np.int64)  # of these, tokens in the cache
+        self.room: Integers = np.zeros(slots, dtype=np.int64)  # tokens that the pages hold
+        self.limits: Integers = np.zeros(slots, dtype=np.int64)  # the length at which the text ends
+        self.heeds_eos = np.zeros(slots, dtype=np.bool_)  # EOS alone ends the text; no grammar, not ignored
+        self._free: list[int] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Free all slots."""
+        self._free = list(range(len(self.lengths) - 1, -1, -1))
+        for column in (self.lengths, self.computed, self.room):
+            column[:] = 0
+
+    @property
+    def free(self) -> int:
+        """Return how many slots nobody has."""
+        return len(self._free)
+
+    def enter(self, sequence: Sequence) -> None:
+        """Give a sequence a slot; the caller has checked `free`."""
+        slot = self._free.pop()
+        request = sequence.request
+        sequence.enter(self, slot)
+        self.computed[slot] = 0
+        self.room[slot] = 0
+        self.limits[slot] = sequence.prompt_length + request.max_new_tokens
+        self.heeds_eos[slot] = sequence.guide is None and not request.ignore_eos
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take the slot back; the sequence's blocks are no longer its own."""
+        slot = sequence.slot
+        sequence.leave()
+        self.lengths[slot] = self.computed[slot] = self.room[slot] = 0
+        self._free.append(slot)
+
+    def extend(self, sequence: Sequence, blocks: Several[int]) -> None:
+        """Add blocks behind those that a sequence has."""
+        slot, count = sequence.slot, len(sequence.blocks)
+        self.blocks[slot, count : count + len(blocks)] = blocks
+        self.room[slot] = (count + len(blocks)) * PAGE
+        sequence.blocks += blocks
+
+    def replace(self, sequence: Sequence, index: int, block: int) -> None:
+        """Put another block in the place of one of a sequence's."""
+        sequence.blocks[index] = block
+        self.blocks[sequence.slot, index] = block
+
+    def append(self, slots: Integers, tokens: Integers) -> None:
+        """Add a generated token (n,) to the sequence of each of `slots` (n,)."""
+        self.tokens[slots, self.lengths[slots]] = tokens
+        self.lengths[slots] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +179,6 @@ class Chunk:
         return self.stop - self.start
 
     @property
-    def decodes(self) -> bool:
-        """Return whether the chunk is one generated token, not a part of a prompt."""
-        return self.start >= self.sequence.prompt_length and self.size == 1
-
-    @property
     def samples(self) -> bool:
         """Return whether the step gives the sequence its next token."""
         return self.stop == self.sequence.length
@@ -114,34 +189,147 @@ class Chunk:
         return self.size if self.sequence.wants_prompt_logprobs else int(self.samples)
 
 
+class Decodes:
+    """The sequences that go on by a token in every step, in the order in which they began to.
+
+    What is derived of them is kept until one comes or goes.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[Sequence, None] = {}
+        self._sequences: tuple[Sequence, ...] | None = None  # None: to be derived again
+        self._slots: Integers = np.empty(0, dtype=np.int64)
+        self._rows: Integers = np.empty(0, dtype=np.int64)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence take part; it may do so already."""
+        if sequence not in self._members:
+            self._members[sequence] = None
+            self._sequences = None
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let a sequence rest if it takes part."""
+        if self._members.pop(sequence, self) is None:
+            self._sequences = None
+
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """Return them all: the same object until one comes or goes."""
+        if self._sequences is None:
+            self._sequences = tuple(self._members)
+            self._slots = np.array([sequence.slot for sequence in self._sequences], dtype=np.int64)
+            self._rows = np.arange(len(self._sequences))
+        return self._sequences
+
+    @property
+    def slots(self) -> Integers:
+        """Return their slots (n,)."""
+        return self._slots if self.sequences else self._slots[:0]
+
+    @property
+    def rows(self) -> Integers:
+        """Return 0 .. n - 1."""
+        return self._rows if self.sequences else self._rows[:0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """One step's tokens, packed: the newest of each decoding sequence, then the chunks of prompts.
+
+    A piece is a run of tokens of one sequence; the arrays are int64.
+    """
+
+    table: SlotTable
+    decodes: tuple[Sequence, ...]  # a piece of one token each, which gives the next one
+    prompts: tuple[Chunk, ...]
+    slots: Integers  # (pieces,)
+    starts: Integers  # (pieces,): positions, inclusive
+    stops: Integers  # (pieces,): exclusive
+    ids: Integers  # (tokens,)
+    positions: Integers  # (tokens,)
+    rows: Integers  # (rows,): which of the packed tokens need logits, rising
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """Return all pieces as chunks, for who works on each by itself."""
+        spans = zip(self.decodes, self.starts.tolist(), self.stops.tolist(), strict=False)
+        return (*(Chunk(*span) for span in spans), *self.prompts)
+
+    @property
+    def sampling(self) -> tuple[Sequence, ...]:
+        """Return the sequences that the step gives their next token."""
+        if not self.prompts:
+            return self.decodes
+        return (*self.decodes, *(chunk.sequence for chunk in self.prompts if chunk.samples))
+
+
+def pack(table: SlotTable, decodes: Decodes, prompts: Several[Chunk] = ()) -> Pieces:
+    """Return a step's tokens as arrays; the sequences have slots."""
+    sequences, slots = decodes.sequences, decodes.slots
+    stops = table.lengths[slots]
+    starts = stops - 1
+    ids = table.tokens[slots, starts]
+    if not prompts:
+        return Pieces(table, sequences, (), slots, starts, stops, ids, starts, decodes.rows)
+    bounds = np.array([(c.sequence.slot, c.start, c.stop) for c in prompts], dtype=np.int64).T
+    ends = len(sequences) + np.cumsum(bounds[2] - bounds[1])
+    rows = [np.arange(end - c.logit_rows, end) for end, c in zip(ends, prompts, strict=True)]
+    return Pieces(
+        table,
+        sequences,
+        tuple(prompts),
+        np.concatenate([slots, bounds[0]]),
+        np.concatenate([starts, bounds[1]]),
+        np.concatenate([stops, bounds[2]]),
+        np.concatenate([ids, *(c.sequence.ids[c.start : c.stop] for c in prompts)]),
+        np.concatenate([starts, *(np.arange(c.start, c.stop) for c in prompts)]),
+        np.concatenate([decodes.rows, *rows]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of what one step chooses tokens: the chunks' logits, and rows that were held until now."""
+    """Of what one step chooses tokens: the pieces' logits, and rows that were held until now."""
 
-    chunks: tuple[Chunk, ...] = ()
+    pieces: Pieces
     late: frozenset[Sequence] = frozenset()  # of them, whose row is to be held: its mask isn't there yet
     resumed: tuple[Sequence, ...] = ()  # whose row was held, and whose mask has come
 
     @property
-    def sequences(self) -> list[Sequence]:
-        """Return all of them: the chunks' in order, then the resumed ones."""
-        return [*(chunk.sequence for chunk in self.chunks), *self.resumed]
+    def sequences(self) -> tuple[Sequence, ...]:
+        """Return those that get a token: the pieces' in order, then the resumed ones.
+
+        The same object as long as the same sequences decode and nothing else happens.
+        """
+        if not self.late and not self.resumed:
+            return self.pieces.sampling
+        return (*(each for each in self.pieces.sampling if each not in self.late), *self.resumed)
+
+    @property
+    def first(self) -> int:
+        """Return how many of `sequences` go on; those behind get a first token, or one they waited for."""
+        return len(self.pieces.decodes) - sum(each in self.late for each in self.pieces.decodes if self.late)
+
+    @property
+    def touched(self) -> tuple[Sequence, ...]:
+        """Return all that a failure of the step concerns."""
+        return (*self.pieces.decodes, *(chunk.sequence for chunk in self.pieces.prompts), *self.resumed)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The sampler's answer for one sequence."""
+class Scored:
+    """What a chunk's logits say of its prompt."""
 
-    token_id: int
-    logprob: float
-    top: TopTokens = ()
+    logprobs: tuple[float, ...]  # of the prompt tokens start + 1 .. stop
+    top: tuple[TopTokens, ...] = ()  # the likeliest at their places, if asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """All that a step's logits say of one sequence."""
+    """All that a step's logits say; a column's rows are those of `Work.sequences`."""
 
-    prompt_logprobs: tuple[float, ...] = ()  # of the prompt tokens start + 1 .. stop
-    prompt_top: tuple[TopTokens, ...] = ()  # the likeliest at their places, if asked for
-    choice: Choice | None = None  # None: no token yet
-    failure: str | None = None  # why there can't be one
+    tokens: Integers  # (n,)
+    logprobs: list[float]  # n of them
+    top: Several[TopTokens] | None = None  # n of them; None: nobody asked
+    prompts: dict[Sequence, Scored] = field(default_factory=dict)  # of those that asked
+    failures: dict[Sequence, str] = field(default_factory=dict)  # why there can't be a token

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence as Several
 from typing import Generic, Protocol, TypeVar
 
 from inference.masks import MaskPool
+from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
-from inference.state import Choice, Chosen, Chunk, Sequence, TopTokens, Work
-from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame, StepStats
+from inference.state import Chosen, Pieces, Sequence, Work
+from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
 
 LOG = logging.getLogger(__name__)
 
@@ -22,15 +22,15 @@ _Read = TypeVar("_Read", contravariant=True)
 class Runner(Protocol[_Computed]):
     """Computes keys, values and logits."""
 
-    def run(self, chunks: Several[Chunk]) -> _Computed:
-        """Compute the chunks' tokens and return `logit_rows` rows of each, in order."""
+    def run(self, pieces: Pieces) -> _Computed:
+        """Compute the pieces' tokens and return the logits of those that `pieces.rows` names."""
 
 
 class Sampler(Protocol[_Read]):
     """Chooses tokens."""
 
-    def choose(self, work: Work, logits: _Read | None) -> Several[Chosen]:
-        """Return what the logits say of each of the work's sequences; None if there are no chunks.
+    def choose(self, work: Work, logits: _Read | None) -> Chosen:
+        """Return what the logits say of the work's sequences; None if there are no pieces.
 
         The rows of those that are late are kept in their `held`, and no token is chosen.
         """
@@ -55,9 +55,10 @@ class Stepper(Generic[Logits]):
         self._scheduler = scheduler
         self._runner = runner
         self._sampler = sampler
-        self._eos = frozenset(eos_token_ids)
+        self._outputs = Outputs(eos_token_ids)
         self._masks = masks
         self._sequences: dict[str, Sequence] = {}
+        self._guided: dict[Sequence, None] = {}  # those with a grammar, in order of arrival
         self._stuck = False  # the last step found nothing to do, and nothing was added or removed since
 
     @property
@@ -75,6 +76,8 @@ class Stepper(Generic[Logits]):
         guide = None if request.grammar is None else self._masks.guide(request.grammar)
         sequence = Sequence(request, guide)
         self._sequences[request.id] = sequence
+        if guide is not None:
+            self._guided[sequence] = None
         self._scheduler.add(sequence)
         self._stuck = False
 
@@ -86,20 +89,21 @@ class Stepper(Generic[Logits]):
     def step(self) -> Frame:
         """Compute one batch; if that fails, all of its requests have failed and the rest go on."""
         batch = self._scheduler.schedule()
-        work = Work(batch.chunks)
+        pieces = batch.pieces
+        work = Work(pieces)
         started = time.monotonic()
         try:
-            self._begin_masks(batch)
-            logits = self._runner.run(batch.chunks) if batch.chunks else None
+            self._begin_masks(pieces)
+            logits = self._runner.run(pieces) if len(pieces.slots) else None
             computed = time.monotonic()
-            work = self._find_masks(batch)
-            chosen = self._sampler.choose(work, logits) if work.sequences else ()
+            work = self._find_masks(pieces)
+            self._stuck = not len(pieces.slots) and not work.resumed
+            chosen = None if self._stuck else self._sampler.choose(work, logits)
             sampled = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
-            LOG.exception("A step of %d sequences failed", len(work.sequences))
+            LOG.exception("A step of %d sequences failed", len(work.touched))
             return self._fail_step(work, error)
-        self._stuck = not work.sequences
-        outputs = self._publish(work, chosen, started)
+        outputs = () if chosen is None else self._publish(work, chosen, started)
         if self._stuck and not batch.preempted:
             return Frame(())
         return Frame(outputs, self._stats(batch, computed - started, sampled - computed))
@@ -109,90 +113,84 @@ class Stepper(Generic[Logits]):
         sequences = tuple(self._sequences.values())
         return Frame(tuple(self._fail(sequence, message) for sequence in sequences))
 
-    def _begin_masks(self, batch: Batch) -> None:
-        for chunk in batch.chunks:
+    def check_idle(self) -> tuple[str, ...]:
+        """Return what the books have wrong now that nothing is left to do; say it loudly, and repair it."""
+        assert self.idle, "only an idle engine's books have to balance"
+        faults = self._scheduler.check_idle()
+        if self._sequences or self._guided:
+            faults.append(
+                f"{len(self._sequences)} requests are remembered, {len(self._guided)} with grammars"
+            )
+        if faults:
+            LOG.error("The idle engine's books don't balance and are begun anew: %s", "; ".join(faults))
+            self._scheduler.reset()
+            self._sequences.clear()
+            self._guided.clear()
+        return tuple(faults)
+
+    def _begin_masks(self, pieces: Pieces) -> None:
+        for chunk in pieces.prompts:
             guide = chunk.sequence.guide
             if guide is not None and not guide.begun:
                 guide.begin()
 
-    def _find_masks(self, batch: Batch) -> Work:
+    def _find_masks(self, pieces: Pieces) -> Work:
         """Return whose tokens can be chosen, after waiting a moment for masks that are nearly there."""
-        guided = [chunk.sequence for chunk in batch.chunks if chunk.samples and chunk.sequence.guide]
+        if not self._guided:
+            return Work(pieces)
+        guided = [sequence for sequence in pieces.sampling if sequence.guide]
         self._masks.wait([sequence.guide for sequence in guided if sequence.guide])
         late = frozenset(sequence for sequence in guided if not sequence.has_mask)
-        return Work(batch.chunks, late, self._resumable())
+        return Work(pieces, late, self._resumable())
 
     def _resumable(self) -> tuple[Sequence, ...]:
-        return tuple(s for s in self._scheduler.running if s.held is not None and s.has_mask)
+        return tuple(s for s in self._guided if s.held is not None and s.has_mask)
 
-    def _publish(
-        self, work: Work, chosen: Several[Chosen], started: float
-    ) -> tuple[CoreOutput | CoreFailure, ...]:
-        for chunk in work.chunks:
-            chunk.sequence.computed = chunk.stop
+    def _publish(self, work: Work, chosen: Chosen, started: float) -> tuple[CoreOutput | CoreFailure, ...]:
+        for chunk in work.pieces.prompts:
             chunk.sequence.started = chunk.sequence.started or started
-        outputs: list[CoreOutput | CoreFailure] = []
-        for sequence, result in zip(work.sequences, chosen, strict=True):
-            sequence.prompt_logprobs += result.prompt_logprobs
-            sequence.prompt_top += result.prompt_top
-            failure = (sequence.guide and sequence.guide.failure) or result.failure
-            if failure is not None:
-                outputs.append(self._fail(sequence, failure))
-            elif result.choice is not None:
-                outputs.append(self._advance(sequence, result.choice))
-        return tuple(outputs)
-
-    def _advance(self, sequence: Sequence, choice: Choice) -> CoreOutput:
-        prompt_logprobs, prompt_top = _of_prompt(sequence)
-        sequence.append(choice.token_id)
-        finish = self._finish_reason(sequence, choice.token_id)
-        if finish is not None:
+        for sequence, scored in chosen.prompts.items():
+            sequence.prompt_logprobs += scored.logprobs
+            sequence.prompt_top += scored.top
+        for sequence in work.resumed:
+            sequence.held = None
+        sequences, first = work.sequences, work.first
+        self._scheduler.complete(work.pieces, sequences[first:], work.late)
+        failures = chosen.failures | self._grammar_failures(sequences)
+        outputs, finishes = self._outputs.publish(work.pieces.table, sequences, chosen, first, failures)
+        for sequence in finishes:
             self._forget(sequence)
-        return CoreOutput(
-            sequence.id,
-            choice.token_id,
-            choice.logprob,
-            choice.top,
-            finish,
-            sequence.started,
-            prompt_logprobs=prompt_logprobs,
-            prompt_top=prompt_top,
-        )
+        if not failures:
+            return tuple(outputs)
+        said = (output for output, of in zip(outputs, sequences, strict=True) if of not in failures)
+        return (*said, *(self._fail(sequence, message) for sequence, message in failures.items()))
 
-    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        """Return why the text ends here, or None after its guide was told of the token."""
-        request, guide = sequence.request, sequence.guide
-        if sequence.generated >= request.max_new_tokens:  # TGI's order: length before EOS
-            return FinishReason.LENGTH
-        if guide is None:
-            return FinishReason.EOS if token_id in self._eos and not request.ignore_eos else None
-        if token_id in self._eos:
-            return FinishReason.EOS
-        guide.advance(token_id)
-        # Not EOS: its token would be no part of the text
-        return FinishReason.STOP if guide.complete else None
+    def _grammar_failures(self, sequences: tuple[Sequence, ...]) -> dict[Sequence, str]:
+        guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
+        return {sequence: guide.failure for sequence, guide in guided if guide and guide.failure is not None}
 
     def _fail_step(self, work: Work, error: Exception) -> Frame:
         message = f"The engine failed on the step that held this request: {type(error).__name__}: {error}"
-        return Frame(tuple(self._fail(sequence, message) for sequence in work.sequences))
+        return Frame(tuple(self._fail(sequence, message) for sequence in work.touched))
 
     def _fail(self, sequence: Sequence, message: str) -> CoreFailure:
-        self._forget(sequence)
+        self._forget(sequence, keep=False)  # what it computed may be what went wrong
         return CoreFailure(sequence.id, message)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: Sequence, *, keep: bool = True) -> None:
         del self._sequences[sequence.id]
-        self._scheduler.remove(sequence)
+        self._scheduler.remove(sequence, keep=keep)
         if sequence.guide is not None:
             sequence.guide.close()
+            del self._guided[sequence]
         self._stuck = False
 
     def _stats(self, batch: Batch, forward_seconds: float, sample_seconds: float) -> StepStats:
-        decodes = sum(chunk.decodes for chunk in batch.chunks)
         return StepStats(
-            prefill_tokens=sum(chunk.size for chunk in batch.chunks) - decodes,
-            decode_sequences=decodes,
+            prefill_tokens=sum(chunk.size for chunk in batch.pieces.prompts),
+            decode_sequences=len(batch.pieces.decodes),
             admitted=batch.admitted,
+            cached_tokens=batch.cached_tokens,
             forward_seconds=forward_seconds,
             sample_seconds=sample_seconds,
             waiting=len(self._scheduler.waiting),
@@ -200,11 +198,3 @@ class Stepper(Generic[Logits]):
             kv_tokens=self._scheduler.kv_tokens,
             preempted=batch.preempted,
         )
-
-
-def _of_prompt(sequence: Sequence) -> tuple[tuple[float | None, ...] | None, tuple[TopTokens, ...]]:
-    """Return the prompt's log-probabilities and top tokens, once: with the first generated token."""
-    if not sequence.wants_prompt_logprobs:
-        return None, ()
-    top = ((), *sequence.prompt_top) if sequence.request.top_n_tokens else ()
-    return (None, *sequence.prompt_logprobs), top

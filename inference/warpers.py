@@ -1,8 +1,9 @@
-"""The stages between the model's logits and the choice of a token.
+"""The stages between the model's logits and the filters, which look at all tokens of a row.
 
-Their order is TGI's: watermark, bias, repetition, frequency and presence penalty, grammar,
-temperature, top-k, top-p, min-p, typical-p. A stage is computed for the rows that ask for it and
-skipped when none does; what a row gets never depends on the rows beside it.
+The order is TGI's: watermark, bias, repetition, frequency and presence penalty, grammar,
+temperature, and then the filters: top-k, top-p, min-p, typical-p (`inference.candidates`). A stage
+is computed for the rows that ask for it and skipped when none does; what a row gets never depends
+on the rows beside it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,11 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from inference import penalties
-from inference.filters import (
-    forbid,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    keep_typical_p,
-    scale_temperature,
-)
+from inference.filters import forbid, scale_temperature
 from inference.penalties import History, column
 from inference.types import Sampling
 
@@ -44,9 +37,10 @@ def warp(
     histories: Several[History],
     masks: Several[Mask | None] | None = None,
 ) -> Tensor:
-    """Return the scores (n, v) that the choice is made of; `logits` (n, v) stays as it is.
+    """Return the scores (n, v) that are left to filters and to the choice; `logits` (n, v) stays as it is.
 
-    A row with a mask keeps the tokens that it allows; those beyond its end are not allowed.
+    A row with a mask keeps the tokens that it allows; those beyond its end are not allowed. Without
+    a stage that looks back at their texts, no rows need histories.
     """
     scores = logits
     for rows, stage, values in _wanted(samplings, masks):
@@ -55,7 +49,7 @@ def warp(
             continue
         if scores is logits:
             scores = logits.clone()
-        scores[rows] = stage(scores[rows], values, [histories[row] for row in rows])
+        scores[rows] = stage(scores[rows], values, [histories[row] for row in rows if histories])
     return scores
 
 
@@ -76,17 +70,8 @@ def _asked_for(stages: Several[_Row], samplings: Several[Sampling]) -> Iterator[
             yield rows, stage, [values[row] for row in rows]
 
 
-def _numeric(keep: Callable[[Tensor, Tensor], Tensor]) -> _Stage:
-    """Return the stage of a filter that takes one number a row."""
-
-    def stage(scores: Tensor, values: Several[float], histories: Several[History]) -> Tensor:
-        return keep(scores, column(values, scores))
-
-    return stage
-
-
-def _top_k(scores: Tensor, values: Several[int], histories: Several[History]) -> Tensor:
-    return keep_top_k(scores, torch.tensor(values, device=scores.device))
+def _temperature(scores: Tensor, values: Several[float], histories: Several[History]) -> Tensor:
+    return scale_temperature(scores, column(values, scores))
 
 
 def _grammar(scores: Tensor, masks: Several[Mask], histories: Several[History]) -> Tensor:
@@ -99,10 +84,4 @@ _BEFORE_GRAMMAR: tuple[_Row, ...] = (
     (attrgetter("repetition_penalty"), 1.0, penalties.repetition),
     (attrgetter("frequency_penalty", "presence_penalty"), (0.0, 0.0), penalties.occurrence),
 )
-_AFTER_GRAMMAR: tuple[_Row, ...] = (
-    (attrgetter("temperature"), 1.0, _numeric(scale_temperature)),
-    (attrgetter("top_k"), 0, _top_k),
-    (attrgetter("top_p"), 1.0, _numeric(keep_top_p)),
-    (attrgetter("min_p"), 0.0, _numeric(keep_min_p)),
-    (attrgetter("typical_p"), 1.0, _numeric(keep_typical_p)),
-)
+_AFTER_GRAMMAR: tuple[_Row, ...] = ((attrgetter("temperature"), 1.0, _temperature),)

@@ -19,6 +19,7 @@ class Call:
     body: Any  # the JSON body, parsed and valid; None where the operation takes none
     path: Mapping[str, str]  # path parameters by name
     received: float  # time.monotonic() at which the request came in
+    owner: str = ""  # whose it is: a digest of the bearer token that came with it, "" without one
 
 
 Operation = Callable[["Service", Call], Awaitable[Response]]

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.http.auth import security_map
+from handlers.http.auth import owner_of, security_map
 from handlers.http.body import parse_json, read_body, require_json
 from handlers.http.call import Call, Operation
 from handlers.http.disconnect import UntilDisconnect
@@ -147,6 +147,7 @@ class DispatchStep:
             body=exchange.body,
             path=scope.get("path_params", {}),
             received=exchange.received,
+            owner=owner_of(scope) if self._watched else "",
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))
         if isinstance(reply, EventStream):

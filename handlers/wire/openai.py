@@ -51,6 +51,7 @@ def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
         stop=several(body.get("stop")),
         seed=body.get("seed"),
         logit_bias=body.get("logit_bias"),
+        cache_salt=body.get("cache_salt"),
     )
 
 

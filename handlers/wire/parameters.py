@@ -48,6 +48,7 @@ class Parameters:
     truncate: int | None = None
     logit_bias: Biases = None  # as given: `check` and `sampling` read it
     watermark: Watermark | None = None
+    cache_salt: str | None = None
 
     @property
     def candidates(self) -> int:
@@ -155,6 +156,8 @@ def _own_problems(given: Parameters) -> Iterator[str]:
     """Yield what is wrong with what TGI doesn't know."""
     if given.min_p is not None and not 0 <= given.min_p <= 1:
         yield "`min_p` must be >= 0.0 and <= 1.0"
+    if given.cache_salt == "":
+        yield "`cache_salt` cannot be empty"
     least, most = given.min_new_tokens or 0, given.max_new_tokens
     if most is not None and least > most:
         yield (

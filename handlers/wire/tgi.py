@@ -160,6 +160,7 @@ def _parameters(given: Body, limits: Limits, do_sample: bool) -> Parameters:
         truncate=given.get("truncate"),
         logit_bias=given.get("logit_bias"),
         watermark=limits.watermark if given.get("watermark") else None,
+        cache_salt=given.get("cache_salt"),
     )
 
 

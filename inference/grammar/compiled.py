@@ -39,10 +39,13 @@ class LarkGrammar:
 
     def __init__(self, vocabulary: GrammarVocabulary, source: str, limits: GrammarLimits) -> None:
         self.vocabulary = vocabulary
-        self._source = HEADER + source
-        self._limits = parser_limits(limits)
+        self.source = source
+        self.limits = limits
+        self._parser_limits = parser_limits(limits)
         self._lock = threading.Lock()
+        began = time.perf_counter()
         self._parser = self._compiled()
+        self.seconds = time.perf_counter() - began  # that the compilation took
 
     @property
     def error(self) -> str:
@@ -63,7 +66,9 @@ class LarkGrammar:
             return self._parser
 
     def _compiled(self) -> Parser:
-        matcher = LLMatcher(self.vocabulary.tokenizer, self._source, log_level=0, limits=self._limits)
+        matcher = LLMatcher(
+            self.vocabulary.tokenizer, HEADER + self.source, log_level=0, limits=self._parser_limits
+        )
         return Parser(matcher)
 
 

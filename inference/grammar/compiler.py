@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from inference.errors import Overloaded
 from inference.grammar.build import compile_source, read_source
@@ -26,6 +27,7 @@ RETRY_SECONDS = 1.0
 NICENESS = 10  # of the threads: texts that are being generated come first where processors are few
 
 Key = tuple[str, str]
+Kept = TypeVar("Kept")
 
 
 @dataclass(slots=True)
@@ -38,22 +40,22 @@ class Job:
     waiting: int = 0  # requests
 
 
-class GrammarCache:
-    """Compiled grammars by their sources, bounded by number and size; those used last stay."""
+class GrammarCache(Generic[Kept]):
+    """Grammars by their sources, bounded by number and size; those used last stay."""
 
     def __init__(self, grammars: int = CACHED_GRAMMARS, source_bytes: int = CACHED_BYTES) -> None:
         self._limit, self._bytes_limit = grammars, source_bytes
-        self._grammars: OrderedDict[Key, LarkGrammar] = OrderedDict()
+        self._grammars: OrderedDict[Key, Kept] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: Key) -> LarkGrammar | None:
+    def get(self, key: Key) -> Kept | None:
         """Return a grammar, which thereby was used last."""
         found = self._grammars.get(key)
         if found is not None:
             self._grammars.move_to_end(key)
         return found
 
-    def put(self, key: Key, grammar: LarkGrammar) -> None:
+    def put(self, key: Key, grammar: Kept) -> None:
         """Keep a grammar; forget others for it."""
         if key in self._grammars:
             return
@@ -73,13 +75,13 @@ class GrammarCompiler:
     def __init__(
         self, vocabulary: GrammarVocabulary, limits: GrammarLimits | None = None, workers: int = 2
     ) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._limits = limits or GrammarLimits()
         self._threads = _start_threads(max(1, workers - 1))
         # What takes long waits for its like: no flood of large grammars keeps a small one from a thread
         self._threads_for_large = _start_threads(1) if workers > 1 else self._threads
         self._readers = ThreadPoolExecutor(workers, thread_name_prefix="grammar-reader")
-        self._cache = GrammarCache()
+        self._cache: GrammarCache[LarkGrammar] = GrammarCache()
         self._jobs: dict[Key, Job] = {}
 
     async def compile(self, grammar: Grammar) -> CompiledGrammar:
@@ -118,7 +120,7 @@ class GrammarCompiler:
             _tell(loop, started.set)
             # A thread that yields must not hold the GIL for long: the others would wait with it
             source = self._readers.submit(read_source, grammar, self._limits).result()
-            return compile_source(self._vocabulary, source, self._limits)
+            return compile_source(self.vocabulary, source, self._limits)
 
         threads = self._threads if len(grammar.source) <= SMALL_CHARACTERS else self._threads_for_large
         working = threads.submit(work)

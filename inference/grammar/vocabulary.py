@@ -18,6 +18,8 @@ class GrammarVocabulary:
     def __init__(
         self, token_bytes: Sequence[bytes], special_ids: frozenset[int], eos_token_ids: tuple[int, ...]
     ) -> None:
+        self.token_bytes = token_bytes
+        self.special_ids = special_ids
         self.eos_token_ids = tuple(token for token in eos_token_ids if token < len(token_bytes))
         self.size = len(token_bytes)
         special = sorted(special_ids.union(self.eos_token_ids))

@@ -87,6 +87,7 @@ BOTH_OF_OPENAI = {
     "ignore_eos": Pair(False, True, ROOM, prompt=SPEAKING),
     "n": Pair(1, 2),
     "logit_bias": Pair(*BIAS),
+    "cache_salt": Pair("a", "b"),
     "stream": Pair(False, True),
     "stream_options": Pair({}, {"include_usage": True}, STREAMED),
     **{name: Pair(*values, DRAWN) for name, values in SAMPLING.items()},
@@ -126,6 +127,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "top_n_tokens": Pair(1, 2, {"details": True}),
         "grammar": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
         "logit_bias": Pair(*BIAS),
+        "cache_salt": Pair("a", "b"),
     },
     "GrammarType": {
         "type": Pair("json", "json_schema", {"value": {**SCHEMA, "schema": OTHER_SCHEMA}}),

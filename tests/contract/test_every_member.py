@@ -63,7 +63,10 @@ def http() -> Iterator[httpx.Client]:
 
 
 def engine(settings: Settings) -> EngineClient:
-    """Return an engine that answers SPEAKING with REPLY, and anything else with what a hash says."""
+    """Return an engine that answers SPEAKING with REPLY, and anything else with what a hash says.
+
+    It tells a salt of the prefix cache, which no real answer shows.
+    """
     small = small_tokenizer()
     small.add_special_tokens([AddedToken("<s>", special=True)])
     special = [("<s>", small.token_to_id("<s>"))]
@@ -75,6 +78,8 @@ def engine(settings: Settings) -> EngineClient:
     key = tokenizer.encode(SPEAKING, add_special_tokens=False)
 
     def script(request: CoreRequest) -> list[int] | None:
+        if request.salt:
+            return tokenizer.encode(request.salt, add_special_tokens=False)
         ids = list(request.prompt_ids)
         return reply if any(ids[at : at + len(key)] == key for at in range(len(ids))) else None
 
@@ -87,13 +92,14 @@ def engine(settings: Settings) -> EngineClient:
 
 
 def ask(http: httpx.Client, place: Place, body: dict[str, Any]) -> tuple[httpx.Response, Any]:
-    """Return the response, and what it says apart from ids and times."""
+    """Return the response, and what it says apart from ids, times and what was found in the cache."""
     response = http.post(place.path.format(name="m", version="1"), json=body)
     streamed = response.headers["content-type"] == "text/event-stream"
     said = events_of(response) if streamed else response.json()
     for part in said if isinstance(said, list) else [said]:
         if isinstance(part, dict) and "created" in part:
             del part["created"], part["id"]
+            (part.get("usage") or {}).pop("prompt_tokens_details", None)
     return response, (response.status_code, said)
 
 

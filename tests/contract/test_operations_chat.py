@@ -75,7 +75,7 @@ async def test_a_stream_tells_the_same_as_the_answer() -> None:
 
 async def test_usage_comes_in_one_chunk_more_if_asked_for() -> None:
     async with served(fake=REPLIES) as server:
-        whole = (await server.post(PATH, BODY)).json()
+        whole = (await server.post(PATH, {**BODY, "cache_salt": "another"})).json()
         body = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
         *chunks, last, done = events_of(await server.post(PATH, body))
         nulls = {**BODY, "stream": True, "stream_options": None}
@@ -140,7 +140,7 @@ async def test_several_answers_share_a_prompt_and_are_told_apart() -> None:
     async with served() as server:
         response = await server.post(PATH, body)
         seeded = [(await server.post(PATH, {**body, "n": 1, "seed": 7 + at})).json() for at in range(3)]
-        options = {"stream": True, "stream_options": {"include_usage": True}}
+        options = {"stream": True, "stream_options": {"include_usage": True}, "cache_salt": "another"}
         *chunks, last, done = events_of(await server.post(PATH, {**body, **options}))
         finished = server.metric("tgi_request_success")
     answer = response.json()
@@ -187,7 +187,7 @@ async def test_one_answer_that_fails_ends_the_stream_with_one_error() -> None:
 
 async def test_every_chunk_counts_so_far_if_asked_to() -> None:
     async with served(fake=REPLIES) as server:
-        usage = (await server.post(PATH, BODY)).json()["usage"]
+        usage = (await server.post(PATH, {**BODY, "cache_salt": "another"})).json()["usage"]
         options = {"continuous_usage_stats": True, "include_usage": True}
         *chunks, last, _ = events_of(
             await server.post(PATH, {**BODY, "stream": True, "stream_options": options})

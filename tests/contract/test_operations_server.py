@@ -47,6 +47,15 @@ async def test_info_tells_the_members_of_all_tgi_versions() -> None:
     assert (info["model_dtype"], info["model_device_type"]) == ("torch.float32", "cpu")
 
 
+@pytest.mark.parametrize("quantize", [None, "int8"])
+async def test_info_tells_how_the_model_is_computed(quantize: str | None) -> None:
+    async with served(quantize=quantize) as server:
+        info = (await server.http.get("/info")).json()
+        model = server.service.engine.model
+    assert (info["quantize"], info["execution"]) == (quantize, model.level)
+    assert info["deterministic"] is model.deterministic
+
+
 async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
     flat = {"id": "org/m", "object": "model", "created": 0, "owned_by": "org/m"}
     async with served(model_id="org/m") as server:

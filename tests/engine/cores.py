@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
+from inference.kernels.native import open_library
 from inference.types import (
     CompiledGrammar,
     CoreFailure,
@@ -37,6 +38,8 @@ def request(
     grammar: CompiledGrammar | None = None,
     min_tokens: int = 0,
     ignore_eos: bool = False,
+    owner: str = "",
+    salt: str = "",
 ) -> CoreRequest:
     """Return a request with the defaults that most tests want."""
     return CoreRequest(
@@ -50,6 +53,8 @@ def request(
         top_n_tokens=top,
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
+        owner=owner,
+        salt=salt,
     )
 
 
@@ -97,18 +102,38 @@ class Session:
         wanted = list(requests)
         for each in wanted:
             self.core.submit(each)
+        while not all(heard.ended(each.id) for each in wanted):
+            self.listen(heard)
+        return heard
+
+    def submit(self, request: CoreRequest) -> None:
+        """Queue a request, while others may run."""
+        self.core.submit(request)
+
+    def listen(self, heard: Heard) -> set[str]:
+        """Add the next frame to what was heard, and return whose it was."""
         if not self.core.alive:
             self.core.start(self.frames.put)
-        while not all(heard.ended(each.id) for each in wanted):
-            heard.add(self.frames.get(timeout=SECONDS))
-        return heard
+        frame = self.frames.get(timeout=SECONDS)
+        heard.add(frame)
+        return {output.id for output in frame.outputs}
+
+    @property
+    def level(self) -> str:
+        """Return the level without the reasons why it isn't a better one."""
+        return self.info.level.partition(":")[0]
 
     def close(self) -> None:
         """Stop the core."""
         self.core.stop()
 
 
+def best(native: str, otherwise: str) -> str:
+    """Return which of two things is to be seen: with the native kernels, or where they weren't built."""
+    return otherwise if open_library() is None else native
+
+
 def config(directory: Path, **settings: int | bool | None) -> EngineConfig:
-    """Return the configuration of a model in a directory, on one thread."""
-    values: dict[str, object] = {"threads": 1, **settings}
+    """Return the configuration of a model in a directory, on one thread of this process."""
+    values: dict[str, object] = {"threads": 1, "separate_process": False, **settings}
     return EngineConfig(model=ModelConfig(model_id=str(directory)), **values)  # type: ignore[arg-type]

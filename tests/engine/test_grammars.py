@@ -12,13 +12,17 @@ import pytest
 from transformers import PreTrainedModel
 
 from inference.types import FinishReason
-from tests.engine.cores import SECONDS, Heard, Session, config, request
+from tests.engine.cores import SECONDS, Heard, Session, best, config, request
 from tests.engine.models import EOS, VOCABULARY, generate, prompts, save_model
 from tests.unit.inference.paper_grammar import PaperGrammar, PaperMatcher
 
 PROMPTS = prompts(30, 5, 14, 41, 22, 9)
 TOKENS = 40
-FAMILIES = {"llama": "paged+merged", "gpt_neox": "paged", "bloom": "sequential"}
+FAMILIES = {
+    "llama": best("fused", "paged+merged"),
+    "gpt_neox": best("native", "paged"),
+    "bloom": "sequential",
+}
 
 
 def rule(text: tuple[int, ...]) -> set[int]:
@@ -59,7 +63,7 @@ def test_greedy_texts_are_those_of_transformers_alone_in_batches_and_preempted(
     session = Session(
         config(model[1], max_batch_total_tokens=144, max_total_tokens=96, max_batch_prefill_tokens=24)
     )
-    assert session.info.level == FAMILIES[model[0]]
+    assert session.level == FAMILIES[model[0]]
     wanted = [
         request(str(index), prompt, tokens=TOKENS, grammar=RULE) for index, prompt in enumerate(PROMPTS)
     ]

@@ -64,7 +64,7 @@ def test_prompt_preempted_in_its_middle_has_all_its_logprobs(
     session = Session(
         config(model[0], max_batch_total_tokens=112, max_batch_prefill_tokens=3, max_batch_size=2)
     )
-    if session.info.level == "sequential":
+    if session.level == "sequential":
         pytest.skip("its prompts are computed whole")
     preempted: list[tuple[str, bool]] = []
     preempt = Scheduler._preempt

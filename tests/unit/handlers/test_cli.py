@@ -76,7 +76,11 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (("sevre",), "there is no command 'sevre'; did you mean serve?"),
         (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
         (("serve", "--port", "x"), "--port must be an integer; it is 'x'"),
-        (("serve", "--quantize", "awq"), "--quantize awq is not supported yet by this version: leave it out"),
+        (
+            ("serve", "--quantize", "awq"),
+            "--quantize must be int8 or none: weights that were quantised before",
+        ),
+        (("serve", "--speculate", "2"), "--speculate 2 is not supported yet by this version: leave it out"),
         (("print-schema", "--port", "1"), "there is no flag --port"),
         (("download-weights",), "name a model, e.g. parley download-weights org/name"),
     ],
@@ -140,7 +144,7 @@ from handlers.settings_reading import read
 from handlers import serve
 from inference.text import pipeline
 pipeline.load_text = lambda model, workers: None
-sys.exit(check(read({}, {})))
+sys.exit(check(read({}, {"PARLEY_ENGINE_PROCESS": "false"})))
 """
     answer = run(code=code)
     assert 1 == answer.returncode

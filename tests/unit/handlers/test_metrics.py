@@ -1,4 +1,4 @@
-"""Metrics: TGI's names, labels and buckets exactly, fed by what happened."""
+"""Metrics: TGI's names, labels and buckets exactly and a few of our own, fed by what happened."""
 
 import os
 import re
@@ -9,7 +9,10 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from handlers.metrics import Metrics, table
+from handlers.board import Board
+from handlers.metric_table import table, width
+from handlers.metrics import Metrics
+from inference.shared import SharedMemory
 from inference.types import Finish, FinishReason, ModelInfo, Request, StepStats, Timings
 
 # beside the checkout, or where the variable says: TGI's own Grafana board
@@ -34,6 +37,7 @@ STEP = StepStats(
     prefill_tokens=0,
     decode_sequences=0,
     admitted=0,
+    cached_tokens=0,
     forward_seconds=0.25,
     sample_seconds=0.125,
     waiting=0,
@@ -109,10 +113,14 @@ EXPECTED: dict[str, tuple[str, dict[str, list[str]]]] = {
     "tgi_batch_current_max_tokens": ("gauge", {}),
     "tgi_batch_max_total_tokens": ("gauge", {}),
     "tgi_batch_total_tokens": ("gauge", {}),
+    # ours
+    "parley_prefix_cache_query_tokens": ("counter", {}),
+    "parley_prefix_cache_hit_tokens": ("counter", {}),
+    "parley_preemptions": ("counter", {}),
 }
 
 
-def test_the_contract_lists_tgis_metrics_with_their_types_and_labels() -> None:
+def test_the_contract_lists_tgis_metrics_and_ours_with_their_types_and_labels() -> None:
     listed = {row["name"]: (row["type"], row.get("labels", {})) for row in table()["metrics"]}
     assert EXPECTED == listed
     for row in table()["metrics"]:
@@ -132,7 +140,7 @@ def test_each_series_exists_before_anything_happened(metrics: Metrics, name: str
         assert wanted == [sample.labels for sample in family.samples if sample.name == name + suffix]
 
 
-def test_names_have_no_suffix_of_the_librarys_own(metrics: Metrics) -> None:
+def test_names_have_no_suffix_that_prometheus_clients_add(metrics: Metrics) -> None:
     text = metrics.render().decode()
     assert not re.search(r"_created|_total[ {]|_info", text.replace("tgi_batch_max_total_tokens", ""))
 
@@ -224,6 +232,17 @@ def test_gauges_follow_the_last_step(metrics: Metrics) -> None:
     assert 6400 == value(metrics, "tgi_batch_max_total_tokens")
 
 
+def test_what_the_prefix_cache_saved_and_who_gave_way_add_up(metrics: Metrics) -> None:
+    metrics.on_step(replace(STEP, prefill_tokens=9, cached_tokens=32, preempted=1))
+    metrics.on_step(replace(STEP, prefill_tokens=5, preempted=2))
+    expected = {
+        "parley_prefix_cache_query_tokens": 46,
+        "parley_prefix_cache_hit_tokens": 32,
+        "parley_preemptions": 3,
+    }
+    assert expected == {name: value(metrics, name) for name in expected}
+
+
 def test_admission_beside_running_requests_is_a_concat(metrics: Metrics) -> None:
     metrics.on_step(replace(STEP, admitted=2, prefill_tokens=9))
     assert 0 == value(metrics, "tgi_batch_concat", reason="chunking")
@@ -231,6 +250,42 @@ def test_admission_beside_running_requests_is_a_concat(metrics: Metrics) -> None
     assert 1 == value(metrics, "tgi_batch_concat", reason="chunking")
     assert 5 == value(metrics, "tgi_batch_next_size_sum")
     assert 2 == value(metrics, "tgi_batch_next_size_count")
+
+
+def test_each_of_several_processes_shows_what_all_of_them_counted() -> None:
+    memory = SharedMemory.create(Board.size(3, width()))
+    first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
+    for one in (first, second, engines):
+        one.bind(MODEL)
+    first.count_request()
+    first.finished(FINISH, Request(id="r", prompt="p"))
+    second.finished(FINISH, Request(id="s", prompt="p"))
+    second.failure("dropped")
+    engines.on_step(replace(STEP, waiting=3, running=2, kv_tokens=99, admitted=2))
+    expected = {
+        "tgi_request_count": 1,
+        "tgi_request_success": 2,
+        "tgi_request_duration_sum": 6.0,
+        "tgi_request_duration_count": 2,
+        "tgi_batch_next_size_sum": 2,
+        # gauges of the engine, which all of them see
+        "tgi_queue_size": 3,
+        "tgi_batch_current_size": 2,
+        "tgi_batch_current_max_tokens": 99,
+        "tgi_batch_max_total_tokens": 6400,
+    }
+    for one in (first, second, engines):
+        assert expected == {name: value(one, name) for name in expected}
+        assert 1 == value(one, "tgi_request_failure", err="dropped")
+        assert 2 == value(one, "tgi_request_input_length_bucket", le="30")
+
+
+def test_whoever_takes_the_place_of_another_process_goes_on_counting() -> None:
+    memory = SharedMemory.create(Board.size(2, width()))
+    Metrics(Board.of(memory, 2), 1).count_request()
+    successor = Metrics(Board.of(memory, 2), 1)
+    successor.count_request()
+    assert 2 == value(successor, "tgi_request_count")
 
 
 def test_a_model_is_bound_once(metrics: Metrics) -> None:

@@ -50,7 +50,7 @@ async def until_idle(service: Service) -> None:
 
 async def test_all_requests_run_side_by_side_and_come_back_in_order(start: Start) -> None:
     service = await start(fake={"replies": {"one": "first", "two": "second"}})
-    outputs = await run(service.engine, [request("a", "one"), request("b", "two")])
+    outputs = await run(service.engine, [request("a", "one"), request("b", "two")], "")
     finishes = [events[-1].finish for events in outputs]
     assert [finish and finish.text for finish in finishes] == ["first", "second"]
 
@@ -60,14 +60,14 @@ async def test_the_first_failure_aborts_the_others_and_is_what_is_raised(start: 
         fake={"fail_prompts": ["bad"], "replies": {"long": "x" * 1000}, "step_seconds": 0.01}
     )
     with pytest.raises(GenerationFailed, match="injected failure"):
-        await run(service.engine, [request("a", "long"), request("b", "bad")])
+        await run(service.engine, [request("a", "long"), request("b", "bad")], "")
     await until_idle(service)
 
 
 async def test_a_refused_request_is_raised_as_it_is(start: Start) -> None:
     service = await start()
     with pytest.raises(InvalidInput, match="`inputs` cannot be empty"):
-        await run(service.engine, [request("a", ""), request("b", "long")])
+        await run(service.engine, [request("a", ""), request("b", "long")], "")
 
 
 async def test_events_of_several_requests_are_merged_without_loss(start: Start) -> None:
@@ -81,7 +81,7 @@ async def test_events_of_several_requests_are_merged_without_loss(start: Start) 
 
 async def test_a_flow_gives_framed_events_and_counts_what_ended(start: Start) -> None:
     service = await start(fake={"replies": {"one": "first", "two": "second"}})
-    flow = await Flow.start(service, [request("a", "one"), request("b", "two")], text_of)
+    flow = await Flow.start(service, [request("a", "one"), request("b", "two")], "", text_of)
     events = [event async for frames in flow for event in events_of(frames)]
     await flow.aclose()
     assert "".join(event["delta"] for event in events if event["place"] == 1) == "second"
@@ -92,7 +92,7 @@ async def test_a_flow_that_fails_is_counted_once_and_aborts_the_rest(start: Star
     service = await start(
         fake={"fail_prompts": ["bad"], "replies": {"long": "x" * 1000}, "step_seconds": 0.01}
     )
-    flow = await Flow.start(service, [request("a", "long"), request("b", "bad")], text_of)
+    flow = await Flow.start(service, [request("a", "long"), request("b", "bad")], "", text_of)
     with pytest.raises(GenerationFailed):
         async for _ in flow:
             pass
@@ -106,7 +106,7 @@ async def test_a_flow_that_is_closed_early_aborts_its_request_and_counts_it_as_d
     start: Start, frames_read: int
 ) -> None:
     service = await start(fake=LONG)
-    flow = await Flow.start(service, [request("a", "long")], text_of)
+    flow = await Flow.start(service, [request("a", "long")], "", text_of)
     for _ in range(frames_read):
         await anext(flow)
     await flow.aclose()
@@ -118,7 +118,7 @@ async def test_a_flow_that_is_closed_early_aborts_its_request_and_counts_it_as_d
 async def test_a_flow_whose_second_request_is_refused_does_not_leave_the_first_running(start: Start) -> None:
     service = await start(fake=LONG)
     with pytest.raises(InvalidInput):
-        await Flow.start(service, [request("a", "long"), request("b", "")], text_of)
+        await Flow.start(service, [request("a", "long"), request("b", "")], "", text_of)
     await until_idle(service)
 
 

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from handlers import settings_reading
 from handlers.settings import SETTINGS, Settings
-from handlers.settings_reading import Reading, add_arguments, check, read
+from handlers.settings_reading import Reading, add_arguments, read
 from handlers.settings_table import SettingsError, Support
 from inference.config import EngineConfig
 
@@ -59,6 +56,8 @@ TGI = [
     ("--watermark-gamma", "WATERMARK_GAMMA", "0.25", "watermark_gamma", 0.25),
     ("--watermark-delta", "WATERMARK_DELTA", "1.0", "watermark_delta", 1.0),
     ("-g", "GRACEFUL_TERMINATION_TIMEOUT", "5", "graceful_termination_timeout", 5),
+    ("--quantize", "QUANTIZE", "int8", "quantize", "int8"),
+    ("--prefix-caching", "PREFIX_CACHING", "0", "prefix_caching", False),
 ]
 ENVIRONMENT_ONLY = [
     ("COMPUTE_TYPE", "1-nvidia-l4", "compute_type", "1-nvidia-l4"),
@@ -74,13 +73,20 @@ ENVIRONMENT_ONLY = [
     ("AIP_HTTP_PORT", "8080", "port", 8080),
     ("AIP_PREDICT_ROUTE", "/v1/models/x:predict", "aip_predict_route", "/v1/models/x:predict"),
     ("AIP_HEALTH_ROUTE", "/alive", "aip_health_route", "/alive"),
+    ("HF_MODEL_QUANTIZE", "int8", "quantize", "int8"),
+    ("USE_PREFIX_CACHING", "0", "prefix_caching", False),
     ("MAX_N", "3", "max_n", 3),
     ("PARLEY_MAX_N", "3", "max_n", 3),
+    ("API_WORKERS", "3", "api_workers", 3),
+    ("PARLEY_API_WORKERS", "3", "api_workers", 3),
+    ("PARLEY_ENGINE_PROCESS", "0", "engine_process", False),
+    ("PARLEY_CPU_ISA", "avx2", "cpu_isa", "avx2"),
+    ("PARLEY_NATIVE_KERNELS", "0", "native_kernels", False),
+    ("PARLEY_FUSE_LAYERS", "0", "fuse_layers", False),
+    ("PARLEY_NARROW_WEIGHTS", "0", "narrow_weights", False),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
-    ("--quantize", "QUANTIZE", "bitsandbytes", "none"),
-    (None, "HF_MODEL_QUANTIZE", "awq", "none"),
     ("--speculate", "SPECULATE", "2", "0"),
     ("--lora-adapters", "LORA_ADAPTERS", "org/adapter", ","),
     ("--num-shard", "NUM_SHARD", "2", "1"),
@@ -128,6 +134,26 @@ def test_what_is_not_supported_yet_is_refused_unless_neutral(
             read_line(flag, asking)
     if neutral is not None:
         assert Settings() == read_line(**{variable: neutral}).settings
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        ("awq", "serve the original model, with int8"),
+        ("gptq", "serve the original model, with int8"),
+        ("bitsandbytes", "of the ways to quantise weights at the start there is int8"),
+        ("fp8", "of the ways to quantise weights at the start there is int8"),
+        ("int4", "must be int8 or none; it is 'int4'"),
+    ],
+)
+def test_other_ways_to_quantise_are_refused_with_what_to_do_instead(method: str, advice: str) -> None:
+    with pytest.raises(SettingsError, match="--quantize must be int8 or none") as refused:
+        read_line("--quantize", method)
+    assert advice in str(refused.value)
+
+
+def test_no_quantisation_can_be_said() -> None:
+    assert Settings() == read_line("--quantize", "none").settings == read_line(QUANTIZE="none").settings
 
 
 def test_every_row_is_tested_above_or_is_parleys_own() -> None:
@@ -205,74 +231,6 @@ def test_repeated_origins_add_up() -> None:
     assert ("a", "b", "c") == settings.cors_allow_origin
 
 
-@pytest.mark.parametrize(
-    ("line", "environment", "message"),
-    [
-        (("--port", "x"), {}, r"--port must be an integer; it is 'x'"),
-        (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
-        ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
-        ((), {"MAX_BATCH_SIZE": "9" * 19}, rf"MAX_BATCH_SIZE must be from 1 to {2**63 - 1}; it is '9+'"),
-        ((), {"API_KEY": "a\udcff"}, r"API_KEY must be UTF-8; it is \.\.\."),
-        ((), {"MAX_BATCH_SIZE": "0"}, r"MAX_BATCH_SIZE must be at least 1; it is '0'"),
-        (("--validation-workers", "0"), {}, r"--validation-workers must be at least 1; it is '0'"),
-        (("--num-shard", "0"), {}, r"--num-shard must be at least 1; it is '0'"),
-        ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),
-        (
-            ("--watermark-gamma", "1"),
-            {},
-            r"--watermark-gamma must be greater than 0 and less than 1; it is '1'",
-        ),
-        (
-            (),
-            {"AIP_PREDICT_ROUTE": "predict"},
-            r"AIP_PREDICT_ROUTE must be a path such as /predict; it is .*",
-        ),
-        ((), {"AIP_HEALTH_ROUTE": "/{x}"}, r"AIP_HEALTH_ROUTE must be a path such as /predict; it is '/{x}'"),
-        (("--dtype", "int4"), {}, r"--dtype must be one of auto, float32, float16, bfloat16; it is 'int4'"),
-        ((), {"LOG_LEVEL": "loud"}, r"LOG_LEVEL must be .*; it is 'loud'"),
-        (("--port", "1", "--port", "2"), {}, r"--port is given twice: leave one of them out"),
-        (
-            ("--max-input-tokens", "1"),
-            {"MAX_INPUT_LENGTH": "1"},
-            r"--max-input-tokens 1 and MAX_INPUT_LENGTH=1 are the same setting: leave one of them out",
-        ),
-        (
-            (),
-            {"MAX_INPUT_TOKENS": "5", "MAX_TOTAL_TOKENS": "5"},
-            r"`max_input_tokens` must be < `max_total_tokens`. Given: 5 and 5",
-        ),
-        (
-            (),
-            {"MAX_BATCH_PREFILL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
-            r"`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
-        ),
-        (
-            (),
-            {"MAX_TOTAL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
-            r"`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
-        ),
-        ((), {"PORT": "1", "PROMETHEUS_PORT": "1"}, r"`prometheus_port` must not be `port`. Given: 1"),
-        ((), {"PARLEY_VALIDATR": "x"}, r"PARLEY_VALIDATR is no setting; did you mean PARLEY_VALIDATOR\?"),
-        ((), {"PARLEY_ZZZ": "x"}, r"PARLEY_ZZZ is no setting$"),
-    ],
-)
-def test_refusals_name_the_setting_the_limit_and_the_value(
-    line: tuple[str, ...], environment: dict[str, str], message: str
-) -> None:
-    with pytest.raises(SettingsError, match=message):
-        read_line(*line, **environment)
-
-
-def test_what_kubernetes_sets_for_a_service_named_parley_is_no_setting() -> None:
-    names = ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "X_PORT_1_UDP")
-    assert Settings() == read_line(**{f"PARLEY_{name}": "tcp://10.0.0.1:80" for name in names}).settings
-
-
-def test_secrets_are_shown_nowhere() -> None:
-    reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
-    assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"
-
-
 def test_engine_config_carries_every_value_under_the_engines_names() -> None:
     settings = Settings(
         model_id="m",
@@ -291,6 +249,13 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         validation_workers=7,
         merge_linears=False,
         compute_threads=8,
+        quantize="int8",
+        engine_process=False,
+        prefix_caching=False,
+        cpu_isa="avx2",
+        native_kernels=False,
+        fuse_layers=False,
+        narrow_weights=False,
     )
     config = settings.engine_config()
     default = EngineConfig()
@@ -322,23 +287,3 @@ def test_names_are_unique_and_each_row_explains_itself() -> None:
     for row in SETTINGS:
         assert row.help
         assert bool(row.reason) or row.support is not Support.ACCEPTED
-
-
-def test_the_card_names_the_compute_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = tmp_path / "0000:00:01.0" / "information"
-    card.parent.mkdir()
-    card.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 1\n")
-    monkeypatch.setattr(settings_reading, "GPUS", tmp_path)
-    assert "1-nvidia-h100-80gb-hbm3" == read_line().settings.compute_type
-    assert "cpu+optimized" == read_line("--device", "cpu").settings.compute_type
-    assert "mine" == read_line("--compute-type", "mine").settings.compute_type
-
-
-@given(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))
-def test_check_compares_only_what_is_given(longest_input: int | None, total: int | None) -> None:
-    settings = Settings(max_input_tokens=longest_input, max_total_tokens=total)
-    if longest_input is not None and total is not None and longest_input >= total:
-        with pytest.raises(SettingsError):
-            check(settings)
-    else:
-        check(settings)

@@ -80,19 +80,30 @@ def test_a_model_that_cannot_be_loaded_is_told_and_inference_stays_503(
     service = make_service(
         settings, fake_client(settings.engine_config(), unavailable="no such model: give another")
     )
-    called: list[bool] = []
 
     async def check() -> None:
-        app = create_app(service, on_unavailable=lambda: called.append(True))
-        async with serving(app, service) as client:
+        async with serving(create_app(service), service) as client:
             assert (await client.post("/generate", json={"inputs": "Hi"})).status_code == 503
             assert (await client.get("/info")).status_code == 503
 
     asyncio.run(check())
-    assert called == [True]
-    assert "no such model: give another" in caplog.text
+    assert "no such model: give another" in caplog.messages
     with pytest.raises(ModelUnavailable):
         asyncio.run(service.engine.start(print))
+
+
+def test_whoever_runs_the_server_can_be_told_why_there_is_no_model(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(validate_responses=True)
+    service = make_service(settings, fake_client(settings.engine_config(), unavailable="no such model"))
+    told: list[str] = []
+
+    async def check() -> None:
+        async with serving(create_app(service, on_unavailable=told.append), service):
+            pass
+
+    asyncio.run(check())
+    assert told == ["no such model"]
+    assert "no such model" not in caplog.messages
 
 
 def test_a_server_that_stops_lets_running_requests_end() -> None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Several
+from itertools import islice
 
-from inference.blocks import PAGE
-from inference.state import Choice, Chosen, Chunk, Sequence, Work
+import numpy as np
+
+from inference.blocks import PAGE, BlockPool
+from inference.scheduler import Limits, Scheduler
+from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, SlotTable, Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.paper_grammar import PaperGrammar, allowed
 
@@ -56,11 +60,19 @@ def request(
     grammar: PaperGrammar | None = None,
     min_tokens: int = 0,
     ignore_eos: bool = False,
+    prefix: int = 0,
+    owner: str = "",
+    salt: str = "",
 ) -> CoreRequest:
-    """Return a request whose prompt differs from that of any other id."""
+    """Return a request; behind the `prefix` tokens that all have, its prompt differs from any other id's."""
     return CoreRequest(
         id=id,
-        prompt_ids=tuple((int(id) * 13 + position) % VOCABULARY for position in range(length)),
+        prompt_ids=tuple(
+            (3 * position if position < prefix else int(id) * 13 + position) % VOCABULARY
+            for position in range(length)
+        ),
+        owner=owner,
+        salt=salt,
         max_new_tokens=tokens,
         min_new_tokens=min_tokens,
         ignore_eos=ignore_eos,
@@ -72,60 +84,74 @@ def request(
     )
 
 
+def make_scheduler(blocks: int, limits: Limits, *, prefix_caching: bool = True) -> Scheduler:
+    """Return a scheduler of sequences that may take up the whole cache."""
+    table = SlotTable(limits.sequences, blocks)
+    return Scheduler(BlockPool(blocks), limits, table, prefix_caching=prefix_caching)
+
+
 class PaperRunner:
     """Keeps token ids in slots, and the sizes of the steps that it was given."""
 
     def __init__(self) -> None:
         self.slots: dict[int, int] = {}
-        self.steps: list[list[int]] = []  # sizes of the chunks of each step
+        self.steps: list[list[int]] = []  # sizes of the pieces of each step
         self.rows: list[int] = []  # logit rows of each step
 
-    def run(self, chunks: Several[Chunk]) -> list[int | None]:
-        """Return the checksum of each chunk that samples."""
-        self.steps.append([chunk.size for chunk in chunks])
-        self.rows.append(sum(chunk.logit_rows for chunk in chunks))
-        for chunk in chunks:
-            for position in range(chunk.start, chunk.stop):
-                self.slots[_slot(chunk, position)] = int(chunk.sequence.ids[position])
-        return [self._next(chunk) if chunk.samples else None for chunk in chunks]
+    def run(self, pieces: Pieces) -> list[int]:
+        """Return the checksum of what each token that wants logits follows from, itself included."""
+        sizes = pieces.stops - pieces.starts
+        self.steps.append(sizes.tolist())
+        self.rows.append(len(pieces.rows))
+        slots = np.repeat(pieces.slots, sizes)
+        homes = _homes(pieces.table, slots, pieces.positions)
+        for home, token in zip(homes.tolist(), pieces.ids.tolist(), strict=True):
+            self.slots[home] = token
+        return [
+            self._checksum(pieces.table, slots[row], int(pieces.positions[row]) + 1)
+            for row in pieces.rows.tolist()
+        ]
 
-    def _next(self, chunk: Chunk) -> int:
-        return checksum([self.slots[_slot(chunk, position)] for position in range(chunk.stop)])
+    def _checksum(self, table: SlotTable, slot: int, length: int) -> int:
+        homes = _homes(table, np.full(length, slot), np.arange(length))
+        return checksum([self.slots[home] for home in homes.tolist()])
 
 
 class PaperSampler:
     """Picks tokens by the runner's checksums, among those that the sequence may choose."""
 
-    def choose(self, work: Work, logits: list[int | None] | None) -> list[Chosen]:
+    def choose(self, work: Work, logits: list[int] | None) -> Chosen:
         """Return each sequence's token; a prompt token's log-probability is minus its position."""
-        results = []
-        for chunk, value in zip(work.chunks, logits or [], strict=True):
-            late = chunk.sequence in work.late
-            if late:
-                chunk.sequence.held = value
-            choice = None if late or value is None else _choice(chunk.sequence, value)
-            logprobs = _prompt_logprobs(chunk)
-            top = (
-                tuple(((int(-each), each),) for each in logprobs)
-                if chunk.sequence.request.top_n_tokens
-                else ()
-            )
-            results.append(Chosen(logprobs, top, choice))
-        return results + [Chosen(choice=_choice(each, each.held)) for each in work.resumed]
+        values: dict[Sequence, object] = {sequence: sequence.held for sequence in work.resumed}
+        rest = iter(logits or [])
+        for chunk in work.pieces.chunks:
+            for value in islice(rest, chunk.logit_rows):  # the last one counts
+                values[chunk.sequence] = value
+        for sequence in work.late:
+            sequence.held = values[sequence]
+        assert next(rest, None) is None
+        tokens = [_pick(sequence, values[sequence]) for sequence in work.sequences]
+        prompts = {
+            chunk.sequence: _score(chunk)
+            for chunk in work.pieces.prompts
+            if chunk.sequence.wants_prompt_logprobs
+        }
+        return Chosen(np.array(tokens, dtype=np.int64), [-0.5] * len(tokens), None, prompts)
 
 
-def _choice(sequence: Sequence, value: object) -> Choice:
+def _pick(sequence: Sequence, value: object) -> int:
     assert isinstance(value, int)
     among = range(VOCABULARY) if sequence.guide is None else allowed(sequence.guide.mask)
-    return Choice(pick(value, among, hides_eos=sequence.hides_eos), -0.5)
+    return pick(value, among, hides_eos=sequence.hides_eos)
 
 
-def _prompt_logprobs(chunk: Chunk) -> tuple[float, ...]:
-    if not chunk.sequence.wants_prompt_logprobs:
-        return ()
+def _score(chunk: Chunk) -> Scored:
     last = chunk.sequence.prompt_length - 1
-    return tuple(-float(position) for position in range(chunk.start + 1, min(chunk.stop, last) + 1))
+    logprobs = tuple(-float(position) for position in range(chunk.start + 1, min(chunk.stop, last) + 1))
+    wanted = chunk.sequence.request.top_n_tokens
+    return Scored(logprobs, tuple(((int(-each), each),) for each in logprobs) if wanted else ())
 
 
-def _slot(chunk: Chunk, position: int) -> int:
-    return chunk.sequence.blocks[position // PAGE] * PAGE + position % PAGE
+def _homes(table: SlotTable, slots: Integers, positions: Integers) -> Integers:
+    """Return where the cache keeps what is at each position of the sequence in each slot."""
+    return table.blocks[slots, positions // PAGE].astype(np.int64) * PAGE + positions % PAGE

@@ -132,6 +132,17 @@ def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:
     weights = read_weights(tmp_path)
     assert (weights.floats, weights.other_bytes) == (17, 16 + 7)
     assert weights.size(4) == 17 * 4 + 23
+    assert weights.size(4, 1) == 5 * 4 + 12 * 1 + 23  # matrices in another form
+    assert weights.dtypes == {"w": "bfloat16", "b": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "narrow"), [(["BF16", "BF16", "F32"], True), (["F32", "F32"], False), (["F16"], True)]
+)
+def test_weights_are_narrow_if_most_tensors_are(tmp_path: Path, dtypes: list[str], narrow: bool) -> None:
+    tensors = {str(index): (dtype, [2, 2]) for index, dtype in enumerate(dtypes)}
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    assert read_weights(tmp_path).narrow is narrow
 
 
 @pytest.mark.parametrize("content", [b"short", b"not a model at all", struct.pack("<Q", 4) + b"{{{{"])

@@ -89,6 +89,7 @@ def test_listeners_get_the_numbers_of_each_step() -> None:
         prefill_tokens=3,
         decode_sequences=1,
         admitted=1,
+        cached_tokens=2,
         forward_seconds=0.1,
         sample_seconds=0.01,
         waiting=0,

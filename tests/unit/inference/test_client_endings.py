@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from inference.client import EngineClient
 from inference.config import EngineConfig
+from inference.core import Life
 from inference.errors import (
     GenerationFailed,
     IncompleteGeneration,
@@ -13,17 +16,20 @@ from inference.errors import (
     NotReady,
 )
 from inference.fake import FakeCore, FakeModel
+from inference.grammar.vocabulary import GrammarVocabulary
 from inference.tools.types import Tool, ToolUse
 from inference.types import (
     CoreOutput,
     EngineState,
     FinishReason,
     Frame,
+    ModelInfo,
     Request,
     Sampling,
 )
 from tests.unit.inference.puppet import (
     EOS,
+    MODEL,
     Puppet,
     load_text,
     with_fake,
@@ -114,6 +120,79 @@ def test_the_death_of_the_core_fails_every_request(monkeypatch: pytest.MonkeyPat
             await client.submit(Request(id="late", prompt="Hi"))
 
     with_puppet(check)
+
+
+class Phoenix(Puppet):
+    """A puppet that dies and comes back when the test says so."""
+
+    changed: Callable[[Life, ModelInfo | None], None]
+
+    def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
+        self.changed = changed
+
+    def share(self, vocabulary: GrammarVocabulary) -> None:
+        self.shared = vocabulary
+
+
+async def with_phoenix(test: Callable[[EngineClient, Phoenix], Awaitable[None]]) -> None:
+    core = Phoenix()
+    client = EngineClient(core, EngineConfig(), load_text)
+    await client.start(lambda message: None)
+    assert core.shared.eos_token_ids == (EOS,)
+    await test(client, core)
+    await client.close()
+
+
+def test_a_core_that_returns_is_waited_for() -> None:
+    async def check(client: EngineClient, core: Phoenix) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.changed(Life.DOWN, None)
+        core.fail("a")
+        assert client.state is EngineState.LOADING
+        assert await client.probe() is False
+        with pytest.raises(NotReady, match="started again"):
+            client.admit()
+        with pytest.raises(NotReady, match="started again"):
+            await client.submit(Request(id="b", prompt="Hi"))
+        with pytest.raises(GenerationFailed):
+            await generation.collect()
+        assert await client.tokenize("Hi")  # needs no engine
+        other = replace(MODEL, max_batch_total_tokens=32)
+        core.changed(Life.UP, other)
+        again = await client.submit(Request(id="a", prompt="Hi"))
+        core.say("a", "x", FinishReason.LENGTH)
+        assert len(await again.collect()) == 1
+        assert (client.model, core.aborted) == (other, [])
+
+    asyncio.run(with_phoenix(check))
+
+
+def test_a_core_that_is_gone_for_good_fails_every_request() -> None:
+    async def check(client: EngineClient, core: Phoenix) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.changed(Life.DOWN, None)
+        core.changed(Life.GONE, None)
+        with pytest.raises(GenerationFailed, match="stopped"):
+            await generation.collect()
+        assert client.state is EngineState.FAILED
+
+    asyncio.run(with_phoenix(check))
+
+
+def test_a_core_that_dies_while_the_server_drains_ends_the_draining() -> None:
+    async def check(client: EngineClient, core: Phoenix) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        drained = asyncio.create_task(client.drain(60))
+        await asyncio.sleep(0)
+        core.changed(Life.DOWN, None)
+        core.fail("a")
+        await drained
+        core.changed(Life.UP, MODEL)
+        assert client.state is EngineState.DRAINING
+        with pytest.raises(GenerationFailed):
+            await generation.collect()
+
+    asyncio.run(with_phoenix(check))
 
 
 def test_text_that_cannot_be_made_fails_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,3 +231,59 @@ def test_closing_leaves_no_thread_and_does_not_wait_for_what_is_queued() -> None
     assert set(threading.enumerate()) == before
     assert running.ready
     assert CHEAP.fills == fills
+
+
+class LateMatcher(PaperMatcher):
+    """A matcher with work to do before its first mask."""
+
+    def __init__(self, grammar: PaperGrammar, seconds_to_prepare: float, *, fails: bool = False) -> None:
+        super().__init__(grammar)
+        self.seconds_to_prepare = seconds_to_prepare
+        self.prepared_on: list[str] = []
+        self._fails = fails
+
+    def prepare(self) -> None:
+        self.prepared_on.append(threading.current_thread().name)
+        if self._fails:
+            raise ValueError("it can't be compiled")
+
+
+class LateGrammar(PaperGrammar):
+    """A grammar whose matchers are late."""
+
+    def __init__(self, matcher: LateMatcher) -> None:
+        super().__init__(CHEAP.rule, EOS)
+        self._matcher = matcher
+
+    def start(self) -> LateMatcher:
+        return self._matcher
+
+
+def test_late_matchers_are_prepared_once_by_the_pool(pool: MaskPool) -> None:
+    matcher = LateMatcher(CHEAP, 0.001)
+    guide = pool.guide(LateGrammar(matcher))
+    assert (guide.cost, matcher.prepared_on) == (0.001, [])
+    guide.begin()
+    for token in range(3):
+        pool.wait([guide], SECONDS)
+        guide.advance(token)
+    pool.wait([guide], SECONDS)
+    assert matcher.prepared_on == ["grammar-masks"]
+    assert guide.failure is None
+
+
+def test_what_takes_long_to_prepare_counts_as_slow_until_it_is_done() -> None:
+    submitted: list[Guide] = []
+    guide = Guide(LateMatcher(CHEAP, 30.0), Endings(VOCABULARY, (EOS,)), submitted.append)
+    guide.begin()
+    assert guide.cost == 30.0 > SLOW_SECONDS
+    guide.compute()
+    assert guide.cost < 30.0 / 2
+    assert submitted == [guide]
+
+
+def test_text_whose_matcher_can_not_be_prepared_fails(pool: MaskPool) -> None:
+    guide = pool.guide(LateGrammar(LateMatcher(CHEAP, 0.0, fails=True)))
+    guide.begin()
+    pool.wait([guide], SECONDS)
+    assert guide.failure == "The grammar's matcher failed: ValueError: it can't be compiled"

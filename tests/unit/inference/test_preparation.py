@@ -233,12 +233,15 @@ def test_the_engine_gets_all_that_was_asked_for() -> None:
                 logprobs=LogprobsMode.RAW,
                 top_n_tokens=3,
                 prompt_logprobs=True,
+                owner="ann",
+                cache_salt="hers",
             )
         )
         (queued,) = core.requests
         assert (queued.max_new_tokens, queued.min_new_tokens, queued.ignore_eos) == (9, 9, True)
         assert (queued.sampling, queued.logprobs, queued.top_n_tokens) == (sampling, LogprobsMode.RAW, 3)
         assert (queued.prompt_logprobs, queued.grammar) == (True, None)
+        assert (queued.owner, queued.salt) == ("ann", "hers")
 
     with_puppet(check)
 

@@ -10,54 +10,27 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from inference.masks import Endings, Guide  # noqa: E402
-from inference.sampler import NOT_FINITE, TorchSampler  # noqa: E402
-from inference.state import Choice, Chosen, Chunk, Sequence, Work  # noqa: E402
-from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
+from inference.sampler import NOT_FINITE  # noqa: E402
+from inference.state import (  # noqa: E402
+    Chunk,
+    Work,
+)
+from inference.types import LogprobsMode, Sampling  # noqa: E402
 from tests.unit.inference.paper_grammar import PaperGrammar  # noqa: E402
-
-GREEDY = Sampling()
-PROCESSED = LogprobsMode.PROCESSED
-RAW = LogprobsMode.RAW
-EOS = 0
-
-
-def sequence(
-    sampling: Sampling = GREEDY,
-    *,
-    mode: LogprobsMode = PROCESSED,
-    top: int = 0,
-    prompt: tuple[int, ...] = (1, 2, 3),
-    prompt_logprobs: bool = False,
-    min_tokens: int = 0,
-    guide: Guide | None = None,
-) -> Sequence:
-    return Sequence(
-        CoreRequest(
-            id="",
-            prompt_ids=prompt,
-            max_new_tokens=100,
-            min_new_tokens=min_tokens,
-            sampling=sampling,
-            logprobs=mode,
-            top_n_tokens=top,
-            prompt_logprobs=prompt_logprobs,
-        ),
-        guide,
-    )
-
-
-def choose(logits: Tensor, *sequences: Sequence) -> list[Chosen]:
-    return sampler(logits).choose(Work(tuple(Chunk(each, 0, each.length) for each in sequences)), logits)
-
-
-def sampler(logits: Tensor) -> TorchSampler:
-    return TorchSampler(Endings(logits.shape[1], (EOS,)))
-
-
-def choice(logits: list[float], of: Sequence) -> Choice:
-    (chosen,) = choose(torch.tensor([logits]), of)
-    assert chosen.choice is not None
-    return chosen.choice
+from tests.unit.inference.sampled import (  # noqa: E402
+    EOS,
+    PROCESSED,
+    RAW,
+    Choice,
+    append,
+    choice,
+    choices,
+    choose,
+    pieces_of,
+    run,
+    sampler,
+    sequence,
+)
 
 
 def test_greedy_takes_the_best_and_says_how_likely_it_was() -> None:
@@ -78,7 +51,7 @@ def test_both_modes_in_one_batch() -> None:
     logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
     results = choose(logits, sequence(sampling, mode=RAW), sequence(sampling, mode=PROCESSED))
     expected = [logits[0].log_softmax(0)[0].item(), (logits[1] * 2).log_softmax(0)[0].item()]
-    assert [result.choice.logprob for result in results if result.choice] == pytest.approx(expected)
+    assert [result.logprob for result in results if isinstance(result, Choice)] == pytest.approx(expected)
 
 
 def test_top_tokens_are_sorted_and_ties_make_them_more() -> None:
@@ -101,7 +74,7 @@ def test_top_tokens_of_a_raw_request_hold_them() -> None:
 def test_each_row_gets_as_many_top_tokens_as_it_asked_for() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0]] * 3)
     results = choose(logits, sequence(top=1), sequence(), sequence(top=50))
-    assert [len(result.choice.top) for result in results if result.choice] == [1, 0, 3]
+    assert [len(result.top) for result in results if isinstance(result, Choice)] == [1, 0, 3]
 
 
 @pytest.mark.parametrize("bad", [[nan, 0.0], [inf, 0.0], [-inf, -inf]])
@@ -110,8 +83,8 @@ def test_row_without_finite_scores_fails_alone(bad: list[float], mode: LogprobsM
     sampled = Sampling(sample=True, seed=1)
     logits = torch.tensor([[1.0, 0.0], bad, [0.0, 1.0]])
     results = choose(logits, sequence(), sequence(sampled, mode=mode), sequence())
-    assert [result.failure for result in results] == [None, NOT_FINITE, None]
-    assert [result.choice.token_id for result in results if result.choice] == [0, 1]
+    assert results[1] == NOT_FINITE
+    assert [result.token_id for result in results if isinstance(result, Choice)] == [0, 1]
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -119,7 +92,7 @@ def test_draws_follow_the_distribution() -> None:
     count = 4000
     rows = [sequence(Sampling(sample=True, seed=seed)) for seed in range(count)]
     results = choose(weights.log().expand(count, 4), *rows)
-    drawn = torch.tensor([result.choice.token_id for result in results if result.choice]).bincount(
+    drawn = torch.tensor([result.token_id for result in results if isinstance(result, Choice)]).bincount(
         minlength=4
     )
     chi_square = float(((drawn - weights * count) ** 2 / (weights * count)).sum())
@@ -133,7 +106,7 @@ def test_draws_along_one_text_follow_the_distribution() -> None:
     for _ in range(99):
         found = choice(weights.log().tolist(), text)
         drawn[found.token_id] += 1
-        text.append(found.token_id)
+        append(text, found.token_id)
     chi_square = float(((drawn - weights * 99) ** 2 / (weights * 99)).sum())
     assert chi_square < 16.3
 
@@ -141,7 +114,7 @@ def test_draws_along_one_text_follow_the_distribution() -> None:
 def test_a_draw_never_takes_what_a_filter_removed() -> None:
     logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
     rows = [sequence(Sampling(sample=True, seed=seed, top_k=3)) for seed in range(500)]
-    drawn = [result.choice.token_id for result in choose(logits, *rows) if result.choice]
+    drawn = [result.token_id for result in choose(logits, *rows) if isinstance(result, Choice)]
     best = logits.topk(3).indices
     assert all(token in row for token, row in zip(drawn, best.tolist(), strict=True))
 
@@ -171,28 +144,28 @@ def test_greedy_and_sampled_rows_mix() -> None:
     logits = torch.tensor([[0.0, 5.0, 1.0]] * 3)
     hot = Sampling(sample=True, temperature=100.0, seed=11)
     results = choose(logits, sequence(), sequence(hot), sequence())
-    assert [results[0].choice, results[2].choice] == [choice([0.0, 5.0, 1.0], sequence())] * 2
-    assert results[1].choice == choice([0.0, 5.0, 1.0], sequence(hot))
+    assert [results[0], results[2]] == [choice([0.0, 5.0, 1.0], sequence())] * 2
+    assert results[1] == choice([0.0, 5.0, 1.0], sequence(hot))
 
 
 def test_prompt_logprobs_are_raw_and_cover_a_pieces_next_tokens() -> None:
     text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True)
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     expected = [logits[at].log_softmax(0)[token].item() for at, token in enumerate((0, 2, 1))]
-    (first,) = sampler(logits).choose(Work((Chunk(text, 0, 2),)), logits[:2])
-    (last,) = sampler(logits).choose(Work((Chunk(text, 2, 4),)), logits[2:])
-    assert first.choice is None
-    assert [*first.prompt_logprobs, *last.prompt_logprobs] == pytest.approx(expected)
-    assert last.choice is not None
-    assert last.choice.token_id == int(logits[3].argmax())
+    first = run(logits[:2], Chunk(text, 0, 2))
+    last = run(logits[2:], Chunk(text, 2, 4))
+    assert first.tokens.tolist() == []
+    assert [*first.prompts[text].logprobs, *last.prompts[text].logprobs] == pytest.approx(expected)
+    assert last.tokens.tolist() == [int(logits[3].argmax())]
 
 
 def test_piece_without_rows_gets_nothing() -> None:
     text, other = sequence(prompt=(1, 2, 3, 4)), sequence()
     logits = torch.tensor([[0.0, 1.0]])
-    results = sampler(logits).choose(Work((Chunk(text, 0, 2), Chunk(other, 0, 3))), logits)
-    assert results[0] == Chosen()
-    assert results[1].choice is not None
+    chosen = run(logits, Chunk(text, 0, 2), Chunk(other, 0, 3))
+    assert chosen.tokens.tolist() == [1]
+    assert not chosen.prompts
+    assert not chosen.failures
 
 
 def guide(*allowed: int) -> Guide:
@@ -219,7 +192,9 @@ def test_draws_follow_the_distribution_of_what_the_grammar_leaves() -> None:
     count = 3000
     rows = [sequence(Sampling(sample=True, seed=seed), guide=guide(1, 3)) for seed in range(count)]
     drawn = [
-        result.choice.token_id for result in choose(weights.log().expand(count, 4), *rows) if result.choice
+        result.token_id
+        for result in choose(weights.log().expand(count, 4), *rows)
+        if isinstance(result, Choice)
     ]
     assert set(drawn) == {1, 3}
     assert abs(drawn.count(1) / count - 0.75) < 4 * (0.75 * 0.25 / count) ** 0.5
@@ -239,7 +214,7 @@ def test_eos_is_hidden_below_the_least_number_of_tokens(
 ) -> None:
     of = sequence(min_tokens=min_tokens, guide=None if allowed is None else guide(*allowed))
     assert choice([9.0, 0.0, 1.0], of).token_id == expected
-    of.append(1)
+    append(of, 1)
     assert choice([9.0, 0.0, 1.0], of).token_id == EOS
 
 
@@ -247,23 +222,24 @@ def test_row_that_was_held_gives_what_it_would_have_given() -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     hot = Sampling(sample=True, temperature=2.0, seed=5)
     texts = [sequence(hot, guide=guide(*range(0, 40, 2)), top=2) for _ in range(3)]
+    expected = choose(logits, *texts)
     chunks = tuple(Chunk(text, 0, text.length) for text in texts)
-    expected = sampler(logits).choose(Work(chunks), logits)
-    late = sampler(logits).choose(Work(chunks, late=frozenset(texts[:2])), logits.clone())
-    assert [result.choice for result in late] == [None, None, expected[2].choice]
-    other = Work((Chunk(texts[2], 0, 3),), resumed=(texts[1],))
-    beside = sampler(logits).choose(other, logits[2:])
-    assert [result.choice for result in beside] == [expected[2].choice, expected[1].choice]
-    (alone,) = sampler(logits).choose(Work(resumed=(texts[0],)), None)
-    assert alone.choice == expected[0].choice
+    work = Work(pieces_of(*chunks), late=frozenset(texts[:2]))
+    assert choices(sampler(logits).choose(work, logits.clone()), work) == expected[2:]
+    held = [text.held for text in texts]
+    other = Work(pieces_of(chunks[2]), resumed=(texts[1],))
+    assert choices(sampler(logits).choose(other, logits[2:]), other) == [expected[2], expected[1]]
+    alone = Work(pieces_of(), resumed=(texts[0],))
+    assert choices(sampler(logits).choose(alone, None), alone) == expected[:1]
+    assert held[2] is None
 
 
 def test_row_is_held_beside_the_prompts_logprobs() -> None:
     text = sequence(prompt=(1, 0, 2), prompt_logprobs=True, guide=guide(1))
     logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    (result,) = sampler(logits).choose(Work((Chunk(text, 0, 3),), late=frozenset({text})), logits)
-    assert result.choice is None
-    assert len(result.prompt_logprobs) == 2
+    chosen = run(logits, Chunk(text, 0, 3), late=(text,))
+    assert chosen.tokens.tolist() == []
+    assert len(chosen.prompts[text].logprobs) == 2
     assert isinstance(text.held, Tensor)
     assert text.held.tolist() == logits[2].tolist()
 
@@ -272,9 +248,11 @@ def test_top_tokens_of_the_prompt_are_raw_and_cover_a_pieces_next_tokens() -> No
     text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True, top=2)
     logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     logits[1] = 0.0  # all as likely as each other
-    (first,) = sampler(logits).choose(Work((Chunk(text, 0, 2),)), logits[:2])
-    (last,) = sampler(logits).choose(Work((Chunk(text, 2, 4),)), logits[2:])
-    found = first.prompt_top + last.prompt_top
+    found = [
+        top
+        for start, stop in ((0, 2), (2, 4))
+        for top in run(logits[start:stop], Chunk(text, start, stop)).prompts[text].top
+    ]
     logprobs = logits.log_softmax(1)
     assert [len(top) for top in found] == [2, 5, 2]
     for at, top in enumerate(found):
@@ -285,5 +263,5 @@ def test_top_tokens_of_the_prompt_are_raw_and_cover_a_pieces_next_tokens() -> No
 
 def test_prompt_without_top_tokens_asked_for_has_none() -> None:
     text = sequence(prompt=(1, 0, 2, 1), prompt_logprobs=True)
-    (result,) = choose(torch.zeros(4, 5), text)
-    assert result.prompt_top == ()
+    chosen = run(torch.zeros(4, 5), Chunk(text, 0, 4))
+    assert chosen.prompts[text].top == ()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from inference.blocks import PAGE, BlockPool
-from inference.scheduler import Limits, Scheduler
-from inference.state import Choice, Chosen, Chunk, Work
+from inference.blocks import PAGE
+from inference.scheduler import Limits
+from inference.state import Chosen, Pieces, Work
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
 from tests.unit.inference.paper_grammar import ManualPool
@@ -15,6 +17,7 @@ from tests.unit.inference.paper_model import (
     VOCABULARY,
     PaperRunner,
     PaperSampler,
+    make_scheduler,
     request,
     whole_text,
 )
@@ -25,32 +28,27 @@ LIMITS = Limits(tokens=32, sequences=8, logit_rows=64)
 class Broken(PaperRunner):
     """Fails on every step that holds the sequence named "13"."""
 
-    def run(self, chunks: Several[Chunk]) -> list[int | None]:
-        if any(chunk.sequence.id == "13" for chunk in chunks):
+    def run(self, pieces: Pieces) -> list[int]:
+        if any(chunk.sequence.id == "13" for chunk in pieces.chunks):
             raise RuntimeError("out of luck")
-        return super().run(chunks)
+        return super().run(pieces)
 
 
 class NotANumber(PaperSampler):
     """Finds the logits of the sequence named "13" broken."""
 
-    def choose(self, work: Work, logits: list[int | None] | None) -> list[Chosen]:
-        results = super().choose(work, logits)
-        return [
-            Chosen(failure="broken") if sequence.id == "13" else result
-            for sequence, result in zip(work.sequences, results, strict=True)
-        ]
+    def choose(self, work: Work, logits: list[int] | None) -> Chosen:
+        failures = {sequence: "broken" for sequence in work.sequences if sequence.id == "13"}
+        return replace(super().choose(work, logits), failures=failures)
 
 
-def make(runner: PaperRunner | None = None, sampler: PaperSampler | None = None) -> Stepper[list[int | None]]:
-    scheduler = Scheduler(BlockPool(50), LIMITS)
+def make(runner: PaperRunner | None = None, sampler: PaperSampler | None = None) -> Stepper[list[int]]:
+    scheduler = make_scheduler(50, LIMITS)
     masks = ManualPool(VOCABULARY, (EOS,))
     return Stepper(scheduler, runner or PaperRunner(), sampler or PaperSampler(), (EOS,), masks)
 
 
-def run(
-    stepper: Stepper[list[int | None]], *requests: CoreRequest
-) -> dict[str, list[CoreOutput | CoreFailure]]:
+def run(stepper: Stepper[list[int]], *requests: CoreRequest) -> dict[str, list[CoreOutput | CoreFailure]]:
     said: dict[str, list[CoreOutput | CoreFailure]] = {each.id: [] for each in requests}
     for each in requests:
         stepper.add(each)
@@ -104,6 +102,10 @@ def test_one_bad_row_fails_its_request_alone() -> None:
     assert [tokens(said[other.id]) for other in others] == [whole_text(other) for other in others]
 
 
+def test_bad_row_at_the_end_of_a_text_is_a_failure_and_no_end() -> None:
+    assert run(make(sampler=NotANumber()), request("13", 5, 1))["13"] == [CoreFailure("13", "broken")]
+
+
 def test_prompt_logprobs_come_once_with_the_first_token() -> None:
     outputs = run(make(), request("1", 100, 3, prompt_logprobs=True))["1"]
     given = [output.prompt_logprobs for output in outputs if isinstance(output, CoreOutput)]
@@ -115,7 +117,7 @@ def test_prompt_logprobs_come_once_with_the_first_token() -> None:
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_come_once() -> None:
     limits = Limits(tokens=2, sequences=2, logit_rows=64)
     masks = ManualPool(VOCABULARY, ())
-    stepper = Stepper(Scheduler(BlockPool(5), limits), PaperRunner(), PaperSampler(), (), masks)
+    stepper = Stepper(make_scheduler(5, limits), PaperRunner(), PaperSampler(), (), masks)
     stepper.add(request("1", PAGE - 1, 40))
     stepper.add(request("2", 40, 2, prompt_logprobs=True))
     given, preempted = [], 0
@@ -165,10 +167,67 @@ def test_aborted_request_says_nothing_more(when: str) -> None:
 
 def test_choice_carries_the_samplers_numbers() -> None:
     class Sure(PaperSampler):
-        def choose(self, work: Work, logits: list[int | None] | None) -> list[Chosen]:
-            return [Chosen(choice=Choice(3, -0.25, ((3, -0.25), (4, -2.0)))) for _ in work.sequences]
+        def choose(self, work: Work, logits: list[int] | None) -> Chosen:
+            return Chosen(np.array([3]), [-0.25], [((3, -0.25), (4, -2.0))])
 
     (output,) = run(make(sampler=Sure()), request("1", 4, 1))["1"]
     assert isinstance(output, CoreOutput)
     assert (output.token_id, output.logprob, output.top) == (3, -0.25, ((3, -0.25), (4, -2.0)))
     assert output.started > 0
+
+
+def test_idle_books_that_do_not_balance_are_told_and_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = make_scheduler(50, LIMITS)
+    stepper = Stepper(scheduler, PaperRunner(), PaperSampler(), (EOS,), ManualPool(VOCABULARY, (EOS,)))
+    first = request("1", 40, 3)
+    assert tokens(run(stepper, first)["1"]) == whole_text(first)
+    assert stepper.check_idle() == ()
+    scheduler._pool.take(1)  # a block that nobody will give back
+    (fault,) = stepper.check_idle()
+    assert "block" in fault
+    assert fault in caplog.text
+    assert stepper.check_idle() == ()
+    again = run(stepper, first)["1"]
+    assert tokens(again) == whole_text(first)
+
+
+def test_one_request_of_a_quiet_owner_passes_the_queue_of_a_busy_one() -> None:
+    stepper = make()
+    for index in range(40):
+        stepper.add(request(str(index), 5, 20, owner="busy", ignore_eos=True))
+    stepper.step()
+    stepper.add(request("99", 5, 20, owner="quiet", ignore_eos=True))
+    heard = [output.id for _ in range(21) for output in stepper.step().outputs]
+    assert heard.count("99") >= 1
+
+
+def test_long_prompt_and_decodes_go_on_while_requests_keep_coming() -> None:
+    stepper = make()
+    stepper.add(request("1", 200, 30, ignore_eos=True))
+    heard: list[str] = []
+    for step in range(80):
+        stepper.add(request(str(step + 2), 10, 4, ignore_eos=True))
+        heard += [output.id for output in stepper.step().outputs]
+    assert heard.count("1") == 30
+
+
+def test_tokens_found_in_the_cache_are_told_with_every_output_and_in_the_statistics() -> None:
+    stepper = make()
+    run(stepper, request("1", 3 * PAGE, 3, prefix=3 * PAGE))
+    stepper.add(request("2", 3 * PAGE, 3, prefix=3 * PAGE))
+    frames = []
+    while not stepper.idle:
+        frames.append(stepper.step())
+    outputs = [output for frame in frames for output in frame.outputs]
+    assert {output.cached_tokens for output in outputs if isinstance(output, CoreOutput)} == {2 * PAGE}
+    assert [frame.stats.cached_tokens for frame in frames if frame.stats] == [2 * PAGE, 0, 0][: len(frames)]
+    assert frames[0].stats is not None
+    assert frames[0].stats.prefill_tokens == PAGE
+
+
+def test_failed_request_leaves_nothing_to_be_found() -> None:
+    stepper = make(sampler=NotANumber())
+    run(stepper, request("13", 3 * PAGE, 3, prefix=3 * PAGE))
+    (output, *_) = run(stepper, request("2", 3 * PAGE, 3, prefix=3 * PAGE))["2"]
+    assert isinstance(output, CoreOutput)
+    assert output.cached_tokens == 0

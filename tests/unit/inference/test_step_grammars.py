@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.blocks import PAGE, BlockPool
-from inference.scheduler import Scheduler
+from inference.blocks import PAGE
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, FinishReason, Frame
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar, PaperMatcher
@@ -14,6 +13,7 @@ from tests.unit.inference.paper_model import (
     VOCABULARY,
     PaperRunner,
     PaperSampler,
+    make_scheduler,
     request,
     whole_text,
 )
@@ -22,13 +22,13 @@ from tests.unit.inference.test_step import LIMITS, Broken, make, reason, run, to
 RULE = PaperGrammar(lambda text: {10 + len(text), 30, EOS} if len(text) < 6 else {EOS}, EOS)
 
 
-def guided(blocks: int = 50, eos: tuple[int, ...] = (EOS,)) -> tuple[Stepper[list[int | None]], ManualPool]:
+def guided(blocks: int = 50, eos: tuple[int, ...] = (EOS,)) -> tuple[Stepper[list[int]], ManualPool]:
     masks = ManualPool(VOCABULARY, eos)
-    scheduler = Scheduler(BlockPool(blocks), LIMITS)
+    scheduler = make_scheduler(blocks, LIMITS)
     return Stepper(scheduler, PaperRunner(), PaperSampler(), eos, masks), masks
 
 
-def finish_all(stepper: Stepper[list[int | None]], masks: ManualPool) -> list[CoreOutput | CoreFailure]:
+def finish_all(stepper: Stepper[list[int]], masks: ManualPool) -> list[CoreOutput | CoreFailure]:
     said: list[CoreOutput | CoreFailure] = []
     while not stepper.idle:
         said += stepper.step().outputs
@@ -115,7 +115,7 @@ def test_parked_sequences_hear_of_the_end() -> None:
 
 def test_step_that_fails_leaves_parked_sequences_alone() -> None:
     masks = ManualPool(VOCABULARY, (EOS,))
-    stepper = Stepper(Scheduler(BlockPool(50), LIMITS), Broken(), PaperSampler(), (EOS,), masks)
+    stepper = Stepper(make_scheduler(50, LIMITS), Broken(), PaperSampler(), (EOS,), masks)
     parked = request("1", 5, 20, grammar=RULE)
     stepper.add(parked)
     stepper.step()

@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from inference.blocks import PAGE, BlockPool
 from inference.scheduler import Limits, Scheduler
+from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreOutput, CoreRequest, Frame
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
@@ -24,20 +25,29 @@ GRAMMARS = (
     PaperGrammar(lambda text: {10 + len(text), 30, EOS} if len(text) < 12 else {EOS}, EOS),
     PaperGrammar(lambda text: range(VOCABULARY), EOS),
 )
+PATIENCE = 3000  # steps by which everything must have ended
 
 
 class Lives(RuleBasedStateMachine):
-    """Requests come, run, are preempted and aborted in any order; none may be lost or disturbed."""
+    """Requests come, run, are preempted and aborted in any order; none may be lost or disturbed.
+
+    Prompts share prefixes, and their ids repeat, so that the whole of a prompt may be known. What
+    the paper model finds in the blocks decides its tokens: a hit that is wrong changes the text.
+    """
 
     live: Bundle[str] = Bundle("live")
 
-    @initialize(blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans())
-    def begin(self, blocks: int, budget: int, chunked: bool) -> None:
+    @initialize(
+        blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans(), caching=st.booleans()
+    )
+    def begin(self, blocks: int, budget: int, chunked: bool, caching: bool) -> None:
         self.pool = BlockPool(blocks)
+        self.table = SlotTable(4, blocks)
         self.budget = budget
         self.chunked = chunked
+        self.caching = caching and chunked
         limits = Limits(tokens=budget, sequences=4, logit_rows=10, chunked=chunked)
-        self.scheduler = Scheduler(self.pool, limits)
+        self.scheduler = Scheduler(self.pool, limits, self.table, prefix_caching=caching)
         self.runner = PaperRunner()
         self.masks = ManualPool(VOCABULARY, (EOS,))
         self.stepper = Stepper(self.scheduler, self.runner, PaperSampler(), (EOS,), self.masks)
@@ -47,21 +57,27 @@ class Lives(RuleBasedStateMachine):
 
     @rule(
         target=live,
-        length=st.integers(1, 40),
+        prefix=st.sampled_from([0, 16, 32, 40]),
+        length=st.integers(1, 50),
         new=st.integers(1, 40),
-        logprobs=st.booleans(),
+        logprobs=st.sampled_from([False, False, True]),
         grammar=st.sampled_from([None, None, *GRAMMARS]),
         min_tokens=st.sampled_from([0, 0, 6]),
         ignore_eos=st.booleans(),
+        salt=st.sampled_from(["", "", "salt"]),
+        owner=st.sampled_from("abc"),
     )
     def submit(
         self,
+        prefix: int,
         length: int,
         new: int,
         logprobs: bool,
         grammar: PaperGrammar | None,
         min_tokens: int,
         ignore_eos: bool,
+        salt: str,
+        owner: str,
     ) -> str:
         capacity = self.pool.size * PAGE
         length = min(length, capacity - 1)
@@ -74,6 +90,9 @@ class Lives(RuleBasedStateMachine):
             grammar=grammar,
             min_tokens=min_tokens,
             ignore_eos=ignore_eos,
+            prefix=prefix,
+            salt=salt,
+            owner=owner,
         )
         self.requests[wanted.id] = wanted
         self.said[wanted.id] = []
@@ -107,10 +126,30 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def blocks_are_conserved(self) -> None:
-        held = [block for sequence in self.scheduler.running for block in sequence.blocks]
-        assert sorted(held) == sorted(self.pool.held)
-        assert self.pool.free + len(held) == self.pool.size
+        assert self.scheduler.check() == []
+        held = self.pool.held
+        assert len(held) + self.pool.free + self.pool.idle == self.pool.size
         assert not any(sequence.blocks for sequence in self.scheduler.waiting)
+        if not self.caching:
+            assert self.pool.idle == 0
+            assert set(held.values()) <= {1}
+
+    @invariant()
+    def the_table_says_what_the_sequences_are(self) -> None:
+        for sequence in self.scheduler.running:
+            text = [output.token_id for output in self.said[sequence.id]]
+            assert sequence.ids.tolist() == [*sequence.request.prompt_ids, *text]
+            assert self.table.blocks[sequence.slot, : len(sequence.blocks)].tolist() == sequence.blocks
+            assert sequence.computed <= self.table.room[sequence.slot] == len(sequence.blocks) * PAGE
+        assert len({sequence.slot for sequence in self.scheduler.running}) == len(self.scheduler.running)
+
+    @invariant()
+    def salts_share_nothing(self) -> None:
+        held = {
+            salt: {b for s in self.scheduler.running if s.request.salt == salt for b in s.blocks}
+            for salt in ("", "salt")
+        }
+        assert held[""].isdisjoint(held["salt"])
 
     @invariant()
     def limits_are_kept(self) -> None:
@@ -133,25 +172,34 @@ class Lives(RuleBasedStateMachine):
             assert self.stepper.step() == Frame(())
 
     def teardown(self) -> None:
-        while not self.stepper.idle:
+        for _ in range(PATIENCE):
+            if self.stepper.idle:
+                break
             self.hear(self.stepper.step())
             if self.masks.asked:
                 self.masks.fill()
-        assert self.pool.free == self.pool.size
+        assert self.stepper.check_idle() == ()
+        assert self.scheduler.check() == []
+        assert self.pool.available == self.pool.size
         for id, wanted in self.requests.items():
-            heard = [output.token_id for output in self.said[id]]
-            expected = whole_text(wanted)
-            if id in self.aborted:
-                assert heard == expected[: len(heard)]
-                continue
-            assert heard == expected
-            assert [output.finish is not None for output in self.said[id]].count(True) == 1
-            if wanted.prompt_logprobs:
-                logprobs = self.said[id][0].prompt_logprobs
-                places = range(1, len(wanted.prompt_ids))
-                assert logprobs == (None, *(-float(at) for at in places))
-                assert self.said[id][0].prompt_top == ((), *(((at, -float(at)),) for at in places))
+            self.told(wanted, whole_text(wanted), self.said[id])
+
+    def told(self, wanted: CoreRequest, expected: list[int], said: list[CoreOutput]) -> None:
+        heard = [output.token_id for output in said]
+        if wanted.id in self.aborted:
+            assert heard == expected[: len(heard)]
+            return
+        assert heard == expected
+        assert [output.finish is not None for output in said].count(True) == 1
+        assert {output.cached_tokens % PAGE for output in said} == {0}
+        assert all(output.cached_tokens < len(wanted.prompt_ids) for output in said)
+        assert self.caching or said[0].cached_tokens == 0
+        if wanted.prompt_logprobs:
+            assert said[0].cached_tokens == 0
+            places = range(1, len(wanted.prompt_ids))
+            assert said[0].prompt_logprobs == (None, *(-float(at) for at in places))
+            assert said[0].prompt_top == ((), *(((at, -float(at)),) for at in places))
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLives.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)

@@ -20,6 +20,9 @@ from transformers import (  # noqa: E402
     TypicalLogitsWarper,
 )
 
+from inference.candidates import filtered  # noqa: E402
+from inference.masks import Mask  # noqa: E402
+from inference.recipe import filters_of  # noqa: E402
 from inference.types import Sampling, Watermark  # noqa: E402
 from inference.warpers import History, warp  # noqa: E402
 
@@ -30,8 +33,28 @@ def history(prompt: list[int], generated: list[int]) -> History:
     return History(np.array([*prompt, *generated]), len(prompt))
 
 
+def left(
+    logits: Tensor,
+    samplings: list[Sampling],
+    histories: list[History],
+    masks: list[Mask | None] | None = None,
+) -> Tensor:
+    """Return the scores (n, v) that all stages and filters leave."""
+    scores = warp(logits, samplings, histories, masks)
+    filters = filters_of(samplings)
+    rows = filters.any.nonzero()[0]
+    if len(rows):
+        some = filtered(scores[torch.from_numpy(rows)], filters.of(rows))
+        kept = torch.full((len(rows), scores.shape[1]), -inf)
+        for row, ids, values in zip(kept, some.ids, some.scores, strict=True):
+            there = np.isfinite(values)
+            row[torch.from_numpy(ids[there])] = torch.from_numpy(values[there]).float()
+        scores = scores.index_copy(0, torch.from_numpy(rows), kept)
+    return scores
+
+
 def probabilities(logits: list[float], sampling: Sampling, seen: History = NO_HISTORY) -> list[float]:
-    scores = warp(torch.tensor([logits]), [sampling], [seen])
+    scores = left(torch.tensor([logits]), [sampling], [seen])
     return torch.softmax(scores, 1)[0].tolist()
 
 
@@ -103,9 +126,9 @@ def test_rows_are_warped_as_if_alone_and_logits_stay_as_they_were() -> None:
     ]
     histories = [history(list(range(row + 1)), [row, row]) for row in range(9)]
     masks = [None if row % 3 else np.array([0b1101 << row, 3], dtype=np.uint32) for row in range(9)]
-    together = warp(logits, samplings, histories, masks)
+    together = left(logits, samplings, histories, masks)
     alone = [
-        warp(logits[at], samplings[at], histories[at], masks[at])
+        left(logits[at], samplings[at], histories[at], masks[at])
         for at in (slice(n, n + 1) for n in range(9))
     ]
     assert torch.equal(together, torch.cat(alone))
@@ -117,12 +140,12 @@ def test_rows_are_warped_as_if_alone_and_logits_stay_as_they_were() -> None:
 def test_logits_stay_as_they_were_when_every_row_has_the_same_stage(rows: int) -> None:
     logits = torch.zeros(rows, 40)
     mask = np.array([1, 1], dtype=np.uint32)
-    warp(logits, [Sampling(logit_bias=((3, 1.0),))] * rows, [NO_HISTORY] * rows, [mask] * rows)
+    left(logits, [Sampling(logit_bias=((3, 1.0),))] * rows, [NO_HISTORY] * rows, [mask] * rows)
     assert torch.equal(logits, torch.zeros(rows, 40))
 
 
 def test_a_bias_does_not_bring_back_what_the_grammar_forbids() -> None:
-    scores = warp(
+    scores = left(
         torch.tensor([LOGS]),
         [Sampling(logit_bias=((0, 50.0),))],
         [NO_HISTORY],
@@ -132,7 +155,7 @@ def test_a_bias_does_not_bring_back_what_the_grammar_forbids() -> None:
 
 
 def test_filters_count_only_what_the_grammar_allows() -> None:
-    scores = warp(
+    scores = left(
         torch.tensor([LOGS]), [Sampling(top_k=1)], [NO_HISTORY], [np.array([0b1100], dtype=np.uint32)]
     )
     assert torch.softmax(scores, 1)[0].tolist() == [0, 0, 1, 0]
@@ -141,7 +164,7 @@ def test_filters_count_only_what_the_grammar_allows() -> None:
 def test_mass_that_needs_more_than_the_first_candidates_is_found() -> None:
     flat = torch.zeros(2, 5000)
     flat[0, 17] = 20.0  # beside a row that needs one token only
-    kept = warp(flat, [Sampling(top_p=0.5)] * 2, [NO_HISTORY] * 2).isfinite().sum(1)
+    kept = left(flat, [Sampling(top_p=0.5)] * 2, [NO_HISTORY] * 2).isfinite().sum(1)
     assert kept.tolist() == [1, pytest.approx(2500, abs=1)]
 
 
@@ -169,7 +192,7 @@ def test_stages_equal_those_of_transformers(
 ) -> None:
     logits: Tensor = scale * torch.randn(2, 3000, generator=torch.Generator().manual_seed(3))
     histories = [history(ids, []) for ids in IDS.tolist()]
-    ours = torch.softmax(warp(logits, [sampling] * 2, histories), 1)
+    ours = torch.softmax(left(logits, [sampling] * 2, histories), 1)
     theirs = torch.softmax(processor(IDS, logits.clone()), 1)
     assert torch.allclose(ours, theirs, atol=1e-7)
     assert torch.equal(ours == 0, theirs == 0)
@@ -197,14 +220,14 @@ def test_the_stages_come_in_the_order_of_transformers() -> None:
         ]
     )
     logits: Tensor = 2 * torch.randn(2, 3000, generator=torch.Generator().manual_seed(5))
-    ours = warp(logits, [sampling] * 2, [history(ids, []) for ids in IDS.tolist()])
+    ours = left(logits, [sampling] * 2, [history(ids, []) for ids in IDS.tolist()])
     expected = torch.softmax(theirs(IDS, logits.clone()), 1)
     assert torch.allclose(torch.softmax(ours, 1), expected, atol=1e-6)
     assert 1 < int((expected > 0).sum(1).min()) < 40
 
 
 def test_no_filter_removes_everything() -> None:
-    scores = warp(
+    scores = left(
         torch.tensor([[-inf, 1.0, -inf]]),
         [Sampling(top_p=0.1, min_p=1.0, typical_p=0.1, top_k=1)],
         [NO_HISTORY],

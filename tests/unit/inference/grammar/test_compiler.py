@@ -196,7 +196,8 @@ async def test_a_grammar_that_nobody_waits_for_any_more_can_be_asked_for_again(b
 
 
 async def test_the_cache_forgets_what_was_used_longest_ago() -> None:
-    cache, grammar = GrammarCache(grammars=3, source_bytes=100), regex("a")
+    cache: GrammarCache[LarkGrammar] = GrammarCache(grammars=3, source_bytes=100)
+    grammar = regex("a")
     for name in "abc":
         cache.put(("regex", name), grammar)
     assert cache.get(("regex", "a")) is grammar

@@ -1,0 +1,135 @@
+"""The engine in this process, without HTTP: how long its steps take with a given batch and context."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inference.config import EngineConfig
+from inference.engine import TorchCore
+from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling, StepStats
+
+ENDLESS = 1 << 20  # tokens: requests end when they are told to
+SECONDS = 600  # without a frame; then the engine hangs
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps that did nothing but continue `batch` sequences."""
+
+    batch: int
+    context: float  # tokens of a sequence, the mean
+    seconds: float  # of a step, the median
+    least: float
+    prefill_tokens_per_second: float | None = None  # of the prompts before; None where none were computed
+
+
+class Engine:
+    """A loaded engine, driven step by step."""
+
+    def __init__(self, core: TorchCore, info: ModelInfo) -> None:
+        self.info = info
+        self._core = core
+        self._frames: queue.Queue[tuple[float, Frame]] = queue.Queue()
+        self._ids = map(str, itertools.count())
+        core.start(lambda frame: self._frames.put((time.perf_counter(), frame)))
+
+    def decode(self, batches: list[int], context: int, count: int) -> Iterator[Steps]:
+        """Yield `count` steps of each batch size, the largest first, after prompts of `context` tokens.
+
+        The prompts are computed once: sequences are given up until the next batch size is left.
+        """
+        batches = sorted(batches, reverse=True)
+        random_ = random.Random(f"{context}")
+        ids = [next(self._ids) for _ in range(batches[0])]
+        length = min(ENDLESS, self.info.max_total_tokens - context)
+        prompts = [self._prompt(random_, context) for _ in ids]
+        began = time.perf_counter()
+        for id, prompt in zip(ids, prompts, strict=True):
+            self._core.submit(_request(id, prompt, length))
+        rate = None
+        for batch in batches:
+            for id in ids[batch:]:
+                self._core.abort(id)
+            del ids[batch:]
+            steps, first = self._steps(batch, count)
+            if rate is None:
+                rate = batches[0] * context / (first - began)
+            mean = statistics.fmean(stats.kv_tokens for _, stats in steps) / batch
+            seconds = [time for time, _ in steps]
+            yield Steps(batch, mean, statistics.median(seconds), min(seconds), rate)
+        self._end(ids)
+
+    def _steps(self, batch: int, count: int) -> tuple[list[tuple[float, StepStats]], float]:
+        """Return steps of just this batch with their seconds, and when the first of them began."""
+        steps: list[tuple[float, StepStats]] = []
+        before: float | None = None  # when the step before ended, if it was one of them, too
+        first = 0.0
+        while len(steps) < count:
+            now, frame = self._frames.get(timeout=SECONDS)
+            stats = frame.stats
+            for output in frame.outputs:
+                if isinstance(output, CoreFailure):
+                    raise RuntimeError(output.message)
+            alone = stats is not None and not stats.prefill_tokens and stats.decode_sequences == batch
+            if alone and before is not None and stats is not None:
+                steps.append((now - before, stats))
+            first = first or (now if alone else 0.0)
+            before = now if alone else None
+        return steps, first
+
+    def _end(self, ids: list[str]) -> None:
+        for id in ids:
+            self._core.abort(id)
+        self._core.submit(_request(next(self._ids), self._prompt(random.Random(0), 1), 1))
+        while not any(output.finish for output in self._outputs()):
+            pass
+
+    def _outputs(self) -> list[Any]:
+        return list(self._frames.get(timeout=SECONDS)[1].outputs)
+
+    def _prompt(self, random_: random.Random, count: int) -> tuple[int, ...]:
+        return tuple(random_.randrange(3, self.info.vocabulary_size) for _ in range(count))
+
+
+@contextmanager
+def engine(config: EngineConfig) -> Iterator[Engine]:
+    """Load the engine, yield it, and free it."""
+    core = TorchCore(config)
+    info = core.load(print)
+    try:
+        yield Engine(core, info)
+    finally:
+        core.stop()
+
+
+def with_context(model: Path, directory: Path, tokens: int) -> Path:
+    """Return a directory with the model's files, whose configuration allows a longer context."""
+    for file in model.iterdir():
+        if file.name != "config.json":
+            (directory / file.name).symlink_to(file.resolve())
+    config = json.loads((model / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "max_position_embeddings": tokens}))
+    return directory
+
+
+def _request(id: str, prompt: tuple[int, ...], tokens: int) -> CoreRequest:
+    return CoreRequest(
+        id=id,
+        prompt_ids=prompt,
+        max_new_tokens=tokens,
+        ignore_eos=True,
+        sampling=Sampling(),
+        logprobs=LogprobsMode.RAW,
+        top_n_tokens=0,
+        prompt_logprobs=False,
+    )

@@ -1,0 +1,98 @@
+"""What the machine does at most: bytes read from memory, operations; by our own threads and by torch's.
+
+The larger of both counts: nobody's share is to look better than it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from inference.kernels.native import Library
+
+ROUNDS = 7  # of each measurement; the best counts
+READ_FLOATS = 64 << 20  # 256 MB: far beyond any cache
+SIDE = 2048  # of the matrices
+PEAK_ROUNDS = 20_000  # of our own loop, some milliseconds
+FLOAT, INT8, BFLOAT16 = range(3)  # what `parley_peak` calls them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Per second; a product with its sum counts as two operations."""
+
+    read_bytes: float
+    float_flops: float
+    bfloat16_flops: float
+    int8_flops: float
+
+    def larger(self, other: Limits) -> Limits:
+        """Return the larger of each."""
+        mine, others = asdict(self), asdict(other)
+        return Limits(**{name: max(mine[name], others[name]) for name in mine})
+
+
+def measure_limits(library: Library | None, threads: int | None = None) -> Limits:
+    """Measure all of them, with our own threads where there is a library, and with torch's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or (library.threads if library else before))
+    try:
+        found = _by_torch()
+    finally:
+        torch.set_num_threads(before)
+    return found.larger(_by_library(library)) if library else found
+
+
+def _by_library(library: Library) -> Limits:
+    values = torch.rand(READ_FLOATS)
+    read = _seconds(lambda: library.functions.parley_read(library.handle, values.data_ptr(), READ_FLOATS))
+    return Limits(
+        read_bytes=4 * READ_FLOATS / read,
+        float_flops=_peak(library, FLOAT),
+        bfloat16_flops=_peak(library, BFLOAT16),
+        int8_flops=_peak(library, INT8),
+    )
+
+
+def _peak(library: Library, kind: int) -> float:
+    def run() -> int:
+        operations: int = library.functions.parley_peak(library.handle, kind, PEAK_ROUNDS)
+        return operations
+
+    return run() / _seconds(run)
+
+
+def _by_torch() -> Limits:
+    values = torch.rand(READ_FLOATS)
+    matrix, vector = values.view(-1, 4096), torch.rand(4096)
+    read = min(_seconds(values.sum), _seconds(lambda: torch.mv(matrix, vector)))
+    return Limits(
+        read_bytes=4 * READ_FLOATS / read,
+        float_flops=_products(torch.float32),
+        bfloat16_flops=_products(torch.bfloat16),
+        int8_flops=_int8_products(),
+    )
+
+
+def _products(dtype: torch.dtype) -> float:
+    left, right = (torch.rand(SIDE, SIDE).to(dtype) for _ in range(2))
+    return 2 * SIDE**3 / _seconds(lambda: left @ right)
+
+
+def _int8_products() -> float:
+    left, right = (torch.randint(-100, 100, (SIDE, SIDE), dtype=torch.int8) for _ in range(2))
+    return 2 * SIDE**3 / _seconds(lambda: torch._int_mm(left, right))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Return the least time of a call."""
+    run()
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - began)
+    return best

@@ -1,0 +1,47 @@
+"""What a measurement ran on: every file of results says so."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# of the flags in /proc/cpuinfo, those that decide which kernels run
+DECISIVE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile")
+
+
+def machine() -> str:
+    """Return a name for this kind of machine."""
+    cpu = _information("model name") or platform.machine()
+    return re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores()} cores".lower()).strip("-")
+
+
+def cores() -> int:
+    """Return how many cores the machine has."""
+    return os.cpu_count() or 1
+
+
+def about() -> dict[str, object]:
+    """Return what else decides the numbers."""
+    flags = set(_information("flags").split())
+    return {
+        "machine": machine(),
+        "cpu": _information("model name") or platform.machine(),
+        "features": [flag for flag in DECISIVE if flag in flags],
+        "cores": cores(),
+        "memory_gb": round(PAGE_BYTES * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "day": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _information(name: str) -> str:
+    """Return a line of /proc/cpuinfo; "" where there is none."""
+    file = Path("/proc/cpuinfo")
+    found = re.search(rf"^{name}\s*: (.+)", file.read_text(), re.MULTILINE) if file.exists() else None
+    return found[1] if found else ""

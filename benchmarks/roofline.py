@@ -1,0 +1,159 @@
+"""Measure what the machine can do at most, and which share of it the engine's decode steps reach.
+
+    python -m benchmarks.roofline [--models FOLDER/models] [--quick]
+
+The limits (memory read per second, products per second in fp32, bf16 and int8) are measured before and
+after the engine in the same run, the larger counts. A step reads each weight and all keys and values once,
+and multiplies each weight by each sequence; the larger of both times is the roof. Writes
+benchmarks/results/roofline-MACHINE.json and docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+from inference.environment import prepare_environment
+
+prepare_environment()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import tempfile  # noqa: E402
+from dataclasses import asdict, dataclass  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+from benchmarks import report  # noqa: E402
+from benchmarks.inprocess import Steps, engine  # noqa: E402
+from benchmarks.limits import Limits, measure_limits  # noqa: E402
+from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.serving.models import SHAPES, make_model  # noqa: E402
+from inference.config import EngineConfig, ModelConfig  # noqa: E402
+from inference.kernels.native import open_library  # noqa: E402
+
+NAME = "llama-135m"
+CONTEXT = 128
+STEPS = 64
+GOALS = {1: 0.85, 32: 0.60}  # share of the roof, by batch size
+KV_BYTES = 4  # of a number in the cache: float32
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to hold the weights and to multiply by them."""
+
+    name: str
+    suffix: str  # of the model's directory
+    weight_bytes: int
+    peak: str  # the limit that its products have
+    dtype: str = "auto"
+    quantize: str | None = None
+    narrow: bool = True
+
+
+VARIANTS = (
+    Variant("bf16, products in fp32", "-bf16", 2, "float_flops"),
+    Variant("bf16, products in bf16", "-bf16", 2, "bfloat16_flops", dtype="bfloat16"),
+    Variant("fp32", "", 4, "float_flops", narrow=False),
+    Variant("int8", "", 1, "int8_flops", quantize="int8"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one step needs of the machine."""
+
+    read_bytes: float
+    linear_operations: float
+    attention_operations: float  # always in fp32
+
+    def seconds(self, limits: Limits, peak: str) -> tuple[float, str]:
+        """Return the least time of a step, and what bounds it."""
+        reading = self.read_bytes / limits.read_bytes
+        products = self.linear_operations / getattr(limits, peak)
+        products += self.attention_operations / limits.float_flops
+        return (reading, "reading") if reading >= products else (products, "products")
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory() as temporary:
+        models = arguments.models or Path(temporary)
+        if not (models / NAME).exists():
+            make_model(models, NAME)
+        library = open_library()
+        limits = measure_limits(library)
+        measured = [(variant, measure(models, variant, arguments.quick)) for variant in VARIANTS]
+        limits = limits.larger(measure_limits(library))
+    print(limits)
+    steps = [share(variant, step, limits) for variant, found in measured for step in found]
+    for row in steps:
+        print(
+            f"{row['weights']:<24} batch {row['batch']:3d}: {row['step_ms']:7.1f} ms, "
+            f"roof {row['roof_ms']:7.1f} ms ({row['bound']}), share {row['share']:.0%}"
+        )
+    if not arguments.quick:
+        written = {
+            **about(),
+            "like": SHAPES[NAME].like,
+            "limits": {name: float(f"{value:.4g}") for name, value in asdict(limits).items()},
+            "steps": steps,
+        }
+        (RESULTS / f"roofline-{machine()}.json").write_text(json.dumps(written, indent=1) + "\n")
+        report.write()
+
+
+def measure(models: Path, variant: Variant, quick: bool) -> list[Steps]:
+    """Return the decode steps of a variant at each batch size that has a goal."""
+    model = ModelConfig(
+        model_id=str(models / f"{NAME}{variant.suffix}"), dtype=variant.dtype, quantize=variant.quantize
+    )
+    config = EngineConfig(model=model, narrow_weights=variant.narrow)
+    with engine(config) as running:
+        return list(running.decode(list(GOALS), CONTEXT, 4 if quick else STEPS))[::-1]
+
+
+def demand(variant: Variant, batch: int, context: float) -> Demand:
+    """Return what a step of `batch` sequences needs, each with `context` tokens."""
+    config = SHAPES[NAME].config
+    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
+    dim, inner = config["head_dim"], config["intermediate_size"]
+    kv = 2 * config["num_key_value_heads"] * dim
+    layer = hidden * (heads * dim + kv) + heads * dim * hidden + 3 * hidden * inner
+    weights = layers * layer + hidden * config["vocab_size"]  # the embedding is the head, too
+    return Demand(
+        read_bytes=variant.weight_bytes * weights + KV_BYTES * layers * kv * context * batch,
+        linear_operations=2.0 * weights * batch,
+        attention_operations=4.0 * layers * heads * dim * context * batch,
+    )
+
+
+def share(variant: Variant, steps: Steps, limits: Limits) -> dict[str, Any]:
+    """Return a step beside its roof."""
+    roof, bound = demand(variant, steps.batch, steps.context).seconds(limits, variant.peak)
+    return {
+        "weights": variant.name,
+        "batch": steps.batch,
+        "context": round(steps.context, 1),
+        "step_ms": round(1e3 * steps.seconds, 2),
+        "least_step_ms": round(1e3 * steps.least, 2),
+        "tokens_per_second": round(steps.batch / steps.seconds, 1),
+        "roof_ms": round(1e3 * roof, 2),
+        "roof_tokens_per_second": round(steps.batch / roof, 1),
+        "bound": bound,
+        "share": round(roof / steps.seconds, 3),
+        "goal": GOALS.get(steps.batch),
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.roofline", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument("--models", type=Path, help="folder of models that were made before")
+    parser.add_argument("--quick", action="store_true", help="a few steps; nothing is written")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

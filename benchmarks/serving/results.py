@@ -1,0 +1,80 @@
+"""The committed file of results: medians of each server, and the goals, by model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import RESULTS, about, machine
+from benchmarks.serving.goals import Table, goals
+from benchmarks.serving.records import Key, WorkFile, medians, same_texts
+from benchmarks.serving.servers import SERVERS, Server
+from benchmarks.serving.workloads import WORKLOADS
+
+REFERENCES = ("transformers serve f32", "llama.cpp f32", "vLLM f32")  # whose texts are compared with
+
+
+def write_results(work: WorkFile, folder: Path, repetitions: int) -> None:
+    """Write results/serving-MACHINE.json from what has been measured."""
+    models: dict[str, Any] = {}
+    for model in dict.fromkeys(key.model for key in work.servers()):
+        servers = {
+            server.label: row
+            for server in SERVERS
+            if (row := _server(work, Key(model, server.label), server, repetitions))
+        }
+        models[model] = {"servers": servers, "goals": [asdict(goal) for goal in goals(servers)]}
+    measured = [
+        server for server in SERVERS if any(server.label in model["servers"] for model in models.values())
+    ]
+    written = {
+        **about(),
+        "workloads": {name: asdict(workload) for name, workload in WORKLOADS.items()},
+        "versions": {server.label: version for server in measured if (version := _version(server, folder))},
+        "models": models,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"serving-{machine()}.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Table:
+    """Return what is known of one server with one model; {} if it was never asked for."""
+    if key not in work.servers():
+        return {}
+    start = work.last(key, "start") or {}
+    workloads: dict[str, Any] = {}
+    for name in WORKLOADS:
+        results = work.results(key, name)
+        if not results:
+            continue
+        workloads[name] = medians(results, repetitions)
+        reference = next(
+            (found for label in REFERENCES if (found := work.results(Key(key.model, label), name))), []
+        )
+        if (share := same_texts(results, reference)) is not None:
+            workloads[name]["same_texts"] = share
+    peaks = [start.get("peak_mb", 0.0), *(workload["peak_mb"] for workload in workloads.values())]
+    return {
+        "ours": server.ours,
+        "group": server.group.value,
+        "start_seconds": round(start["seconds"], 1) if start else None,
+        "peak_mb": round(max(peaks)),
+        "workloads": workloads,
+        "failed": None if workloads else work.last(key, "failed"),
+    }
+
+
+def _version(server: Server, folder: Path) -> str:
+    """Return a peer's version, as it tells it; "" for our own."""
+    if not server.version or not (folder / server.version[0]).exists():
+        return ""
+    program, argument = str(folder / server.version[0]), server.version[1]
+    command = [program, argument]
+    if "python" in program:
+        command = [program, "-c", f"from importlib.metadata import version; print(version({argument!r}))"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return next((line for line in lines if line.startswith("version")), lines[-1] if lines else "")

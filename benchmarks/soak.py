@@ -1,0 +1,96 @@
+"""Ask a small model for 10,000 sequences of every kind, cancel some, and hold the engine to its promises.
+
+    python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--in-thread] [--write]
+
+Every sequence ends in exactly one terminal event, its events are in order and whole, sequences that
+are asked for again say the same, and in the end nothing is held. Memory and open files are read
+twice a second, of this process and the engine's; neither may grow once all has warmed up. The cache
+is kept small, so that sequences are preempted. Prints a report as JSON; ends with 1 if a promise was
+broken.
+"""
+
+from __future__ import annotations
+
+from inference.environment import prepare_environment
+
+prepare_environment()
+
+import argparse  # noqa: E402
+import asyncio  # noqa: E402
+import json  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+
+from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.soak_run import Report, soak  # noqa: E402
+from inference.client import EngineClient  # noqa: E402
+from inference.config import EngineConfig, ModelConfig  # noqa: E402
+from inference.core import Core  # noqa: E402
+from inference.text.pipeline import load_text  # noqa: E402
+
+LONGEST = 256  # tokens of a prompt and its text
+WARM_SEQUENCES = 5_000  # fewer are over before memory has come to rest
+
+
+def main() -> int:
+    """Run one soak; 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sequences", type=int, default=10_000)
+    parser.add_argument("--model", help="a directory or a hub id; without it the embedded model")
+    parser.add_argument("--threads", type=int, help="of the engine")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--in-thread", action="store_true", help="run the engine in a thread of this process")
+    parser.add_argument("--write", action="store_true", help="keep the report in benchmarks/results")
+    options = parser.parse_args()
+    config = make_config(options.model, separate_process=not options.in_thread, threads=options.threads)
+    report = asyncio.run(run(config, options.sequences, seed=options.seed, show=print))
+    text = json.dumps({**about(), **vars(report)}, indent=2)
+    print(text)
+    if options.write:
+        (RESULTS / f"soak-{machine()}.json").write_text(f"{text}\n")
+    warm = options.sequences >= WARM_SEQUENCES
+    return 1 if report.faults or (warm and report.grown) else 0
+
+
+def make_config(
+    model: str | None = None, *, separate_process: bool, threads: int | None = None
+) -> EngineConfig:
+    """Return a configuration in which everything is scarce."""
+    return EngineConfig(
+        model=ModelConfig(model_id=model),
+        separate_process=separate_process,
+        threads=threads,
+        max_concurrent_requests=48,
+        max_total_tokens=LONGEST,
+        max_batch_total_tokens=LONGEST * 3 // 2,
+        max_batch_prefill_tokens=96,
+        max_batch_size=24,
+    )
+
+
+async def run(config: EngineConfig, sequences: int, *, seed: int, show: Callable[[str], None]) -> Report:
+    """Start an engine, soak it and stop it."""
+    client = EngineClient(
+        _core(config), config, lambda: load_text(config.model, workers=config.validation_workers)
+    )
+    try:
+        await client.start(show)
+        return await soak(client, sequences, longest=LONGEST, seed=seed, show=show)
+    finally:
+        await client.close()
+
+
+def _core(config: EngineConfig) -> Core:
+    if config.separate_process:
+        from inference.process.spawned import SpawnedCore
+
+        return SpawnedCore(config)
+    from inference.engine import TorchCore
+
+    return TorchCore(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""How each family of language models of transformers is served: measured on toys, kept in docs/models.md.
+
+A toy of each family is brought up by the engine as any model is (`codegen/toy_runs.py`). Its greedy
+texts are held against transformers' own `generate`, and those of requests alone against those of all
+of them in one batch, bit for bit.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from codegen.toy_runs import Outcome
+
+PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+
+LEVELS = ("fused", "native", "paged+merged", "paged", "sequential", "uncached")  # best first
+DIFFERS = "differs"  # served, but its text isn't that of transformers
+NOT_SERVED = "not served"
+NOT_TRIED = "not tried"
+
+_EXACT = {True: "yes", False: "no", None: "-"}
+_LONGEST = 150  # of a remark, in characters
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One family of the table."""
+
+    family: str  # transformers' `model_type`
+    model: str  # transformers' class
+    runs: str  # one of LEVELS, or what became of it
+    exact: bool | None  # the same bits alone and in a batch; None where it isn't served
+    remarks: str
+
+    def __str__(self) -> str:
+        """Return the table's line."""
+        return f"| {self.family} | {self.model} | {self.runs} | {_EXACT[self.exact]} | {self.remarks} |"
+
+
+def families() -> dict[str, str]:
+    """Return transformers' families of causal language models, with their classes."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return dict(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()))
+
+
+def write(only: Sequence[str] = ()) -> None:
+    """Measure all families, or the named ones beside the rows that the page has, and write the page."""
+    rows = {row.family: row for row in read()} if only else {}
+    known = families()
+    for family in only or known:
+        rows[family] = measure(family, known[family])
+        print(rows[family], flush=True)
+        PAGE.write_text(page([rows[each] for each in known if each in rows]))  # it may be interrupted
+
+
+def read() -> list[Row]:
+    """Return the rows that the page has."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    table = lines[lines.index(_HEADER.splitlines()[0]) + 1 :]
+    exact = {text: value for value, text in _EXACT.items()}
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    return [Row(family, model, runs, exact[bits], remarks) for family, model, runs, bits, remarks in cells]
+
+
+def measure(family: str, model: str) -> Row:
+    """Return how a family's toy is served; what can't be made, loaded or run is said in its row."""
+    from codegen.toy_runs import run_toy
+    from codegen.toys import save_toy
+
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            toy = save_toy(family, Path(temporary))
+        except Exception as error:  # a family's own code may refuse a toy in any way
+            return Row(family, model, NOT_TRIED, None, f"no toy can be made of it: {_line(error)}")
+        try:
+            outcome = run_toy(toy, Path(temporary))
+        except Exception as error:  # the page tells whatever it was
+            return Row(family, model, NOT_SERVED, None, _line(error))
+    return _row(family, model, outcome)
+
+
+def _row(family: str, model: str, outcome: Outcome) -> Row:
+    if not (outcome.right or outcome.as_generated):
+        return Row(family, model, DIFFERS, outcome.exact, f"wrong text at level {outcome.level}")
+    if outcome.promised and not outcome.exact:
+        return Row(family, model, DIFFERS, False, f"bits change at level {outcome.level}, unlike it says")
+    remarks = [outcome.reason] if outcome.reason else []
+    if not outcome.as_generated:
+        remarks.append("transformers' `generate` says other things than its `forward`")
+    if not outcome.right:
+        remarks.append("transformers' `forward` says other things than its `generate`")
+    return Row(family, model, outcome.level, outcome.promised, _short("; ".join(remarks)))
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the page's text."""
+    import transformers
+
+    return _PAGE.format(
+        version=transformers.__version__,
+        machine=platform.machine(),
+        counts="\n".join(counts(rows)),
+        header=_HEADER,
+        rows="\n".join(map(str, rows)),
+    )
+
+
+def counts(rows: Sequence[Row]) -> list[str]:
+    """Return the table of how many families run at which level, and with the same bits in any batch."""
+    number = Counter(row.runs for row in rows)
+    exact = Counter(row.runs for row in rows if row.exact)
+    lines = [
+        f"| {runs} | {number[runs]} | {exact[runs] if runs in LEVELS else '-'} |"
+        for runs in (*LEVELS, DIFFERS, NOT_SERVED, NOT_TRIED)
+        if number[runs]
+    ]
+    served = sum(number[level] for level in LEVELS)
+    return [*lines, f"| all that are served | {served} of {len(rows)} | {sum(exact[at] for at in LEVELS)} |"]
+
+
+def _line(error: Exception) -> str:
+    """Return an error as part of a line of the table."""
+    return _short(f"{type(error).__name__}: {error}")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.replace("|", "/").split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+_HEADER = "| family | model | runs | bit-exact | remarks |\n|---|---|---|---|---|"
+_PAGE = """\
+# Models
+
+<!-- Made by `python -m codegen families`; edits are lost when it is made again. -->
+
+Every family of causal language models that transformers {version} has, and how Parley serves it on a
+CPU ({machine}). Measured on toys: small random models of each family, in float32, brought up by the
+engine as any model is, their greedy texts held against transformers' own `generate`. Levels, best
+first:
+
+* `fused`: whole decoder layers in one call of the C extension;
+* `native`: linears and attention of the C extension, the rest in torch;
+* `paged+merged`: one packed step over the paged cache, parallel linears merged, all in torch;
+* `paged`: the same with the linears as they are;
+* `sequential`: one sequence after the other through transformers' own cache;
+* `uncached`: the same, and each token computes its whole sequence again.
+
+A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
+say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in
+any batch, with prompts in pieces, after preemption and from the prefix cache; elsewhere the last bits
+of a log-probability can depend on these.
+
+| runs | families | bit-exact |
+|---|---|---|
+{counts}
+
+{header}
+{rows}
+"""

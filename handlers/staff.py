@@ -1,0 +1,158 @@
+"""The API workers as whoever started them sees them: hired, replaced when they die, dismissed in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import handlers
+from handlers.worker import FAILED, READY, Post
+from inference.places import SharedPlaces
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+GOOD_SECONDS = 60.0  # a worker that lived so long gets its successor without a longer pause
+
+logger = logging.getLogger("parley")
+
+
+class Worker:
+    """A process that serves."""
+
+    def __init__(self, process: asyncio.subprocess.Process, line: socket.socket, number: int) -> None:
+        self.process = process
+        self.ready = False
+        self.failure = ""  # a reason that won't go away by starting another one
+        self._number = number
+        self._line = line
+
+    @classmethod
+    async def hire(cls, post: Post) -> Worker:
+        """Start one and tell it what to do."""
+        mine, its = socket.socketpair()
+        with its:
+            process = await asyncio.create_subprocess_exec(
+                *command(its.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(its.fileno(), *post.descriptors),
+                env=_environment(),
+                process_group=0,  # signals of the terminal are for us, who pass them on once
+            )
+        mine.setblocking(False)
+        worker = cls(process, mine, post.number)
+        await asyncio.get_running_loop().sock_sendall(mine, post.encode())
+        return worker
+
+    async def attend(self, on_ready: Callable[[], None]) -> int:
+        """Listen to what it tells until it has ended; returns its exit code."""
+        reader, writer = await asyncio.open_connection(sock=self._line)
+        try:
+            async for told in reader:
+                word, _, rest = told.strip().partition(b" ")
+                if word == READY:
+                    self.ready = True
+                    on_ready()
+                if word == FAILED:
+                    self.failure = rest.decode()
+        except ConnectionResetError:
+            logger.debug("the line to API worker %d broke", self._number + 1)
+        finally:
+            writer.close()
+        code = await self.process.wait()
+        if code > 0 and not self.ready and not self.failure:
+            self.failure = f"API worker {self._number + 1} can't start: its exit code is {code}"
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+
+
+class Staff:
+    """Keeps a number of workers; what a dead one had taken of the places is given back."""
+
+    def __init__(self, post: Callable[[int], Post], places: SharedPlaces) -> None:
+        """`post` is what a worker is told, by its number; `places` are those of all of them."""
+        self.complete = asyncio.Event()  # each of them has been ready
+        self._post = post
+        self._places = places
+        self._workers: dict[int, Worker] = {}
+        self._leaving = asyncio.Event()
+
+    async def work(self, count: int, on_failed: Callable[[str], None]) -> None:
+        """Keep so many at work until they are dismissed; `on_failed` is told why one can't serve at all."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(self._keep(number, count, on_failed))
+
+    async def dismiss(self, patience_seconds: float) -> None:
+        """Have all end what they do, and kill who hasn't ended then."""
+        self._leaving.set()
+        for worker in self._workers.values():
+            worker.signal(signal.SIGTERM)
+        ends = [worker.process.wait() for worker in self._workers.values()]
+        try:
+            await asyncio.wait_for(asyncio.gather(*ends), patience_seconds)
+        except TimeoutError:
+            logger.error("API workers that haven't ended in %d s are killed", patience_seconds)
+            self.kill()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for worker in self._workers.values():
+            worker.signal(signal.SIGKILL)
+
+    async def _keep(self, number: int, count: int, on_failed: Callable[[str], None]) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._leaving.is_set():
+            began = time.monotonic()
+            worker = await Worker.hire(self._post(number))
+            self._workers[number] = worker
+            if self._leaving.is_set():  # told while it was started
+                worker.signal(signal.SIGTERM)
+            code = await worker.attend(lambda: self._note(count))
+            self._places.vacate(number)
+            if worker.failure:
+                on_failed(worker.failure)
+                return
+            if self._leaving.is_set():
+                return
+            pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > GOOD_SECONDS else pause
+            logger.error(
+                "API worker %d has ended (%s); another one starts in %g s", number + 1, _told(code), pause
+            )
+            await self._rest(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _note(self, count: int) -> None:
+        if sum(worker.ready for worker in self._workers.values()) == count:
+            self.complete.set()
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._leaving.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def command(line: int) -> list[str]:
+    """Return what starts a worker, without the working directory among the places of modules."""
+    return [sys.executable, "-P", "-m", "handlers.worker", str(line)]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment for a worker, in which it finds this very package."""
+    root = str(Path(handlers.__file__).parents[1])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _told(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

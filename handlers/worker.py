@@ -1,0 +1,144 @@
+"""One of several API workers: it inherits the listening socket, and shares the engine with the others.
+
+`handlers.workers` starts it and holds the other end of its line, by which it is told what to do and tells
+that it is ready. When the line ends, whoever started it is gone, and it ends as on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from handlers import logs
+from handlers.board import Board
+from handlers.settings import Settings
+from inference.places import COUNT_BYTES, SharedPlaces
+from inference.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from handlers.metrics import Metrics
+    from inference.client import EngineClient
+
+READY, FAILED = b"ready", b"failed"  # words, each at the start of a line
+
+logger = logging.getLogger("parley")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What a worker is told, in one line of JSON; never in its arguments, as the API key is among it."""
+
+    number: int  # from 0: its count among the places, and its row of the board
+    workers: int
+    engine: str  # address
+    listening: int  # descriptors that it inherited
+    places: int
+    board: int
+    settings: Settings
+
+    def encode(self) -> bytes:
+        """Return the line."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Post:
+        """Read the line."""
+        told: dict[str, Any] = json.loads(line)
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in told.pop("settings").items()
+        }
+        return cls(settings=Settings(**given), **told)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what the worker must inherit."""
+        return self.listening, self.places, self.board
+
+
+def main(descriptor: int) -> int:
+    """Serve until SIGTERM or the end of the line, which has this descriptor; returns the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_early)
+    line = socket.socket(fileno=descriptor)
+    with line.makefile("rb") as told:
+        post = Post.decode(told.readline())
+    settings = post.settings
+    logs.configure(settings.log_level, json_output=settings.json_output, colorize=settings.log_colorize)
+    threading.Thread(target=_end_with, args=(line,), name="line", daemon=True).start()
+    return _serve(post, line)
+
+
+def _serve(post: Post, line: socket.socket) -> int:
+    from handlers.app import create_app
+    from handlers.http.server import run
+    from handlers.serve import Life, prepare
+    from handlers.service import Service
+
+    settings = post.settings
+    prepare(settings)
+    life = Life(
+        loaded=lambda: line.sendall(READY + b"\n"),
+        unavailable=lambda reason: line.sendall(FAILED + b" " + " ".join(reason.split()).encode() + b"\n"),
+    )
+    engine = _engine(post)
+    app = create_app(
+        Service(settings, engine, _metrics(post)),
+        progress=logger.debug,  # whoever started us has said it
+        on_loaded=life.on_loaded,
+        on_unavailable=life.on_unavailable,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, life.on_signal)
+    listening = socket.socket(fileno=post.listening)
+    run(app, settings, listening, partial(engine.drain, settings.graceful_termination_timeout))
+    return 1 if life.failed else 0
+
+
+def _engine(post: Post) -> EngineClient:
+    from inference.client import EngineClient
+    from inference.process.remote import RemoteCore
+    from inference.text.pipeline import load_text
+
+    config = post.settings.engine_config()
+    places = SharedPlaces(SharedMemory(post.places, post.workers * COUNT_BYTES), post.number)
+    return EngineClient(
+        RemoteCore(post.engine, stats=False),
+        config,
+        lambda: load_text(config.model, workers=config.validation_workers),
+        places,
+    )
+
+
+def _metrics(post: Post) -> Metrics:
+    from handlers.metric_table import width
+    from handlers.metrics import Metrics
+
+    rows = post.workers + 1  # the last is that of the process that started us
+    return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
+
+
+def _end_with(line: socket.socket) -> None:
+    """Wait for the end of the line, and end then."""
+    try:
+        while line.recv(1):
+            pass
+    except OSError:
+        logger.debug("the line of this worker broke")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop_early(number: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

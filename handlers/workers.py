@@ -1,0 +1,160 @@
+"""`parley serve --api-workers N`: one process that opens the port, starts engine and workers, and keeps them.
+
+    this process -- starts, watches --> engine <-- requests -- workers <-- connections -- the port
+                 -- starts, watches -------------------------> workers
+
+It serves nothing itself but the second port for metrics. The workers inherit the listening socket, the
+memory in which they count the places they have taken, and the board of everyone's metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from handlers.board import Board
+from handlers.http.server import FAREWELL_SECONDS, listen
+from handlers.metric_table import width
+from handlers.metrics import Metrics
+from handlers.metrics_port import metrics_port
+from handlers.serve import SIGNALS, say_listening, say_loading, say_served
+from handlers.settings import Settings
+from handlers.staff import Staff
+from handlers.worker import Post
+from inference.errors import ModelUnavailable
+from inference.places import COUNT_BYTES, SharedPlaces
+from inference.process.remote import RemoteCore
+from inference.process.supervision import EngineProcess
+from inference.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from inference.types import Frame
+
+LATE_SECONDS = 5  # after all that a worker may take to end
+
+T = TypeVar("T")
+logger = logging.getLogger("parley")
+
+
+def serve_workers(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises SettingsError if a port can't be had."""
+    workers = settings.api_workers
+    places = SharedMemory.create(workers * COUNT_BYTES)
+    board = SharedMemory.create(Board.size(workers + 1, width()))
+    metrics = Metrics(Board.of(board, workers + 1), workers)
+    say_loading(settings)
+    with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
+        listening = listen(settings.hostname, settings.port)
+        say_listening(settings)
+        engine = EngineProcess(settings.engine_config())
+
+        def post(number: int) -> Post:
+            return Post(
+                number=number,
+                workers=workers,
+                engine=engine.address,
+                listening=listening.fileno(),
+                places=places.descriptor,
+                board=board.descriptor,
+                settings=settings,
+            )
+
+        staff = Staff(post, SharedPlaces(places, 0))
+        server = Server(settings, listening, engine, metrics, staff)
+        try:
+            failed = asyncio.run(server.run())
+        finally:
+            engine.stop()
+    logger.info("Stopped")
+    return 1 if failed else 0
+
+
+class Server:
+    """The parts of a server with several workers, from their start to their end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listening: socket.socket,
+        engine: EngineProcess,
+        metrics: Metrics,
+        staff: Staff,
+    ) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._engine = engine
+        self._metrics = metrics
+        self._staff = staff
+        self._core = RemoteCore(engine.address, stats=True)
+        self._stop = asyncio.Event()
+        self._failed = False
+
+    async def run(self) -> bool:
+        """Serve until a signal; returns whether something that is needed couldn't be had."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._engine.start()
+        working = asyncio.create_task(self._staff.work(self._settings.api_workers, self._fail))
+        loading = asyncio.create_task(self._load())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loading.cancel()
+            self._listening.close()  # the workers close theirs, and then nobody can connect
+            patience = self._settings.graceful_termination_timeout + FAREWELL_SECONDS + LATE_SECONDS
+            await self._staff.dismiss(patience)
+            self._core.stop()
+            stopping.cancel()
+        await working
+        return self._failed
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set() and number == signal.SIGINT:
+            logger.warning("Interrupted again: what still runs is cut off")
+            self._staff.kill()
+        self._stop.set()
+
+    async def _load(self) -> None:
+        try:
+            model = await _in_thread(lambda: self._core.load(logger.info))
+        except ModelUnavailable as error:
+            self._fail(str(error))
+            return
+        self._metrics.bind(model)
+        self._core.start(self._on_frame)
+        await self._staff.complete.wait()
+        say_served(self._settings, model)
+
+    def _fail(self, reason: str) -> None:
+        """End the server; the first reason is told, as the others follow from it or repeat it."""
+        if not self._stop.is_set():
+            logger.error("%s", reason)
+            self._failed = True
+        self._stop.set()
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.stats is not None:
+            self._metrics.on_step(frame.stats)
+
+
+def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a function in a thread that the end of this process doesn't wait for."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # whatever it is, whoever awaits it hears of it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return asyncio.wrap_future(future)

@@ -1,0 +1,74 @@
+"""What is left of one step's limits while its prompts are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.state import Chunk, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one step may take on."""
+
+    tokens: int  # computed in one step; >= sequences
+    sequences: int  # running at once
+    logit_rows: int  # of one step's prompts whose log-probabilities were asked for: bounds memory
+    chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
+
+    @property
+    def share(self) -> int:
+        """Return how much of a step a prompt may take that doesn't fit, while others could use the rest."""
+        return max(self.tokens // 2, 1)
+
+
+class Budget:
+    """One step's tokens, given to prompts in the order in which they ask.
+
+    A prompt that fits is computed whole. Of those that don't, one at a time is computed in pieces:
+    it leaves a half of the step to prompts behind it that fit, and gets what they leave of that.
+    """
+
+    def __init__(self, limits: Limits, used: int) -> None:
+        self._limits = limits
+        self._tokens = limits.tokens - used
+        self._rows = limits.logit_rows
+        self._sizes: dict[Sequence, int] = {}
+        self._long: Sequence | None = None  # the prompt that doesn't fit
+
+    @property
+    def spent(self) -> bool:
+        """Return whether nothing is left."""
+        return self._tokens <= 0
+
+    def take(self, sequence: Sequence, remaining: int) -> bool:
+        """Give a sequence of its `remaining` tokens what it gets in this step; false if that is nothing."""
+        size = self._size(remaining)
+        if sequence.wants_prompt_logprobs and self._limits.chunked:
+            size = min(size, self._rows)
+            self._rows -= size
+        if not size:
+            return False
+        if size < remaining and self._long is None:
+            self._long = sequence
+        self._tokens -= size
+        self._sizes[sequence] = size
+        return True
+
+    def chunks(self) -> list[Chunk]:
+        """Return the pieces, what was left given to the prompt that doesn't fit."""
+        if self._long is not None:
+            left = self._long.remaining - self._sizes[self._long]
+            self._sizes[self._long] += max(min(left, self._tokens, self._spare_rows()), 0)
+        return [Chunk(s, s.computed, s.computed + size) for s, size in self._sizes.items()]
+
+    def _size(self, remaining: int) -> int:
+        if not self._limits.chunked:
+            return remaining if remaining <= self._tokens or not self._sizes else 0
+        if remaining <= self._tokens:
+            return remaining
+        return 0 if self._long is not None else min(self._limits.share, self._tokens)
+
+    def _spare_rows(self) -> int:
+        assert self._long is not None
+        return self._rows if self._long.wants_prompt_logprobs else self._tokens

@@ -1,0 +1,306 @@
+"""The C extension of the CPU path: its threads, linears over packed weights, and the statistics of logits.
+
+Every result depends on its own row only: the same bits for one row or many, whatever the number of
+threads. Sources and the rules they keep are in `inference/kernels/native/`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from enum import StrEnum
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inference.kernels.arena import Arena
+
+PANEL = 32  # outputs that are packed side by side
+_ISAS = ("baseline", "avx2", "avx512")  # enum Isa
+_SMALLEST_SCALE = 1e-30  # of int8: a row whose weights are smaller is zeros
+_MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
+_ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
+
+log = logging.getLogger(__name__)
+
+
+class WeightKind(StrEnum):
+    """How a packed weight is kept."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    INT8 = "int8"  # symmetric, a scale for each output; so are the inputs as they come, a scale for each row
+
+
+_DTYPES = {
+    WeightKind.FLOAT32: torch.float32,
+    WeightKind.BFLOAT16: torch.bfloat16,
+    WeightKind.FLOAT16: torch.float16,
+    WeightKind.INT8: torch.int8,
+}
+
+
+class LibraryStruct(ctypes.Structure):
+    """`Library` of native.h."""
+
+    _fields_ = (
+        ("pool", ctypes.c_void_p),
+        ("isa", ctypes.c_int32),
+        ("vnni", ctypes.c_int32),
+        ("bf16", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+    )
+
+
+class LinearStruct(ctypes.Structure):
+    """`Linear` of native.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("round_inputs", ctypes.c_int32),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("packed", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class Library:
+    """The opened extension and its threads, which sleep until there is work and end with this object."""
+
+    def __init__(self, functions: ctypes.CDLL, handle: int) -> None:
+        self.functions = functions
+        self.handle = ctypes.c_void_p(handle)
+        struct = LibraryStruct.from_address(handle)
+        self.isa: str = _ISAS[struct.isa]
+        self.threads: int = struct.threads
+        self.has_vnni: bool = bool(struct.vnni)
+        self.has_bf16: bool = bool(struct.bf16)
+        self.arena = Arena()
+        weakref.finalize(self, functions.parley_close, self.handle)
+
+    def __repr__(self) -> str:
+        extras = [name for name, has in (("vnni", self.has_vnni), ("bf16", self.has_bf16)) if has]
+        return f"<Library {'+'.join([self.isa, *extras])}, {self.threads} threads>"
+
+
+def open_library(threads: int | None = None, isa: str = "auto") -> Library | None:
+    """Open the extension with `threads` threads, the caller's included; if it can't be, log why, return None.
+
+    No `threads` is as many threads as the process may use cores. `isa`: auto | avx512 | avx2 | baseline.
+    Raises ValueError for any other.
+    """
+    if isa not in ("auto", *_ISAS):
+        raise ValueError(f"isa must be auto or one of {', '.join(_ISAS)}, not {isa!r}")
+    path = library_path()
+    if path is None:
+        log.warning("native kernels are off: the extension wasn't built, which takes GCC at install")
+        return None
+    try:
+        functions = _declare(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        log.warning("native kernels are off: %s can't be used, install again: %s", path.name, error)
+        return None
+    wanted = -1 if isa == "auto" else _ISAS.index(isa)
+    handle = functions.parley_open(threads or len(os.sched_getaffinity(0)), wanted)
+    if handle is None:
+        log.warning("native kernels are off: this CPU has no %s", isa)
+        return None
+    return Library(functions, handle)
+
+
+def library_path() -> Path | None:
+    """Return where the extension was built to, or None if it wasn't."""
+    places = (Path(__file__).parent / f"_cpu{suffix}" for suffix in EXTENSION_SUFFIXES)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
+    """Give the functions their types. Raises AttributeError if one is missing: it was built before this."""
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    signatures: dict[str, tuple[type | None, tuple[type, ...]]] = {
+        "parley_open": (pointer, (ctypes.c_int32, ctypes.c_int32)),
+        "parley_close": (None, (pointer,)),
+        "parley_packed_bytes": (integer, (pointer,)),
+        "parley_pack": (None, (pointer, pointer, pointer, pointer)),
+        "parley_gather": (None, (pointer, pointer, pointer, integer, pointer)),
+        "parley_linear_scratch": (integer, (pointer, pointer, integer)),
+        "parley_linear": (None, (pointer, pointer, pointer, integer, integer, pointer, integer, pointer)),
+        "parley_row_scratch": (integer, (integer, integer)),
+        "parley_row_statistics": (None, (pointer, *(pointer, integer, integer, integer), *4 * (pointer,))),
+        "parley_read": (None, (pointer, pointer, integer)),
+        "parley_peak": (integer, (pointer, ctypes.c_int32, integer)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    return functions
+
+
+class PackedLinear:
+    """y = x W^T + bias with W (n, k) packed for the kernels; made by `pack`."""
+
+    def __init__(self, library: Library, struct: LinearStruct, tensors: dict[str, Tensor]) -> None:
+        self.library = library
+        self.struct = struct  # what C code takes; valid as long as this object is
+        self._address = ctypes.addressof(struct)
+        self._tensors = tensors  # what it points to
+        self.n: int = struct.n
+        self.k: int = struct.k
+        self.kind = list(WeightKind)[struct.kind]
+        self._prepares = library.functions.parley_linear_scratch(library.handle, self._address, 1) > 0
+
+    @classmethod
+    def pack(
+        cls,
+        library: Library,
+        weight: Tensor,
+        bias: Tensor | None,
+        kind: WeightKind,
+        *,
+        round_inputs: bool = False,
+    ) -> PackedLinear:
+        """Pack a weight (n, k) of float32, bfloat16 or float16, rounded to `kind` where that is narrower.
+
+        `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16. Raises
+        ValueError for int8 weights of more than 65,536 inputs, whose sums could overflow.
+        """
+        n, k = weight.shape
+        if kind is WeightKind.INT8 and k > _MOST_INT8_INPUTS:
+            raise ValueError(f"int8 weights may have {_MOST_INT8_INPUTS} inputs at most, not {k}")
+        rounds = round_inputs and kind is WeightKind.BFLOAT16 and library.has_bf16
+        struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)
+        tensors = {"packed": library.arena.take(library.functions.parley_packed_bytes(ctypes.byref(struct)))}
+        rows, scales = _converted(weight.detach(), kind)
+        if scales is not None:
+            tensors["scales"] = _padded(scales)
+            tensors["sums"] = _padded(rows.sum(1, dtype=torch.int32) * 128)
+        if bias is not None:
+            tensors["bias"] = _padded(bias.detach().float())
+        for name, tensor in tensors.items():
+            setattr(struct, name, tensor.data_ptr())
+        library.functions.parley_pack(
+            library.handle, ctypes.byref(struct), rows.data_ptr(), tensors["packed"].data_ptr()
+        )
+        return cls(library, struct, tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that it holds."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Return the bias (n) in float32."""
+        bias = self._tensors.get("bias")
+        return None if bias is None else bias[: self.n]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (..., n) of x (..., k), float32."""
+        flat = x.reshape(-1, self.k)
+        if flat.dtype != torch.float32:
+            raise TypeError(f"inputs must be float32, not {flat.dtype}")
+        if flat.stride(1) != 1:
+            flat = flat.contiguous()
+        rows = flat.shape[0]
+        y = torch.empty((rows, self.n), dtype=torch.float32)
+        functions, handle = self.library.functions, self.library.handle
+        scratch = None
+        if self._prepares:
+            scratch = _aligned(functions.parley_linear_scratch(handle, self._address, rows))
+        functions.parley_linear(
+            handle,
+            self._address,
+            *(flat.data_ptr(), flat.stride(0), rows),
+            *(y.data_ptr(), self.n),
+            None if scratch is None else scratch.data_ptr(),
+        )
+        return y.view(*x.shape[:-1], self.n)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return W[ids], (..., k), in the weight's own dtype; int8 weights as float32, scaled.
+
+        Raises IndexError for an id that is no row.
+        """
+        flat = ids.reshape(-1).to(torch.int64).contiguous()
+        if flat.numel() and not (0 <= int(flat.min()) and int(flat.max()) < self.n):
+            raise IndexError(f"ids must be from 0 to {self.n - 1}")
+        rows = torch.empty((flat.numel(), self.k), dtype=_DTYPES[self.kind])
+        self.library.functions.parley_gather(
+            self.library.handle, self._address, flat.data_ptr(), flat.numel(), rows.data_ptr()
+        )
+        if self.kind is WeightKind.INT8:
+            rows = rows.float() * self._tensors["scales"][flat, None]
+        return rows.view(*ids.shape, self.k)
+
+    def unpack(self) -> Tensor:
+        """Return W (n, k) as `rows` does."""
+        return self.rows(torch.arange(self.n))
+
+
+def narrowest(weight: Tensor) -> WeightKind:
+    """Return the narrowest kind that holds every value of the weight exactly; never int8."""
+    if weight.dtype == torch.bfloat16:
+        return WeightKind.BFLOAT16
+    for kind in (WeightKind.BFLOAT16, WeightKind.FLOAT16):
+        parts = weight.detach().split(_ROWS_AT_ONCE)
+        if all(torch.equal(part.to(_DTYPES[kind]).to(part.dtype), part) for part in parts):
+            return kind
+    return WeightKind.FLOAT32
+
+
+def row_statistics(library: Library, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (argmax int64, maximum, logsumexp float32), each (rows), of logits (rows, v) float32.
+
+    Of equal maxima the lowest index counts; a row with NaN has the first NaN's index, and NaN for the rest.
+    """
+    if logits.dtype != torch.float32 or logits.dim() != 2 or not logits.shape[1]:
+        raise TypeError(f"logits must be float32 (rows, v), not {logits.dtype} {tuple(logits.shape)}")
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    rows, columns = logits.shape
+    indices = torch.empty(rows, dtype=torch.int64)
+    maxima, sums = torch.empty(rows), torch.empty(rows)
+    scratch = _aligned(library.functions.parley_row_scratch(rows, columns))
+    library.functions.parley_row_statistics(
+        library.handle,
+        logits.data_ptr(),
+        logits.stride(0),
+        rows,
+        columns,
+        *(tensor.data_ptr() for tensor in (indices, maxima, sums, scratch)),
+    )
+    return indices, maxima, sums
+
+
+def _converted(weight: Tensor, kind: WeightKind) -> tuple[Tensor, Tensor | None]:
+    """Return the weight's rows as they are packed, and the scales (n) of int8."""
+    if kind is not WeightKind.INT8:
+        return weight.to(_DTYPES[kind]).contiguous(), None
+    rows = torch.empty(weight.shape, dtype=torch.int8)
+    scales = torch.empty(weight.shape[0])
+    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        part = weight[first : first + _ROWS_AT_ONCE].float()
+        scale = (part.abs().amax(1) / 127).clamp(min=_SMALLEST_SCALE)
+        rows[first : first + _ROWS_AT_ONCE] = (part / scale[:, None]).round().to(torch.int8)
+        scales[first : first + _ROWS_AT_ONCE] = scale
+    return rows, scales
+
+
+def _padded(values: Tensor) -> Tensor:
+    """Return (n) with zeros up to a whole panel."""
+    padded = torch.zeros(-(-values.numel() // PANEL) * PANEL, dtype=values.dtype)
+    padded[: values.numel()] = values
+    return padded
+
+
+def _aligned(size: int) -> Tensor:
+    """Return memory that begins at a cache line, as all of torch's does."""
+    return torch.empty(size, dtype=torch.uint8)

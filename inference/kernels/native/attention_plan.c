@@ -1,0 +1,119 @@
+/* How a step's attention is cut into items for the threads.  No cut changes a result: a query's splits
+ * are reduced each for itself and combined in order, whoever computes them. */
+#include "attention.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE_ROWS 24 /* queries times heads that share keys: what keeps a core's registers busy */
+
+static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Make room for `wanted` things of `size` bytes at the pointer that `place` points to, whatever its type; what
+ * was there is lost. Returns whether there is room. */
+static int grow(void *place, int64_t *room, int64_t wanted, int64_t size) {
+    if (wanted <= *room) return 1;
+    int64_t bytes = (wanted * 5 / 4 * size + 63) / 64 * 64;
+    void *old, *fresh = aligned_alloc(64, (size_t)bytes);
+    if (!fresh) return 0;
+    memcpy(&old, place, sizeof old);
+    memcpy(place, &fresh, sizeof fresh);
+    free(old);
+    *room = bytes / size;
+    return 1;
+}
+
+static int64_t splits_of(const Tile *tile) { return (tile->position + tile->queries - 1) / SPLIT + 1; }
+
+static int longer_first(const void *a, const void *b) {
+    const Tile *left = a, *right = b;
+    int64_t difference = splits_of(right) * right->queries - splits_of(left) * left->queries;
+    return difference ? (difference > 0 ? 1 : -1) : (left->row > right->row) - (left->row < right->row);
+}
+
+static int64_t fill_tiles(AttentionPlan *plan, const Step *step) {
+    int64_t count = 0, row = 0;
+    for (int64_t i = 0; i < step->pieces; i++)
+        for (int64_t at = step->starts[i]; at < step->stops[i];) {
+            int64_t left = step->stops[i] - at, queries = left < plan->queries ? left : plan->queries;
+            plan->tiles[count++] = (Tile){
+                .row = row, .queries = queries, .position = at,
+                .pages = step->table + step->slots[i] * step->table_stride,
+            };
+            row += queries;
+            at += queries;
+        }
+    return count;
+}
+
+/* Splits per item: all of a tile's where there are items enough for every thread, else fewer. */
+static int64_t choose_span(const AttentionPlan *plan, int64_t kv_heads, int32_t threads) {
+    int64_t all = 0, longest = 1;
+    for (int64_t i = 0; i < plan->tile_count; i++) {
+        int64_t splits = splits_of(&plan->tiles[i]);
+        all += splits * kv_heads;
+        longest = at_least(longest, splits);
+    }
+    if (threads == 1) return longest;
+    return at_least(1, all / (4 * threads)); /* no item is more than a quarter of a thread's share */
+}
+
+static void cut(AttentionPlan *plan, int64_t rows_per_query, int64_t kv_heads) {
+    plan->item_count = plan->partial_rows = plan->counters = 0;
+    for (int64_t i = 0; i < plan->tile_count; i++) {
+        Tile *tile = &plan->tiles[i];
+        tile->parts = (splits_of(tile) + plan->span - 1) / plan->span;
+        tile->partial = -1;
+        plan->item_count += tile->parts;
+        if (tile->parts == 1) continue;
+        tile->partial = plan->partial_rows;
+        tile->finished = plan->counters;
+        plan->partial_rows += splits_of(tile) * tile->queries * rows_per_query * kv_heads;
+        plan->counters += kv_heads;
+    }
+}
+
+static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_t threads) {
+    int64_t counters = plan->finished_room, partials = plan->partial_rows * (cache->value_dim + 2);
+    /* a row: its query, its scores, sums of a split and of all with their maxima and weights; beside them, a key */
+    int64_t row = cache->key_dim + SCORE_STRIDE + 2 * (cache->value_dim + 2);
+    plan->scratch_size = (rows * row + cache->key_dim + 31) / 16 * 16;
+    if (!grow(&plan->items, &plan->item_room, plan->item_count, sizeof(Item)) ||
+        !grow(&plan->partials, &plan->partial_room, partials, sizeof(float)) ||
+        !grow(&plan->scratch, &plan->scratch_room, plan->scratch_size * threads, sizeof(float)) ||
+        !grow(&plan->finished, &plan->finished_room, plan->counters, sizeof(int32_t)))
+        return -1;
+    for (int64_t i = 0; plan->finished_room != counters && i < plan->finished_room; i++)
+        atomic_init(&plan->finished[i], 0);
+    return 0;
+}
+
+int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads) {
+    int64_t group = heads / cache->kv_heads, most = 0;
+    plan->queries = at_least(1, TILE_ROWS / group);
+    plan->decoding = 1;
+    for (int64_t i = 0; i < step->pieces; i++) {
+        int64_t size = step->stops[i] - step->starts[i];
+        plan->decoding &= size == 1;
+        most += (size + plan->queries - 1) / plan->queries;
+    }
+    if (!grow(&plan->tiles, &plan->tile_room, most, sizeof(Tile))) return -1;
+    plan->tile_count = fill_tiles(plan, step);
+    qsort(plan->tiles, (size_t)plan->tile_count, sizeof(Tile), longer_first);
+    plan->span = choose_span(plan, cache->kv_heads, threads);
+    cut(plan, group, cache->kv_heads);
+    if (reserve(plan, cache, plan->queries * group, threads)) return -1;
+    int64_t item = 0;
+    for (int64_t i = 0; i < plan->tile_count; i++)
+        for (int64_t part = 0; part < plan->tiles[i].parts; part++) plan->items[item++] = (Item){i, part};
+    return 0;
+}
+
+void attention_plan_free(AttentionPlan *plan) {
+    free(plan->tiles);
+    free(plan->items);
+    free(plan->partials);
+    free((void *)plan->finished);
+    free(plan->scratch);
+    *plan = (AttentionPlan){0};
+}

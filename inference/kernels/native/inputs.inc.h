@@ -1,0 +1,70 @@
+/* The template of prepared inputs: one row of floats, quantised or rounded. Rows are whole 64-byte lines,
+ * with zeros beyond k. */
+
+/* Symmetric, by the row's greatest magnitude. A row that isn't finite gets the scale NaN, and so its outputs. */
+INLINE float scale_of(const float *x, int64_t k) {
+    vi most = vizero();
+    for (int64_t i = 0; i < k; i += LANES) { /* as integers, magnitudes compare like floats, NaN above infinity */
+        vi bits = (vi)vload_part(x + i, k - i) & viset1(0x7fffffff), more = bits > most;
+        most = (more & bits) | (~more & most);
+    }
+    int32_t best = 0;
+    for (int i = 0; i < LANES; i++) best = most[i] > best ? most[i] : best;
+    float greatest;
+    memcpy(&greatest, &best, sizeof greatest);
+    return best >= 0x7f800000 ? __builtin_nanf("") : greatest / 127.0f;
+}
+
+/* 64 inputs to int8 + 128 in the order of k (unsigned), or to int16, of every four the even ones first. */
+#if NATIVE_ISA == 2
+INLINE void store_quantized(const vi q[4], char *to, const int is_unsigned) {
+    for (int i = 0; i < 4; i++) {
+        if (is_unsigned) {
+            __m128i bytes = _mm512_cvtepi32_epi8((__m512i)q[i]);
+            _mm_storeu_si128((__m128i *)(to + 16 * i), _mm_xor_si128(bytes, _mm_set1_epi8(-128)));
+        } else {
+            __m512i order = (__m512i)_mm512_shuffle_epi32((__m512i)q[i], _MM_PERM_DBCA);
+            _mm256_storeu_si256((__m256i *)(to + 32 * i), _mm512_cvtepi32_epi16(order));
+        }
+    }
+}
+#else
+INLINE void store_quantized(const vi *q, char *to, const int is_unsigned) {
+    (void)is_unsigned; /* only VNNI takes them so */
+    int32_t values[64];
+    memcpy(values, q, sizeof values);
+    for (int i = 0; i < 64; i++) ((int16_t *)to)[(i & ~3) + (i & 1) * 2 + (i >> 1 & 1)] = (int16_t)values[i];
+}
+#endif
+
+INLINE float quantize(const float *x, int64_t k, char *row, const int is_unsigned) {
+    float scale = scale_of(x, k), inverse = 1.0f / scale;
+    if (!(scale > 1e-30f)) inverse = 0.0f; /* all zeros, too small to divide by, or NaN */
+    for (int64_t from = 0; from < k; from += 64) {
+        vi q[64 / LANES];
+        for (int i = 0; i < 64 / LANES; i++) {
+            int64_t left = k - from - i * LANES;
+            vf v = left >= LANES ? vload(x + from + i * LANES) : vzero();
+            if (left > 0 && left < LANES) v = vload_part(x + from + i * LANES, left);
+            q[i] = vtoint(v * vset1(inverse));
+            if (inverse == 0.0f) q[i] = vizero();
+        }
+        store_quantized(q, row + (is_unsigned ? 1 : 2) * from, is_unsigned);
+    }
+    return scale;
+}
+
+#define DEFINE_QUANTIZE(name, is_unsigned) \
+    float name(const float *x, int64_t k, void *row) { return quantize(x, k, row, is_unsigned); }
+
+#if defined(NATIVE_BF16)
+INLINE void round_row(const float *x, int64_t k, uint16_t *row) {
+    for (int64_t i = 0; i < k; i += 32) {
+        vf a = vload_part(x + i, k - i), b = k - i > 16 ? vload_part(x + i + 16, k - i - 16) : vzero();
+        _mm512_storeu_si512(row + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    }
+}
+
+#define DEFINE_ROUND(name) \
+    void name(const float *x, int64_t k, uint16_t *row) { round_row(x, k, row); }
+#endif

@@ -1,0 +1,130 @@
+/* What Python calls of attention and layers; memory, and the choice of the ISA. */
+#include "layer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FEW_NUMBERS 16384 /* of rows times hidden: what a thread normalises in less time than a barrier costs */
+
+
+EXPORT AttentionPlan *parley_attention_plan_open(void) { return calloc(1, sizeof(AttentionPlan)); }
+
+EXPORT void parley_attention_plan_close(AttentionPlan *plan) {
+    attention_plan_free(plan);
+    free(plan);
+}
+
+static void attention_task(Worker *worker, void *call) {
+    switch (worker->library->isa) {
+#if defined(__x86_64__)
+    case ISA_AVX512: attention_avx512(worker, call); return;
+    case ISA_AVX2: attention_avx2(worker, call); return;
+#endif
+    default: attention_baseline(worker, call);
+    }
+}
+
+/* One layer's attention by itself. Returns 0, or -1 if there is no memory. */
+EXPORT int parley_attend(const Library *library, const AttentionCall *call) {
+    if (!call->step->tokens) return 0;
+    if (attention_plan(call->plan, call->step, &call->cache, call->heads, library->threads)) return -1;
+    pool_run(library, attention_task, (void *)call, 1);
+    return 0;
+}
+
+EXPORT Stack *parley_stack_open(const Shape *shape, const Layer *layers, int64_t count) {
+    Stack *stack = calloc(1, sizeof *stack);
+    Layer *copy = malloc((size_t)(count ? count : 1) * sizeof *copy);
+    if (!stack || !copy) {
+        free(stack);
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy, layers, (size_t)count * sizeof *copy);
+    stack->shape = *shape;
+    stack->layers = copy;
+    stack->count = count;
+    return stack;
+}
+
+EXPORT void parley_stack_close(Stack *stack) {
+    attention_plan_free(&stack->plan);
+    free(stack->memory);
+    free((void *)stack->layers);
+    free(stack);
+}
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Bytes that preparing `rows` rows for any of the linears takes. */
+static int64_t prepared_bytes(const Library *library, const Stack *stack, int64_t rows) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < stack->count; i++) {
+        const Layer *layer = &stack->layers[i];
+        const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down};
+        for (int j = 0; j < 4; j++) bytes = most(bytes, (int64_t)linear_input_bytes(library, linears[j], rows));
+    }
+    return bytes;
+}
+
+static void *take(char **next, int64_t bytes) {
+    void *taken = *next;
+    *next += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
+/* Lay the buffers out for `rows` rows from `start` on; returns how many bytes they take. */
+static int64_t lay_out(Stack *stack, const Library *library, int64_t rows, int few, char *start) {
+    const Shape *shape = &stack->shape;
+    char *next = start;
+    int64_t row = rows * (int64_t)sizeof(float), prepared = prepared_bytes(library, stack, rows);
+    stack->hidden[0] = take(&next, row * shape->hidden);
+    stack->hidden[1] = take(&next, row * shape->hidden);
+    stack->normed = take(&next, row * shape->hidden);
+    stack->given = take(&next, row * shape->hidden);
+    stack->qkv = take(&next, row * (shape->heads + 2 * shape->kv_heads) * shape->head_dim);
+    stack->attended = take(&next, row * shape->heads * shape->head_dim);
+    stack->gate_up = take(&next, row * 2 * shape->inner);
+    stack->inner = take(&next, row * shape->inner);
+    stack->prepared = take(&next, prepared);
+    stack->own_size = few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
+    stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
+    return next - start;
+}
+
+static int reserve(Stack *stack, const Library *library, int64_t rows, int few) {
+    int64_t bytes = lay_out(stack, library, rows, few, NULL);
+    if (bytes > stack->room) {
+        void *memory = aligned_alloc(64, (size_t)bytes);
+        if (!memory) return -1;
+        free(stack->memory);
+        stack->memory = memory;
+        stack->room = bytes;
+    }
+    lay_out(stack, library, rows, few, stack->memory);
+    return 0;
+}
+
+static Task stack_task(const Library *library) {
+    switch (library->isa) {
+#if defined(__x86_64__)
+    case ISA_AVX512: return stack_task_avx512;
+    case ISA_AVX2: return stack_task_avx2;
+#endif
+    default: return stack_task_baseline;
+    }
+}
+
+/* hidden (rows, hidden) -> out. Returns 0, or -1 if there is no memory. */
+EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *step, const float *const *cosines,
+                            const float *const *sines, const float *in, float *out) {
+    int64_t rows = step->tokens;
+    if (!rows) return 0;
+    int few = rows * stack->shape.hidden <= FEW_NUMBERS;
+    if (reserve(stack, library, rows, few)) return -1;
+    const Cache *cache = &stack->layers[0].cache;
+    if (stack->count && attention_plan(&stack->plan, step, cache, stack->shape.heads, library->threads)) return -1;
+    StackCall call = {stack, library, step, cosines, sines, in, out, rows, few};
+    pool_run(library, stack_task(library), &call, 1);
+    return 0;
+}

@@ -1,0 +1,199 @@
+/* Template (see vector.h): decoder layers as phases of one task.
+ *
+ * Few rows: five phases a layer. Norms and preparations of inputs belong to the linear's phase: each
+ * thread that takes a tile of it first makes the input for itself, from what earlier phases left.
+ * Many rows: they are phases of their own, cut by rows. The arithmetic is the same. */
+#include "layer.h"
+
+#define ROW_BLOCK 8 /* rows of a tile where rows are independent of each other */
+
+/* What a phase's linear reads: y = linear(norm(x + residual * norm(given))). */
+typedef struct {
+    const float *x;          /* (rows, linear->k), or with a residual (rows, hidden) */
+    float *x_out;            /* where the sum goes; NULL: x is the linear's input as it is */
+    const float *given;      /* NULL: none yet */
+    const float *given_norm; /* NULL: none */
+    const float *norm;       /* NULL: none */
+    const Linear *linear;
+} ISA(Source);
+
+INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
+INLINE int64_t ISA(least)(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The residual stream of one row, and its norm. */
+static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t row, float *sum, float *normed) {
+    int64_t n = shape->hidden;
+    const float *x = from->x + row * n, *given = from->given ? from->given + row * n : NULL;
+    const vf residual = vset1(shape->residual);
+    if (!given)
+        memmove(sum, x, (size_t)n * sizeof(float));
+    else if (from->given_norm) {
+        const vf scale = vset1(ISA(rms_scale)(given, n, shape->eps));
+        for (int64_t i = 0; i < n; i += LANES) {
+            vf add = vload_part(given + i, n - i) * scale * vload_part(from->given_norm + i, n - i);
+            vstore_part(sum + i, n - i, vload_part(x + i, n - i) + add * residual);
+        }
+    } else
+        for (int64_t i = 0; i < n; i += LANES)
+            vstore_part(sum + i, n - i, vload_part(x + i, n - i) + vload_part(given + i, n - i) * residual);
+    if (!normed) return;
+    if (from->norm)
+        ISA(apply_norm)(sum, ISA(rms_scale)(sum, n, shape->eps), from->norm, n, normed);
+    else if (normed != sum)
+        memcpy(normed, sum, (size_t)n * sizeof(float));
+}
+
+/* All rows' inputs in this thread's own memory; who has the first tile also keeps the sums for later phases. */
+static Input ISA(own_input)(const StackCall *call, const ISA(Source) *from, float *own, int keep) {
+    const Shape *shape = &call->stack->shape;
+    Input input = {.x = from->x, .x_stride = from->linear->k, .rows = call->rows};
+    void *prepared = own;
+    if (from->x_out) {
+        for (int64_t row = 0; row < call->rows; row++) {
+            float *mine = own + row * shape->hidden, *sum = keep ? from->x_out + row * shape->hidden : mine;
+            ISA(source_row)(shape, from, row, sum, mine);
+        }
+        input.x = own;
+        prepared = own + (call->rows * shape->hidden + 15) / 16 * 16;
+    }
+    if (linear_needs_input(call->library, from->linear)) {
+        linear_input(call->library, from->linear, input.x, input.x_stride, call->rows, 0, call->rows, prepared);
+        input.prepared = prepared;
+    }
+    return input;
+}
+
+/* The same for many rows, as a phase; nothing to do if the linear reads x as it is. */
+static Input ISA(shared_input)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+    const Stack *stack = call->stack;
+    int64_t hidden = stack->shape.hidden, rows = call->rows;
+    int prepares = linear_needs_input(call->library, from->linear);
+    Input input = {.x = from->x, .x_stride = from->linear->k, .rows = rows};
+    if (from->x_out) input.x = stack->normed;
+    if (prepares) input.prepared = stack->prepared;
+    if (!from->x_out && !prepares) return input;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(rows, ROW_BLOCK))) >= 0;) {
+        int64_t first = i * ROW_BLOCK, last = ISA(least)(first + ROW_BLOCK, rows);
+        for (int64_t row = first; from->x_out && row < last; row++)
+            ISA(source_row)(&stack->shape, from, row, from->x_out + row * hidden, stack->normed + row * hidden);
+        if (prepares)
+            linear_input(call->library, from->linear, input.x, input.x_stride, rows, first, last, stack->prepared);
+    }
+    pool_barrier(worker);
+    return input;
+}
+
+/* How a linear is cut: rows of a tile, and panels. */
+typedef struct {
+    int64_t rows, row_blocks, panels, panel_blocks;
+} ISA(Grid);
+
+INLINE ISA(Grid) ISA(grid)(const StackCall *call, int64_t panels) {
+    int64_t rows = ISA(least)(call->rows, 64), row_blocks = ISA(blocks)(call->rows, rows);
+    int64_t wanted = call->library->threads == 1 ? 1 : 8 * call->library->threads;
+    int64_t each = panels * row_blocks / wanted;
+    each = each < 1 ? 1 : call->rows > 16 && each > 4 ? 4 : each;
+    return (ISA(Grid)){rows, row_blocks, each, ISA(blocks)(panels, each)};
+}
+
+INLINE vf ISA(activate)(int64_t activation, vf x) {
+    if (activation == SILU) return ISA(silu)(x);
+    return activation == GELU_TANH ? ISA(gelu_tanh)(x) : ISA(gelu)(x);
+}
+
+/* inner = activation(gate) * up, of some rows and the columns [from, to) */
+static void ISA(gate)(const Stack *stack, int64_t first, int64_t last, int64_t from, int64_t to) {
+    int64_t inner = stack->shape.inner;
+    for (int64_t row = first; row < last; row++) {
+        const float *gate = stack->gate_up + row * 2 * inner, *up = gate + inner;
+        float *out = stack->inner + row * inner;
+        for (int64_t i = from; i < to; i += LANES) {
+            int64_t left = to - i;
+            vf active = ISA(activate)(stack->shape.activation, vload_part(gate + i, left));
+            vstore_part(out + i, left, active * vload_part(up + i, left));
+        }
+    }
+}
+
+/* y = linear(source), as one phase or two; `gated`: the linear's outputs are gates and ups, and go to inner. */
+static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source) *from, float *y, int gated) {
+    const Stack *stack = call->stack;
+    float *own = stack->own + worker->index * stack->own_size;
+    Input input;
+    if (!call->few) input = ISA(shared_input)(worker, call, from);
+    int64_t half = stack->shape.inner / PANEL; /* panels of the gates */
+    ISA(Grid) grid = ISA(grid)(call, gated ? half : linear_panels(from->linear));
+    int64_t panels = gated ? half : linear_panels(from->linear), ready = !call->few;
+    for (int64_t i; (i = pool_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
+        int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
+        int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
+        if (!ready) input = ISA(own_input)(call, from, own, i == 0);
+        ready = 1;
+        linear_tile(call->library, from->linear, &input, first, last, panel, end, y, from->linear->n);
+        if (!gated) continue;
+        linear_tile(call->library, from->linear, &input, first, last, half + panel, half + end, y, from->linear->n);
+        ISA(gate)(stack, first, last, panel * PANEL, end * PANEL);
+    }
+    pool_barrier(worker);
+}
+
+static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+    const Stack *stack = call->stack;
+    int64_t inner = stack->shape.inner;
+    int gated = inner % PANEL == 0; /* else gates and ups share a panel, and wait for each other */
+    ISA(linear)(worker, call, from, stack->gate_up, gated);
+    if (gated) return;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
+        ISA(gate)(stack, i * ROW_BLOCK, ISA(least)((i + 1) * ROW_BLOCK, call->rows), 0, inner);
+    pool_barrier(worker);
+}
+
+static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer) {
+    Stack *stack = call->stack;
+    const Shape *shape = &stack->shape;
+    int64_t width = layer->qkv->n, queries = shape->heads * shape->head_dim, keys = shape->kv_heads * shape->head_dim;
+    AttentionCall attention = {
+        .query = {stack->qkv, width, shape->head_dim},
+        .key = {stack->qkv + queries, width, shape->head_dim},
+        .value = {stack->qkv + queries + keys, width, shape->head_dim},
+        .out = stack->attended, .heads = shape->heads,
+        .cache = layer->cache, .how = layer->how, .step = call->step, .plan = &stack->plan,
+        .shaping = {
+            .cosines = layer->rotary < 0 ? NULL : call->cosines[layer->rotary],
+            .sines = layer->rotary < 0 ? NULL : call->sines[layer->rotary],
+            .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
+            .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
+            .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size,
+        },
+    };
+    ISA(attention)(worker, &attention);
+}
+
+static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+    int64_t hidden = call->stack->shape.hidden;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
+        for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++)
+            ISA(source_row)(&call->stack->shape, from, row, from->x_out + row * hidden, NULL);
+    pool_barrier(worker);
+}
+
+void ISA(stack_task)(Worker *worker, void *argument) {
+    const StackCall *call = argument;
+    const Stack *stack = call->stack;
+    ISA(Source) from = {.x = call->in};
+    for (const Layer *layer = stack->layers; layer < stack->layers + stack->count; layer++) {
+        from.x_out = stack->hidden[0];
+        from.norm = layer->input_norm;
+        from.linear = layer->qkv;
+        ISA(linear)(worker, call, &from, stack->qkv, 0);
+        ISA(attend_layer)(worker, call, layer);
+        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->attended, .linear = layer->out}, stack->given, 0);
+        from = (ISA(Source)){.x = stack->hidden[0], .x_out = stack->hidden[1], .given = stack->given,
+                             .given_norm = layer->attention_norm, .norm = layer->mid_norm, .linear = layer->gate_up};
+        ISA(feed_forward)(worker, call, &from);
+        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->inner, .linear = layer->down}, stack->given, 0);
+        from = (ISA(Source)){.x = stack->hidden[1], .given = stack->given, .given_norm = layer->mlp_norm};
+    }
+    from.x_out = call->out;
+    ISA(finish)(worker, call, &from);
+}

@@ -1,0 +1,11 @@
+/* Attention and layers for the ISA "avx512". */
+#if defined(__x86_64__)
+#define NATIVE_ISA 2
+#include "vector.h"
+
+#include "layer_math.inc.h"
+
+#include "attention.inc.h"
+
+#include "layer.inc.h"
+#endif

@@ -1,0 +1,78 @@
+/* Template (see vector.h): functions of one real argument that layers need, lane by lane. */
+
+/* tanh x: near 0 by its series, where the other form would cancel. */
+INLINE vf ISA(tanh)(vf x) {
+    vf size = vabs(x), square = x * x;
+    vf e = vexp(vset1(-2.0f) * size);
+    vf far = (vset1(1.0f) - e) / (vset1(1.0f) + e);
+    vf p = vset1(62.0f / 2835);
+    p = vfma(p, square, vset1(-17.0f / 315));
+    p = vfma(p, square, vset1(2.0f / 15));
+    p = vfma(p, square, vset1(-1.0f / 3));
+    vf near = vfma(p * square, size, size);
+    vf result = vselect(size < vset1(0.25f), near, far);
+    return (vf)((vi)result | ((vi)x & viset1((int32_t)0x80000000)));
+}
+
+INLINE vf ISA(silu)(vf x) { return x / (vset1(1.0f) + vexp(vzero() - x)); }
+
+INLINE vf ISA(gelu_tanh)(vf x) {
+    vf inner = vset1(0.79788456080286536f) * vfma(vset1(0.044715f) * x * x, x, x);
+    return vset1(0.5f) * x * (vset1(1.0f) + ISA(tanh)(inner));
+}
+
+INLINE vf ISA(gelu)(vf x) {
+    vf erf = x * vset1(0.70710678118654752f);
+    for (int i = 0; i < LANES; i++) erf[i] = __builtin_erff(erf[i]);
+    return vset1(0.5f) * x * (vset1(1.0f) + erf);
+}
+
+/* The sum of squares of a row, in an order that depends on its length alone. */
+INLINE float ISA(sum_of_squares)(const float *x, int64_t n) {
+    vf sum[4] = {vzero(), vzero(), vzero(), vzero()};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        for (int j = 0; j < 4; j++) {
+            vf value = vload(x + i + j * LANES);
+            sum[j] = vfma(value, value, sum[j]);
+        }
+    for (; i < n; i += LANES) {
+        vf value = vload_part(x + i, n - i);
+        sum[0] = vfma(value, value, sum[0]);
+    }
+    return vsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* What an RMS norm multiplies a row by. */
+INLINE float ISA(rms_scale)(const float *x, int64_t n, float eps) {
+    return 1.0f / __builtin_sqrtf(ISA(sum_of_squares)(x, n) / (float)n + eps);
+}
+
+/* out = x * scale * weight */
+INLINE void ISA(apply_norm)(const float *x, float scale, const float *weight, int64_t n, float *out) {
+    const vf by = vset1(scale);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) vstore(out + i, vload(x + i) * by * vload(weight + i));
+    if (i < n) vstore_part(out + i, n - i, vload_part(x + i, n - i) * by * vload_part(weight + i, n - i));
+}
+
+/* Rotate the first `n` numbers of a head in place, its halves or (interleaved) its pairs against each other. */
+INLINE void ISA(rotate)(float *x, const float *cosines, const float *sines, int64_t n, int64_t interleaved) {
+    int64_t half = n / 2, i = 0;
+    if (interleaved) {
+        for (; i < n; i += 2) {
+            float a = x[i], b = x[i + 1];
+            x[i] = a * cosines[i] - b * sines[i];
+            x[i + 1] = b * cosines[i + 1] + a * sines[i + 1];
+        }
+        return;
+    }
+    for (; i < half; i += LANES) {
+        int64_t left = half - i;
+        vf a = vload_part(x + i, left), b = vload_part(x + half + i, left);
+        vf low = a * vload_part(cosines + i, left) - b * vload_part(sines + i, left);
+        vf high = b * vload_part(cosines + half + i, left) + a * vload_part(sines + half + i, left);
+        vstore_part(x + i, left, low);
+        vstore_part(x + half + i, left, high);
+    }
+}

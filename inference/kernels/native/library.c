@@ -1,0 +1,47 @@
+/* The handle: which instructions this CPU and this system have, and the threads. */
+#include "native.h"
+
+#include <stdlib.h>
+
+static int has(enum Isa isa) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return isa == ISA_BASELINE || (isa == ISA_AVX2 && avx2) || (isa == ISA_AVX512 && avx2 && avx512);
+#else
+    return isa == ISA_BASELINE;
+#endif
+}
+
+static void find_features(Library *library) {
+#if defined(__x86_64__)
+    library->vnni = library->isa == ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
+    library->bf16 = library->isa == ISA_AVX512 && __builtin_cpu_supports("avx512bf16");
+#else
+    (void)library;
+#endif
+}
+
+Library *parley_open(int32_t threads, int32_t isa) {
+    for (int32_t best = ISA_AVX512; isa < 0; best--)
+        if (has((enum Isa)best)) isa = best;
+    if (threads < 1 || isa > ISA_AVX512 || !has((enum Isa)isa)) return NULL;
+    Library *library = calloc(1, sizeof *library);
+    if (!library) return NULL;
+    library->isa = isa;
+    find_features(library);
+    library->pool = pool_open(library, threads);
+    if (!library->pool) {
+        free(library);
+        return NULL;
+    }
+    library->threads = pool_threads(library->pool);
+    return library;
+}
+
+void parley_close(Library *library) {
+    pool_close(library->pool);
+    free(library);
+}

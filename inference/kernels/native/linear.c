@@ -1,0 +1,225 @@
+/* Linears: packing, inputs, and how the work is cut into tiles. */
+#include "linear.h"
+
+#include <string.h>
+
+#define LINE 64
+#define ROWS_OF_A_TILE 48         /* their inputs stay in the caches while panels pass */
+#define BYTES_OF_A_TILE (1 << 18) /* of weights: tens of microseconds from memory */
+#define TILES_OF_A_THREAD 8       /* at least, so that no thread waits long for the last */
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int kind_of(const Library *library, const Linear *linear) {
+    if (linear->kind == KIND_INT8 && library->vnni) return KIND_VNNI;
+    if (linear->kind == KIND_BFLOAT16 && linear->round_inputs && library->bf16) return KIND_ROUNDED;
+    return linear->kind;
+}
+
+/* Bytes of an element, and how many of one output lie together. */
+static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : kind == KIND_INT8 || kind == KIND_VNNI ? 1 : 2; }
+
+static int64_t group_of(int kind) {
+    return kind == KIND_INT8 || kind == KIND_VNNI ? 4 : kind == KIND_BFLOAT16 || kind == KIND_ROUNDED ? 2 : 1;
+}
+
+static int64_t panel_bytes(const Linear *linear) {
+    return round_up(linear->k, group_of(linear->kind)) * PANEL * bytes_of(linear->kind);
+}
+
+/* --- inputs --------------------------------------------------------------------------------- */
+
+static int64_t input_bytes(int kind) { return kind == KIND_VNNI ? 1 : kind == KIND_INT8 || kind == KIND_ROUNDED ? 2 : 4; }
+
+/* Of a prepared row: whole lines, and never a power of two, or the rows of a block would share cache sets. */
+static int64_t input_stride(int kind, int64_t k) {
+    int64_t bytes = round_up(round_up(k, 64) * input_bytes(kind), LINE);
+    return bytes % 512 ? bytes : bytes + LINE;
+}
+
+static int64_t scales_bytes(int kind, int64_t rows) {
+    return kind == KIND_ROUNDED ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
+}
+
+int linear_needs_input(const Library *library, const Linear *linear) {
+    int kind = kind_of(library, linear);
+    return kind == KIND_INT8 || kind == KIND_VNNI || kind == KIND_ROUNDED;
+}
+
+size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
+    int kind = kind_of(library, linear);
+    if (!linear_needs_input(library, linear)) return 0;
+    return (size_t)(scales_bytes(kind, rows) + rows * input_stride(kind, linear->k));
+}
+
+static QuantizeFunction *quantizer(const Library *library) {
+#if defined(__x86_64__)
+    if (library->vnni) return quantize_unsigned_avx512;
+    if (library->isa == ISA_AVX512) return quantize_signed_avx512;
+    if (library->isa == ISA_AVX2) return quantize_signed_avx2;
+#endif
+    (void)library;
+    return quantize_signed_baseline;
+}
+
+void linear_input(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
+                  int64_t from, int64_t to, void *prepared) {
+    int kind = kind_of(library, linear);
+    int64_t stride = input_stride(kind, linear->k);
+    char *first = (char *)prepared + scales_bytes(kind, rows);
+    for (int64_t row = from; row < to; row++) {
+#if defined(__x86_64__)
+        if (kind == KIND_ROUNDED) {
+            round_row_avx512(x + row * x_stride, linear->k, (uint16_t *)(first + row * stride));
+            continue;
+        }
+#endif
+        ((float *)prepared)[row] = quantizer(library)(x + row * x_stride, linear->k, first + row * stride);
+    }
+}
+
+/* --- tiles ---------------------------------------------------------------------------------- */
+
+static TileFunction *tile_function(const Library *library, int kind) {
+    static TileFunction *const baseline[] = {linear_float32_baseline, linear_bfloat16_baseline, linear_float16_baseline,
+                                             linear_int8_baseline};
+#if defined(__x86_64__)
+    static TileFunction *const avx2[] = {linear_float32_avx2, linear_bfloat16_avx2, linear_float16_avx2,
+                                         linear_int8_avx2};
+    static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
+                                           linear_int8_avx512,    linear_rounded_avx512,  linear_vnni_avx512};
+    if (library->isa == ISA_AVX512) return avx512[kind];
+    if (library->isa == ISA_AVX2) return avx2[kind];
+#endif
+    (void)library;
+    return baseline[kind];
+}
+
+void linear_tile(const Library *library, const Linear *linear, const Input *input, int64_t row_from, int64_t row_to,
+                 int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride) {
+    int kind = kind_of(library, linear);
+    int is_prepared = linear_needs_input(library, linear);
+    int64_t offset = scales_bytes(kind, input->rows);
+    Tile tile = {
+        .linear = linear,
+        .x = is_prepared ? (const char *)input->prepared + offset : (const char *)input->x,
+        .x_stride = is_prepared ? input_stride(kind, linear->k) : input->x_stride * (int64_t)sizeof(float),
+        .x_bytes = input_bytes(kind),
+        .x_scales = is_prepared && offset ? input->prepared : NULL,
+        .w = linear->packed,
+        .panel_bytes = panel_bytes(linear),
+        .panel_step = PANEL * bytes_of(kind),
+        .row_from = row_from,
+        .row_to = row_to,
+        .panel_from = panel_from,
+        .panel_to = panel_to,
+        .y = y,
+        .y_stride = y_stride,
+    };
+    tile_function(library, kind)(&tile);
+}
+
+static int64_t panels_of_a_tile(const Library *library, const Linear *linear, int64_t chunks) {
+    int64_t all = linear_panels(linear) * chunks;
+    int64_t fair = all / (TILES_OF_A_THREAD * library->threads);
+    int64_t panels = smaller(fair, BYTES_OF_A_TILE / panel_bytes(linear));
+    return panels < 1 ? 1 : smaller(panels, linear_panels(linear));
+}
+
+void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
+                    float *y, int64_t y_stride, void *scratch) {
+    const Library *library = worker->library;
+    if (linear_needs_input(library, linear)) {
+        for (int64_t row; (row = pool_tile(worker, rows)) >= 0;)
+            linear_input(library, linear, x, x_stride, rows, row, row + 1, scratch);
+        pool_barrier(worker);
+    }
+    Input input = {.x = x, .x_stride = x_stride, .prepared = scratch, .rows = rows};
+    int64_t chunks = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE, panels = linear_panels(linear);
+    int64_t width = panels_of_a_tile(library, linear, chunks), across = (panels + width - 1) / width;
+    for (int64_t tile; (tile = pool_tile(worker, chunks * across)) >= 0;) {
+        int64_t chunk = tile / across, from = tile % across * width;
+        linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, from,
+                    smaller(from + width, panels), y, y_stride);
+    }
+    pool_barrier(worker);
+}
+
+/* --- what Python calls ------------------------------------------------------------------------ */
+
+#define SMALL_WORK (1 << 16) /* products: less than waking a thread costs */
+
+typedef struct Forward {
+    const Linear *linear;
+    const float *x;
+    int64_t x_stride, rows;
+    float *y;
+    int64_t y_stride;
+    void *scratch;
+} Forward;
+
+static void forward(Worker *worker, void *argument) {
+    Forward *f = argument;
+    linear_forward(worker, f->linear, f->x, f->x_stride, f->rows, f->y, f->y_stride, f->scratch);
+}
+
+EXPORT int64_t parley_linear_scratch(const Library *library, const Linear *linear, int64_t rows) {
+    return (int64_t)linear_input_bytes(library, linear, rows);
+}
+
+EXPORT void parley_linear(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
+                          float *y, int64_t y_stride, void *scratch) {
+    Forward f = {linear, x, x_stride, rows, y, y_stride, scratch};
+    pool_run(library, forward, &f, linear->n * linear->k * rows > SMALL_WORK);
+}
+
+EXPORT int64_t parley_packed_bytes(const Linear *linear) { return linear_panels(linear) * panel_bytes(linear); }
+
+typedef struct Packing {
+    const Linear *linear;
+    char *packed;
+    char *rows; /* (n, k), or where rows are unpacked to */
+    const int64_t *ids;
+    int64_t count;
+} Packing;
+
+/* Copy row `n` of W between its place in the panels and `row`. */
+static void copy_row(const Packing *p, int64_t n, char *row, int is_packing) {
+    int64_t bytes = bytes_of(p->linear->kind), together = group_of(p->linear->kind) * bytes;
+    char *column = p->packed + n / PANEL * panel_bytes(p->linear) + n % PANEL * together;
+    for (int64_t left = p->linear->k * bytes; left > 0; left -= together, row += together, column += PANEL * together) {
+        size_t size = (size_t)smaller(left, together);
+        memcpy(is_packing ? column : row, is_packing ? row : column, size);
+    }
+}
+
+static void pack(Worker *worker, void *argument) {
+    Packing *p = argument;
+    int64_t row_bytes = p->linear->k * bytes_of(p->linear->kind), size = panel_bytes(p->linear);
+    for (int64_t panel; (panel = pool_tile(worker, linear_panels(p->linear))) >= 0;) {
+        memset(p->packed + panel * size, 0, (size_t)size);
+        for (int64_t n = panel * PANEL; n < smaller(p->linear->n, (panel + 1) * PANEL); n++)
+            copy_row(p, n, p->rows + n * row_bytes, 1);
+    }
+    pool_barrier(worker);
+}
+
+static void gather(Worker *worker, void *argument) {
+    Packing *p = argument;
+    int64_t row_bytes = p->linear->k * bytes_of(p->linear->kind);
+    for (int64_t i; (i = pool_tile(worker, p->count)) >= 0;) copy_row(p, p->ids[i], p->rows + i * row_bytes, 0);
+    pool_barrier(worker);
+}
+
+EXPORT void parley_pack(const Library *library, const Linear *linear, const void *rows, void *packed) {
+    Packing p = {.linear = linear, .packed = packed, .rows = (char *)rows};
+    pool_run(library, pack, &p, linear->n * linear->k > SMALL_WORK);
+}
+
+/* Rows `ids` of W as they were packed, (count, k). */
+EXPORT void parley_gather(const Library *library, const Linear *linear, const int64_t *ids, int64_t count, void *rows) {
+    Packing p = {.linear = linear, .packed = (char *)linear->packed, .rows = rows, .ids = ids, .count = count};
+    pool_run(library, gather, &p, count * linear->k > SMALL_WORK);
+}

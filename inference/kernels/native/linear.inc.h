@@ -1,0 +1,270 @@
+/* The template of linears: a block of rows times a panel, for each kind of weight.
+ *
+ * Each output has one accumulator, to which the products are added in the order of k, however many rows
+ * there are; where k is split, the accumulators pass through y, exactly.
+ */
+#include "linear.h"
+
+/* Rows of a block: two accumulators each, and weights as loaded and as widened, in 32 or 16 registers. int8
+ * without VNNI widens to twice as many. */
+#if NATIVE_ISA == 2
+#define MOST_ROWS 12
+#define MOST_INT8_ROWS 10
+#elif NATIVE_ISA == 1
+#define MOST_ROWS 6
+#define MOST_INT8_ROWS 4
+#else
+#define MOST_ROWS 4
+#define MOST_INT8_ROWS 4
+#endif
+#define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
+#define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
+#define AHEAD 2048   /* bytes */
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef struct Block {
+    const char *x; /* inputs at (row 0, k 0): float, or as prepared */
+    int64_t x_stride; /* bytes */
+    const float *x_scales; /* int8: by row */
+    const char *w; /* the panel at k 0 */
+    int64_t k; /* of this block, in inputs */
+    float *y;
+    int64_t y_stride;
+    const float *bias, *scales; /* of the panel, or NULL */
+    const int32_t *sums;
+    int first, last; /* of the blocks along k */
+} Block;
+
+/* Two lines of weights ahead, further than the hardware looks: with several rows, 16-bit weights came half as fast
+ * without (Zen 4); int8 gained nothing. */
+INLINE void prefetch(const void *w) {
+    __builtin_prefetch((const char *)w + AHEAD);
+    __builtin_prefetch((const char *)w + AHEAD + 64);
+}
+
+typedef union Sum {
+    vf f;
+    vi i;
+} Sum;
+
+INLINE const char *row_of(const char *x, int64_t stride, int row) { return x + stride * row; }
+
+INLINE vf broadcast(const char *x, int64_t stride, int row, int64_t k) {
+    return vset1(((const float *)row_of(x, stride, row))[k]);
+}
+
+INLINE void add_float32(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const float *w = (const float *)b->w;
+    for (int64_t k = 0; k < b->k; k++, w += PANEL) {
+        prefetch(w);
+        UNROLL for (int m = 0; m < rows; m++) {
+            vf x = broadcast(b->x, b->x_stride, m, k);
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].f = vfma(x, vload(w + v * LANES), sums[m][v].f);
+        }
+    }
+}
+
+INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const uint16_t *w = (const uint16_t *)b->w;
+    for (int64_t k = 0; k < b->k; k++, w += PANEL) {
+        vf wide[8];
+        __builtin_prefetch((const char *)w + AHEAD);
+        UNROLL for (int v = 0; v < vectors; v++) wide[v] = vload_f16(w + v * LANES);
+        UNROLL for (int m = 0; m < rows; m++) {
+            vf x = broadcast(b->x, b->x_stride, m, k);
+            UNROLL for (int v = 0; v < vectors; v++) sums[m][v].f = vfma(x, wide[v], sums[m][v].f);
+        }
+    }
+}
+
+INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const uint16_t *w = (const uint16_t *)b->w;
+    vi raw[8];
+    int64_t k = 0;
+    for (; k + 2 <= b->k; k += 2, w += 2 * PANEL) {
+        prefetch(w);
+        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 2 * v * LANES);
+        UNROLL for (int m = 0; m < rows; m++) {
+            vf x = broadcast(b->x, b->x_stride, m, k);
+            UNROLL for (int v = 0; v < vectors; v++) sums[m][v].f = vfma(x, (vf)(raw[v] << 16), sums[m][v].f);
+        }
+        UNROLL for (int m = 0; m < rows; m++) {
+            vf x = broadcast(b->x, b->x_stride, m, k + 1);
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].f = vfma(x, (vf)(raw[v] & viset1(-65536)), sums[m][v].f);
+        }
+    }
+    if (k == b->k) return;
+    UNROLL for (int m = 0; m < rows; m++) {
+        vf x = broadcast(b->x, b->x_stride, m, k);
+        UNROLL for (int v = 0; v < vectors; v++)
+            sums[m][v].f = vfma(x, (vf)(viload(w + 2 * v * LANES) << 16), sums[m][v].f);
+    }
+}
+
+#if defined(NATIVE_BF16)
+INLINE void add_rounded(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const char *w = b->w;
+    for (int64_t k = 0; k < b->k; k += 2, w += 4 * PANEL) {
+        UNROLL for (int m = 0; m < rows; m++) {
+            vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k));
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].f = _mm512_dpbf16_ps(sums[m][v].f, (__m512bh)x, (__m512bh)viload(w + 4 * v * LANES));
+        }
+    }
+}
+#endif
+
+#if defined(NATIVE_VNNI)
+INLINE void add_vnni(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const char *w = b->w;
+    for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
+        UNROLL for (int m = 0; m < rows; m++) {
+            vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + k));
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].i = (vi)_mm512_dpbusd_epi32((__m512i)sums[m][v].i, (__m512i)x,
+                                                       (__m512i)viload(w + 4 * v * LANES));
+        }
+    }
+}
+#endif
+
+/* Sums of products of neighbours, of int16 into int32. */
+INLINE vi multiply_pairs(vi a, vi b) {
+#if NATIVE_ISA == 2
+    return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif NATIVE_ISA == 1
+    return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__x86_64__)
+    return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+    return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+/* The four bytes of a lane as int16: the even ones, the odd ones. Inputs are prepared in that order. */
+typedef int16_t vh __attribute__((vector_size(4 * LANES), may_alias));
+INLINE vi even_bytes(vi v) { return (vi)((vh)((vh)v << 8) >> 8); }
+INLINE vi odd_bytes(vi v) { return (vi)((vh)v >> 8); }
+
+INLINE void add_int8(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const char *w = b->w;
+    for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
+        vi even[8], odd[8];
+        UNROLL for (int v = 0; v < vectors; v++) {
+            vi raw = viload(w + 4 * v * LANES);
+            even[v] = even_bytes(raw);
+            odd[v] = odd_bytes(raw);
+        }
+        UNROLL for (int m = 0; m < rows; m++) {
+            const int32_t *x = (const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k);
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].i += multiply_pairs(even[v], viset1(x[0])) + multiply_pairs(odd[v], viset1(x[1]));
+        }
+    }
+}
+
+INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
+    if (kind != KIND_INT8 && kind != KIND_VNNI) {
+        if (b->bias) sum.f += vload(b->bias + column);
+        return sum.f;
+    }
+    if (kind == KIND_VNNI) sum.i -= viload(b->sums + column); /* inputs had 128 added, to be unsigned */
+    vf y = vtofloat(sum.i) * vload(b->scales + column) * vset1(b->x_scales[row]);
+    if (b->bias) y += vload(b->bias + column);
+    return y;
+}
+
+INLINE void multiply(const int kind, const int rows, const int vectors, const Block *b) {
+    Sum sums[MOST_ROWS][8];
+    UNROLL for (int m = 0; m < rows; m++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            sums[m][v].f = b->first ? vzero() : vload(b->y + m * b->y_stride + v * LANES);
+    if (kind == KIND_FLOAT32) add_float32(rows, vectors, b, sums);
+    if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
+    if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
+    if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
+#if defined(NATIVE_BF16)
+    if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
+#elif defined(NATIVE_VNNI)
+    if (kind == KIND_VNNI) add_vnni(rows, vectors, b, sums);
+#endif
+    UNROLL for (int m = 0; m < rows; m++)
+        UNROLL for (int v = 0; v < vectors; v++) {
+            if (b->last) sums[m][v].f = finish(kind, b, sums[m][v], m, v * LANES);
+            vstore(b->y + m * b->y_stride + v * LANES, sums[m][v].f);
+        }
+}
+
+/* Columns of a panel in groups of `vectors`. */
+INLINE void multiply_columns(const int kind, const int rows, Block b) {
+    const int vectors = rows <= FEW_ROWS ? PANEL / LANES : 2;
+    const int64_t bytes = kind == KIND_FLOAT32 ? 4 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
+    for (int column = 0; column < PANEL; column += vectors * LANES) {
+        multiply(kind, rows, vectors, &b);
+        b.w += vectors * LANES * bytes;
+        b.y += vectors * LANES;
+        if (b.bias) b.bias += vectors * LANES;
+        if (b.scales) b.scales += vectors * LANES;
+        if (b.sums) b.sums += vectors * LANES;
+    }
+}
+
+INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
+    switch (rows) {
+        case 1: multiply_columns(kind, 1, *b); break;
+        case 2: multiply_columns(kind, 2, *b); break;
+        case 3: multiply_columns(kind, 3, *b); break;
+        case 4: multiply_columns(kind, 4, *b); break;
+#if MOST_ROWS > 4
+        case 5: multiply_columns(kind, 5, *b); break;
+        case 6: multiply_columns(kind, 6, *b); break;
+#endif
+#if MOST_ROWS > 6
+        case 7: multiply_columns(kind, 7, *b); break;
+        case 8: multiply_columns(kind, 8, *b); break;
+        case 9: multiply_columns(kind, 9, *b); break;
+        case 10: multiply_columns(kind, 10, *b); break;
+        case 11: multiply_columns(kind, 11, *b); break;
+        case 12: multiply_columns(kind, 12, *b); break;
+#endif
+    }
+}
+
+/* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
+INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel) {
+    const Linear *linear = t->linear;
+    const int64_t most = kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS;
+    int64_t rows = t->row_to - t->row_from, blocks = (rows + most - 1) / most;
+    int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
+    int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
+    float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
+    for (int64_t k = 0; k < linear->k; k += depth)
+        for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
+            to = rows * (i + 1) / blocks;
+            Block b = {
+                .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
+                .x_stride = t->x_stride,
+                .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
+                .w = t->w + panel * t->panel_bytes + k * t->panel_step,
+                .k = linear->k - k < depth ? linear->k - k : depth,
+                .y = columns < PANEL ? edge : y + from * t->y_stride,
+                .y_stride = stride,
+                .bias = linear->bias ? linear->bias + panel * PANEL : NULL,
+                .scales = linear->scales ? linear->scales + panel * PANEL : NULL,
+                .sums = linear->sums ? linear->sums + panel * PANEL : NULL,
+                .first = k == 0,
+                .last = k + depth >= linear->k,
+            };
+            multiply_rows(kind, to - from, &b);
+            for (int64_t m = 0; columns < PANEL && m < to - from; m++)
+                memcpy(y + (from + m) * t->y_stride, edge + m * PANEL, (size_t)columns * sizeof *y);
+        }
+}
+
+#define DEFINE_LINEAR(name, kind)                                       \
+    void name(const Tile *t) {                                          \
+        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++) \
+            multiply_panel(kind, t, panel);                             \
+    }

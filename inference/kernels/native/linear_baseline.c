@@ -1,0 +1,13 @@
+/* Linears for any CPU. */
+#define NATIVE_ISA 0
+#include "vector.h"
+
+#include "inputs.inc.h"
+#include "linear.inc.h"
+#include "roof.inc.h"
+
+DEFINE_LINEAR(ISA(linear_float32), KIND_FLOAT32)
+DEFINE_LINEAR(ISA(linear_float16), KIND_FLOAT16)
+DEFINE_LINEAR(ISA(linear_bfloat16), KIND_BFLOAT16)
+DEFINE_LINEAR(ISA(linear_int8), KIND_INT8)
+DEFINE_QUANTIZE(ISA(quantize_signed), 0)

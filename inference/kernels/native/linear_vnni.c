@@ -1,0 +1,13 @@
+/* int8 linears for AVX-512 VNNI. */
+#if defined(__x86_64__)
+#define NATIVE_ISA 2
+#define NATIVE_VNNI
+#include "vector.h"
+
+#include "inputs.inc.h"
+#include "linear.inc.h"
+#include "roof.inc.h"
+
+DEFINE_LINEAR(ISA(linear_vnni), KIND_VNNI)
+DEFINE_QUANTIZE(ISA(quantize_unsigned), 1)
+#endif

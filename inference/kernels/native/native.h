@@ -1,0 +1,107 @@
+/* What the C sources of the CPU path share: the library handle, its threads, and linears.
+ *
+ * The rule of every kernel here: the arithmetic of a row depends on that row alone, never on how
+ * many rows there are, on the number of threads, or on who computes a tile. Results are the same
+ * bits alone, in any batch, and in any order.
+ */
+#ifndef PARLEY_NATIVE_H
+#define PARLEY_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default"))) /* seen by ctypes */
+
+typedef struct Pool Pool;
+
+enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2 };
+
+/* A handle: what this CPU has, and the threads. Several may live at once, each with its own threads. */
+typedef struct Library {
+    Pool *pool;
+    int32_t isa;     /* enum Isa: which copy of each template runs */
+    int32_t vnni;    /* 1: VPDPBUSD on 512 bits */
+    int32_t bf16;    /* 1: VDPBF16PS on 512 bits */
+    int32_t threads; /* of the pool, the caller's included */
+} Library;
+
+EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
+EXPORT void parley_close(Library *library);
+
+/* Threads (pool.c). ---------------------------------------------------------------------------
+ *
+ * A task is a fixed sequence of phases, the same in every thread. A phase is one loop over tiles:
+ *
+ *     for (int64_t tile; (tile = pool_tile(worker, count)) >= 0;) { ... }
+ *     pool_barrier(worker);
+ *
+ * `count` must be the same in all threads, and every loop must be followed by its barrier. A barrier
+ * waits until all tiles of its phase are done, not until all threads are there: a thread that the
+ * system wakes late joins at the phase that is running, having skipped the ones before. So nothing
+ * may be kept from phase to phase in a thread's own memory except what follows from the arguments;
+ * what one thread alone has to do is a phase of one tile.
+ */
+typedef struct Worker {
+    const Library *library;
+    int32_t index;  /* 0 is the thread that called */
+    uint32_t phase; /* this and the next belong to pool.c */
+    uint32_t finished;
+} Worker;
+
+typedef void (*Task)(Worker *worker, void *argument);
+
+Pool *pool_open(const Library *library, int32_t threads);
+int32_t pool_threads(const Pool *pool); /* the caller's included; fewer than asked for where the system refuses */
+void pool_close(Pool *pool);
+/* Run the task in the calling thread and, if `parallel`, in the pool's; return when it has ended in all.
+ * Every thread runs with the same MXCSR: round to nearest, denormals are zero. A task may not run another. */
+void pool_run(const Library *library, Task task, void *argument, int parallel);
+int64_t pool_tile(Worker *worker, int64_t count); /* the next tile of this phase for me, or -1 */
+void pool_barrier(Worker *worker);
+
+/* Linears (linear.c). ------------------------------------------------------------------------- */
+enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3 };
+
+#define PANEL 32 /* outputs that are packed side by side */
+
+/* y = x W^T + bias, W (n, k). Packed in panels of 32 outputs, zeros beyond n and k:
+ *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4] */
+typedef struct Linear {
+    int32_t kind;         /* enum Kind */
+    int32_t round_inputs; /* bfloat16 only: x is rounded to bfloat16 too (VDPBF16PS) */
+    int64_t n, k;
+    const void *packed;   /* 64-byte aligned */
+    const float *scales;  /* int8: (n rounded up to 32) */
+    const int32_t *sums;  /* int8: (n rounded up to 32), 128 times the sum of a row of W */
+    const float *bias;    /* (n rounded up to 32), or NULL */
+} Linear;
+
+static inline int64_t linear_panels(const Linear *linear) { return (linear->n + PANEL - 1) / PANEL; }
+
+/* Inputs of some linears (int8, round_inputs) are prepared first: rows are independent of each other.
+ * Linears with the same k, kind and round_inputs can share what was prepared. */
+int linear_needs_input(const Library *library, const Linear *linear);
+size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows); /* 0 if not needed */
+/* Prepare rows [from, to) of x (row stride in floats) into `prepared`, 64-byte aligned, laid out for `rows` rows. */
+void linear_input(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
+                  int64_t from, int64_t to, void *prepared);
+
+/* What the outputs are computed from. `prepared` is used if linear_needs_input, else x. */
+typedef struct Input {
+    const float *x;      /* (rows, k) */
+    int64_t x_stride;    /* floats */
+    const void *prepared;
+    int64_t rows;        /* that `prepared` is laid out for */
+} Input;
+
+/* Write y[row][32 * panel ...], row in [row_from, row_to), panel in [panel_from, panel_to), bias added.
+ * `y` points at row 0, column 0. For use inside a task; takes no lock and no memory. */
+void linear_tile(const Library *library, const Linear *linear, const Input *input, int64_t row_from, int64_t row_to,
+                 int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride);
+
+/* All of it inside a task, as one phase or two, barriers included: preparation, then tiles of a good size.
+ * `scratch`: linear_input_bytes(library, linear, rows), 64-byte aligned, shared by all threads; or NULL if 0. */
+void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
+                    float *y, int64_t y_stride, void *scratch);
+
+#endif

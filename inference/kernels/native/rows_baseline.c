@@ -1,0 +1,5 @@
+/* Row statistics for baseline. */
+#define NATIVE_ISA 0
+#include "vector.h"
+
+#include "rows.inc.h"

@@ -1,0 +1,168 @@
+/* Vectors of one ISA, for templates: a source says which by defining NATIVE_ISA as 0, 1 or 2 (enum Isa) and
+ * includes this, then the template, whose functions are named ISA(name). With ISA 2 it may also define NATIVE_VNNI or
+ * NATIVE_BF16; its functions must then only be called where the library has these.
+ *
+ *   vf, vi          vectors of LANES floats, int32; + - * / & | ^ ~ << >> and comparisons (giving vi) are C operators
+ *   vfma(a, b, c)   a * b + c, fused where the ISA can (the baseline can't)
+ *   vmax(a, b)      b where either is NaN; so is vmin
+ *   vsum, vhmax     over the lanes, in a fixed order
+ */
+#ifndef PARLEY_VECTOR_H
+#define PARLEY_VECTOR_H
+
+#include "native.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__clang__)
+#error "GCC is needed: the copies for each ISA are made by its target pragma"
+#elif NATIVE_ISA == 2
+#define ISA(name) name##_avx512
+#define LANES 16
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prefer-vector-width=512")
+#if defined(NATIVE_VNNI)
+#pragma GCC target("avx512vnni")
+#elif defined(NATIVE_BF16)
+#pragma GCC target("avx512bf16")
+#endif
+#elif NATIVE_ISA == 1
+#define ISA(name) name##_avx2
+#define LANES 8
+#pragma GCC target("avx2,fma,f16c")
+#else
+#define ISA(name) name##_baseline
+#define LANES 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(4 * LANES), may_alias));
+typedef int32_t vi __attribute__((vector_size(4 * LANES), may_alias));
+typedef float vf_unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t vi_unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE vf vload(const float *p) { return *(const vf_unaligned *)p; }
+INLINE void vstore(float *p, vf v) { *(vf_unaligned *)p = v; }
+INLINE vi viload(const void *p) { return *(const vi_unaligned *)p; }
+INLINE void vistore(void *p, vi v) { *(vi_unaligned *)p = v; }
+INLINE vf vzero(void) { return (vf){0}; }
+INLINE vi vizero(void) { return (vi){0}; }
+INLINE vf vset1(float x) { return x - (vf){0}; } /* x - 0 is x, for -0 and NaN too */
+INLINE vi viset1(int32_t x) { return x - (vi){0}; }
+INLINE vf vselect(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+INLINE vf vabs(vf v) { return (vf)((vi)v & viset1(0x7fffffff)); }
+
+/* The first n of LANES; the others read as zero, and are not written. */
+INLINE vf vload_part(const float *p, int64_t n);
+INLINE void vstore_part(float *p, int64_t n, vf v);
+
+/* All ones in the first n lanes. */
+INLINE vi vfirst_mask(int64_t n) {
+    vi lane;
+    for (int32_t i = 0; i < LANES; i++) lane[i] = i;
+    return lane < viset1(n > LANES ? LANES : (int32_t)n);
+}
+
+#if NATIVE_ISA == 2
+INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vsqrt(vf v) { return _mm512_sqrt_ps(v); }
+INLINE vf vround(vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vi vtoint(vf v) { return (vi)_mm512_cvtps_epi32(v); } /* to nearest, ties to even */
+INLINE vf vtofloat(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
+INLINE __mmask16 vfirst(int64_t n) { return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1); }
+INLINE vf vload_part(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vfirst(n), p); }
+INLINE void vstore_part(float *p, int64_t n, vf v) { _mm512_mask_storeu_ps(p, vfirst(n), v); }
+INLINE vf vload_bf16(const uint16_t *p) {
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+}
+INLINE vf vload_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+#elif NATIVE_ISA == 1
+INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf vsqrt(vf v) { return _mm256_sqrt_ps(v); }
+INLINE vf vround(vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vi vtoint(vf v) { return (vi)_mm256_cvtps_epi32(v); }
+INLINE vf vtofloat(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
+INLINE __m256i vfirst(int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n > 8 ? 8 : (int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE vf vload_part(const float *p, int64_t n) { return _mm256_maskload_ps(p, vfirst(n)); }
+INLINE void vstore_part(float *p, int64_t n, vf v) { _mm256_maskstore_ps(p, vfirst(n), v); }
+INLINE vf vload_bf16(const uint16_t *p) {
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+}
+INLINE vf vload_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+#else
+INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
+INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
+INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+INLINE vf vsqrt(vf v) {
+    for (int i = 0; i < LANES; i++) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+}
+INLINE vf vround(vf v) { /* exact for |v| < 2^22, which is all that is asked here */
+    const vf magic = vset1(12582912.0f);
+    return v + magic - magic;
+}
+INLINE vi vtoint(vf v) { return __builtin_convertvector(vround(v), vi); }
+INLINE vf vtofloat(vi v) { return __builtin_convertvector(v, vf); }
+INLINE vf vload_part(const float *p, int64_t n) {
+    vf v = vzero();
+    memcpy(&v, p, (size_t)(n > LANES ? LANES : n) * 4);
+    return v;
+}
+INLINE void vstore_part(float *p, int64_t n, vf v) { memcpy(p, &v, (size_t)(n > LANES ? LANES : n) * 4); }
+INLINE vi vload_u16(const uint16_t *p) {
+    vi v;
+    for (int i = 0; i < LANES; i++) v[i] = p[i];
+    return v;
+}
+INLINE vf vload_bf16(const uint16_t *p) { return (vf)(vload_u16(p) << 16); }
+INLINE vf vload_f16(const uint16_t *p) {
+    vi h = vload_u16(p), exponent = h & viset1(0x7c00), mantissa = h & viset1(0x3ff);
+    vi normal = ((h & viset1(0x7fff)) << 13) + viset1(112 << 23);
+    vi infinite = normal + viset1(112 << 23);                          /* inf and NaN keep the top exponent */
+    vi small = (vi)(vtofloat(mantissa) * vset1(5.9604644775390625e-8f)); /* 2^-24 */
+    vi top = exponent == viset1(0x7c00), bottom = exponent == vizero();
+    vi bits = (top & infinite) | (bottom & small) | (~(top | bottom) & normal);
+    return (vf)(bits | (h & viset1(0x8000)) << 16);
+}
+#endif
+
+INLINE float vsum(vf v) { /* halves are added to each other, down to one */
+    float s[LANES];
+    vstore(s, v);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) s[i] += s[i + half];
+    return s[0];
+}
+INLINE float vhmax(vf v) { /* NaN lanes are not seen */
+    float best = v[0];
+    for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+/* e^x within 2 units in the last place; 0 below -87.3, no more than 2.4e38 above 88.3, NaN for NaN. */
+INLINE vf vexp(vf x) {
+    const vf low = vset1(-87.33654f);
+    vf held = vmin(vset1(88.37626f), vmax(low, x));
+    vf n = vround(held * vset1(1.44269504f));
+    vf r = vfma(n, vset1(2.12194440e-4f), vfma(n, vset1(-0.693359375f), held)); /* x - n ln 2, in two parts */
+    vf p = vset1(1.38145988e-3f);
+    p = vfma(p, r, vset1(8.36871658e-3f));
+    p = vfma(p, r, vset1(4.16683890e-2f));
+    p = vfma(p, r, vset1(1.66665211e-1f));
+    p = vfma(p, r, vset1(4.99999940e-1f));
+    p = vfma(p, r * r, r + vset1(1.0f));
+    vf scale = (vf)((vtoint(n) + viset1(127)) << 23);
+    return (vf)((vi)(p * scale) & ~(x < low));
+}
+
+#endif

@@ -1,0 +1,226 @@
+"""Paged attention on the CPU in C: the cache of one layer, and what a step asks of it.
+
+Each token's result depends on its own sequence alone: it is the same bits in any batch, however a
+prompt is cut into pieces, on any pages, and with any number of threads (see attention.inc.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inference.blocks import PAGE
+from inference.kernels.native import Library
+from inference.kernels.reference import Attention
+
+if TYPE_CHECKING:
+    from inference.paged import LayerShape
+
+_HUGE_PAGE = 2 << 20  # bytes
+
+
+class StepStruct(ctypes.Structure):
+    """`Step` of attention.h."""
+
+    _fields_ = (
+        ("pieces", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("starts", ctypes.c_void_p),
+        ("stops", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("table_stride", ctypes.c_int64),
+    )
+
+
+class CacheStruct(ctypes.Structure):
+    """`Cache` of attention.h."""
+
+    _fields_ = (
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("kv_heads", ctypes.c_int64),
+        ("key_dim", ctypes.c_int64),
+        ("value_dim", ctypes.c_int64),
+    )
+
+
+class AttentionStruct(ctypes.Structure):
+    """`Attention` of attention.h."""
+
+    _fields_ = (
+        ("scaling", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("window", ctypes.c_int64),
+        ("sinks", ctypes.c_void_p),
+    )
+
+
+class _Shaping(ctypes.Structure):
+    _fields_ = (
+        ("cosines", ctypes.c_void_p),
+        ("sines", ctypes.c_void_p),
+        ("rotary_dim", ctypes.c_int64),
+        ("interleaved", ctypes.c_int64),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("query_norm_size", ctypes.c_int64),
+        ("key_norm_size", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+    )
+
+
+class _Heads(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+    )
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (
+        ("query", _Heads),
+        ("key", _Heads),
+        ("value", _Heads),
+        ("out", ctypes.c_void_p),
+        ("heads", ctypes.c_int64),
+        ("cache", CacheStruct),
+        ("how", AttentionStruct),
+        ("shaping", _Shaping),
+        ("step", ctypes.POINTER(StepStruct)),
+        ("plan", ctypes.c_void_p),
+    )
+
+
+class NativeStep:
+    """Which positions of which sequences a step computes, and on which pages they lie.
+
+    Piece i is the positions [starts[i], stops[i]) of the sequence in slot slots[i]; the tokens of the
+    pieces are rows, one piece after the other. `table` (slots, pages) holds each sequence's pages in
+    order; it isn't copied, and must keep its place and its values until the step has run.
+    """
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],  # (pieces,)
+        stops: NDArray[np.int64],  # (pieces,)
+        slots: NDArray[np.int64],  # (pieces,)
+        table: NDArray[np.int32],  # (slots, pages)
+    ) -> None:
+        starts, stops, slots = (np.ascontiguousarray(each, dtype=np.int64) for each in (starts, stops, slots))
+        sizes = stops - starts
+        assert len(starts) == len(stops) == len(slots) > 0, "three numbers for each piece"
+        assert table.dtype == np.int32, "C reads the table"
+        assert table.strides[1] == table.itemsize, "pages of a sequence follow each other"
+        assert sizes.min() > 0, "a piece has tokens"
+        assert 0 <= slots.min() <= slots.max() < table.shape[0], "a piece has a row of the table"
+        assert 0 <= starts.min(), "a sequence begins at 0"
+        assert stops.max() <= table.shape[1] * PAGE, "a piece ends within its pages"
+        self.tokens = int(sizes.sum())
+        self._held = (starts, stops, slots, table)  # what the struct points to
+        self.struct = StepStruct(
+            len(starts),
+            self.tokens,
+            starts.ctypes.data,
+            stops.ctypes.data,
+            slots.ctypes.data,
+            table.ctypes.data,
+            table.strides[0] // 4,
+        )
+
+
+class NativeCacheLayer:
+    """Keys and values of one layer in pages of PAGE tokens, float32; memory is touched as it is used."""
+
+    def __init__(self, library: Library, shape: LayerShape, blocks: int) -> None:
+        self.shape = shape
+        self.keys = _on_huge_pages(blocks, shape.kv_heads, shape.key_dim, PAGE)
+        self.values = _on_huge_pages(blocks, shape.kv_heads, PAGE, shape.value_dim)
+        self._library = library
+        self._functions = _declare(library.functions)
+        self._plan = self._functions.parley_attention_plan_open()
+        if not self._plan:
+            raise MemoryError("No memory for a layer's attention")
+        weakref.finalize(self, self._functions.parley_attention_plan_close, self._plan)
+
+    @property
+    def struct(self) -> CacheStruct:
+        """Return what C knows of it; valid as long as this object lives."""
+        shape = self.shape
+        return CacheStruct(
+            self.keys.data_ptr(), self.values.data_ptr(), shape.kv_heads, shape.key_dim, shape.value_dim
+        )
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, step: NativeStep, how: Attention) -> Tensor:
+        """Write the step's keys and values, then attend.
+
+        Shapes: query (tokens, heads, key_dim), key (tokens, kv_heads, key_dim), value (tokens,
+        kv_heads, value_dim), all float32; result (tokens, heads, value_dim).
+        """
+        heads = query.shape[1]
+        assert query.shape == (step.tokens, heads, self.shape.key_dim), "queries of the step's tokens"
+        assert key.shape == (step.tokens, self.shape.kv_heads, self.shape.key_dim), "keys as in the cache"
+        assert value.shape == (step.tokens, self.shape.kv_heads, self.shape.value_dim), (
+            "values as in the cache"
+        )
+        assert heads % self.shape.kv_heads == 0, "each key head serves as many query heads"
+        out = torch.empty(step.tokens, heads, self.shape.value_dim)
+        held = [_with_adjacent_numbers(each) for each in (query, key, value)]
+        sinks = None if how.sinks is None else how.sinks.float().contiguous()
+        call = _Call(
+            *(_Heads(each.data_ptr(), each.stride(0), each.stride(1)) for each in held),
+            out.data_ptr(),
+            heads,
+            self.struct,
+            attention_struct(how, sinks),
+            _Shaping(),
+            ctypes.pointer(step.struct),
+            self._plan,
+        )
+        if self._functions.parley_attend(self._library.handle, ctypes.byref(call)):
+            raise MemoryError(f"No memory for the attention of {step.tokens} tokens")
+        return out
+
+
+def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionStruct:
+    """Return what C knows of `how`; `sinks` is its float32 form, which must outlive the struct."""
+    return AttentionStruct(
+        how.scaling, how.softcap or 0.0, how.window or 0, None if sinks is None else sinks.data_ptr()
+    )
+
+
+def _on_huge_pages(*shape: int) -> Tensor:
+    """Return zeros, float32, on pages of 2 MiB where Linux gives them: scattered blocks are read faster."""
+    size = 4 * math.prod(shape)
+    memory = mmap.mmap(-1, size + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them has small pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.float32)
+    first = -whole.data_ptr() % _HUGE_PAGE // 4
+    return whole[first : first + size // 4].view(shape)
+
+
+def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
+    functions.parley_attention_plan_open.restype = ctypes.c_void_p
+    functions.parley_attention_plan_open.argtypes = ()
+    functions.parley_attention_plan_close.restype = None
+    functions.parley_attention_plan_close.argtypes = (ctypes.c_void_p,)
+    functions.parley_attend.restype = ctypes.c_int
+    functions.parley_attend.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    return functions
+
+
+def _with_adjacent_numbers(heads: Tensor) -> Tensor:
+    heads = heads.float()
+    return heads if heads.stride(2) == 1 else heads.contiguous()

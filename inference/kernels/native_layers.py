@@ -1,0 +1,224 @@
+"""All decoder layers of a step in one call into C."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inference.kernels.native import Library, PackedLinear
+from inference.kernels.native_attention import (
+    AttentionStruct,
+    CacheStruct,
+    NativeCacheLayer,
+    NativeStep,
+    attention_struct,
+)
+from inference.kernels.reference import Attention
+
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+_ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")  # in the order of layer.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackShape:
+    """What all layers have in common."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    eps: float  # of all norms
+    scaling: float  # of the scores
+    activation: Activation = "silu"
+    rotary_dim: int | None = None  # how many numbers of a head are rotated; None: all
+    interleaved: bool = False  # pairs are rotated, not halves
+    softcap: float | None = None
+    residual: float = 1.0  # what attention and the MLP give is multiplied by it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """One layer: x += attention(norm(x)); x += mlp(norm(x)), with norms where there are weights.
+
+    Norms are RMS norms in float32; their weights are what the normalised numbers are multiplied by
+    (1 + w where the module says so).
+    """
+
+    qkv: PackedLinear  # hidden -> (heads + 2 * kv_heads) * head_dim
+    out: PackedLinear
+    gate_up: PackedLinear  # hidden -> 2 * inner, the gates first
+    down: PackedLinear
+    cache: NativeCacheLayer
+    input_norm: Tensor | None = None  # (hidden,): of what attention reads
+    mid_norm: Tensor | None = None  # of what the MLP reads
+    attention_norm: Tensor | None = None  # of what attention gives
+    mlp_norm: Tensor | None = None  # of what the MLP gives
+    query_norm: Tensor | None = None  # (head_dim,): each head for itself; (heads * head_dim,): together
+    key_norm: Tensor | None = None
+    window: int | None = None
+    scaling: float | None = None  # None: the stack's
+    sinks: Tensor | None = None  # (heads,)
+    rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("input_norm", "mid_norm", "attention_norm", "mlp_norm")),
+        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, ctypes.c_int64) for name in ("query_norm_size", "key_norm_size", "rotary")),
+        ("how", AttentionStruct),
+        ("cache", CacheStruct),
+    )
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("hidden", "heads", "kv_heads", "head_dim", "inner")),
+        *((name, ctypes.c_int64) for name in ("rotary_dim", "interleaved", "activation")),
+        ("eps", ctypes.c_float),
+        ("residual", ctypes.c_float),
+    )
+
+
+class NativeStack:
+    """The decoder layers of a model, run together as one task of the library's threads.
+
+    Each row's result depends on its own sequence alone, as in attention. One step runs at a time.
+    """
+
+    def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: StackShape) -> None:
+        for layer in layers:
+            _check(layer, shape)
+        self.shape = shape
+        self._library = library
+        self._held: list[object] = list(layers)  # what the structs point to
+        structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
+        self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
+        self._functions = _declare(library.functions)
+        self._handle = self._functions.parley_stack_open(
+            ctypes.byref(_shape_struct(shape)), structs, len(layers)
+        )
+        if not self._handle:
+            raise MemoryError("No memory for a stack of layers")
+        weakref.finalize(self, self._functions.parley_stack_close, self._handle)
+
+    def run(
+        self, hidden: Tensor, cos: Tensor | Sequence[Tensor], sin: Tensor | Sequence[Tensor], step: NativeStep
+    ) -> Tensor:
+        """Return what the last layer gives, before the model's final norm.
+
+        Shapes: hidden (tokens, hidden), cos and sin (tokens, rotary_dim) as transformers makes them,
+        or one of each for every rotary embedding that the layers name; result (tokens, hidden).
+        """
+        assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
+        hidden = hidden.float().contiguous()
+        cosines, sines = (self._rotary(each, step.tokens) for each in (cos, sin))
+        out = torch.empty_like(hidden)
+        failed = self._functions.parley_stack_run(
+            self._library.handle,
+            self._handle,
+            ctypes.byref(step.struct),
+            _pointers(cosines),
+            _pointers(sines),
+            hidden.data_ptr(),
+            out.data_ptr(),
+        )
+        if failed:
+            raise MemoryError(f"No memory for a step of {step.tokens} tokens")
+        return out
+
+    def _rotary(self, given: Tensor | Sequence[Tensor], tokens: int) -> list[Tensor]:
+        tensors = [given] if isinstance(given, Tensor) else list(given)
+        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
+        assert len(tensors) >= self._rotaries, "an embedding for each that the layers name"
+        assert all(each.shape == (tokens, size) for each in tensors), (
+            "a rotation for each of the step's tokens"
+        )
+        return [each.float().contiguous() for each in tensors]
+
+    def _struct(self, layer: LayerWeights) -> _Layer:
+        scaling = self.shape.scaling if layer.scaling is None else layer.scaling
+        how = Attention(scaling=scaling, window=layer.window, softcap=self.shape.softcap)
+        return _Layer(
+            *(
+                ctypes.addressof(linear.struct)
+                for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+            ),
+            *(
+                self._hold(n)
+                for n in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm)
+            ),
+            *(self._hold(norm) for norm in (layer.query_norm, layer.key_norm)),
+            *(0 if norm is None else norm.numel() for norm in (layer.query_norm, layer.key_norm)),
+            -1 if layer.rotary is None else layer.rotary,
+            attention_struct(how, self._keep(layer.sinks)),
+            layer.cache.struct,
+        )
+
+    def _keep(self, weights: Tensor | None) -> Tensor | None:
+        if weights is None:
+            return None
+        kept = weights.detach().float().contiguous()
+        self._held.append(kept)
+        return kept
+
+    def _hold(self, weights: Tensor | None) -> int | None:
+        kept = self._keep(weights)
+        return None if kept is None else int(kept.data_ptr())
+
+
+def _shape_struct(shape: StackShape) -> _Shape:
+    return _Shape(
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.inner,
+        shape.head_dim if shape.rotary_dim is None else shape.rotary_dim,
+        shape.interleaved,
+        _ACTIVATIONS.index(shape.activation),
+        shape.eps,
+        shape.residual,
+    )
+
+
+def _check(layer: LayerWeights, shape: StackShape) -> None:
+    """Assert that the parts fit each other: C would read past their ends."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    cache = layer.cache.shape
+    assert (layer.qkv.n, layer.qkv.k) == (queries + 2 * keys, shape.hidden), "queries, keys and values"
+    assert (layer.out.n, layer.out.k) == (shape.hidden, queries), "attention's output"
+    assert (layer.gate_up.n, layer.gate_up.k) == (2 * shape.inner, shape.hidden), "gates and ups"
+    assert (layer.down.n, layer.down.k) == (shape.hidden, shape.inner), "the MLP's output"
+    assert (cache.kv_heads, cache.key_dim, cache.value_dim) == (
+        shape.kv_heads,
+        shape.head_dim,
+        shape.head_dim,
+    )
+    for norm in (layer.input_norm, layer.mid_norm, layer.attention_norm, layer.mlp_norm):
+        assert norm is None or norm.shape == (shape.hidden,), "a weight for each hidden number"
+    assert layer.query_norm is None or layer.query_norm.numel() in (shape.head_dim, queries)
+    assert layer.key_norm is None or layer.key_norm.numel() in (shape.head_dim, keys)
+    assert layer.sinks is None or layer.sinks.shape == (shape.heads,), "a sink for each head"
+
+
+def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
+    functions.parley_stack_open.restype = ctypes.c_void_p
+    functions.parley_stack_open.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    functions.parley_stack_close.restype = None
+    functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
+    functions.parley_stack_run.restype = ctypes.c_int
+    functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 7
+    return functions

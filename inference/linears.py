@@ -1,0 +1,174 @@
+"""A model's linears replaced by packed ones, one by one, and put back if that changed its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
+from inference.weights import NARROW, NarrowLinear
+
+Pack = Callable[[Tensor, Tensor | None], "Packed"]  # weight (n, k) and bias (n,) to a packed linear
+NativePack = Callable[[Tensor, Tensor | None], "NativeLinear"]
+
+
+class Packed(nn.Module):
+    """Stands for a linear; its weight is only there in packed form."""
+
+    def unpack(self) -> nn.Linear:
+        """Return the linear again, with the weight it computes with."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Return what the packed weight takes."""
+        raise NotImplementedError
+
+    @property
+    def form(self) -> str:
+        """Return what the weight is kept in: float32, bfloat16, float16 or int8."""
+        raise NotImplementedError
+
+
+class NativeLinear(Packed):
+    """A linear of the C extension."""
+
+    def __init__(self, packed: PackedLinear, bias: Tensor | None) -> None:
+        super().__init__()
+        self.packed = packed
+        self._bias = bias
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return (..., n) in float32."""
+        return self.packed(given)
+
+    def unpack(self) -> nn.Linear:
+        """Return the linear again."""
+        return make_linear(self.packed.unpack(), self._bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Return what the packed weight takes."""
+        return self.packed.nbytes
+
+    @property
+    def form(self) -> str:
+        """Return what the weight is kept in."""
+        return self.packed.kind.value
+
+
+class ReorderedLinear(Packed):
+    """A float32 linear in the order oneDNN computes in: small batches take half of what torch's own takes."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.float(), 32)
+        self._bias = bias
+        self._shape = weight.shape
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return (..., n)."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(given, self._packed, self._bias, "none", [], "")
+        return result
+
+    def unpack(self) -> nn.Linear:
+        """Return the linear again."""
+        return make_linear(self._packed.to_dense(), self._bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Return what the packed weight takes."""
+        return self._shape.numel() * 4
+
+    @property
+    def form(self) -> str:
+        """Return what the weight is kept in."""
+        return "float32"
+
+
+def native_pack(library: Library, kind: WeightKind | None, *, narrow: bool, round_inputs: bool) -> NativePack:
+    """Return what packs for the C extension: as `kind`, or in the narrowest that holds a weight exactly.
+
+    Without `narrow` nothing is kept in 16 bits.
+    """
+
+    def pack(weight: Tensor, bias: Tensor | None) -> NativeLinear:
+        fitting = kind or (narrowest(weight) if narrow else WeightKind.FLOAT32)
+        bias = None if bias is None else bias.float()
+        return NativeLinear(
+            PackedLinear.pack(library, weight, bias, fitting, round_inputs=round_inputs), bias
+        )
+
+    return pack
+
+
+def reorder(weight: Tensor, bias: Tensor | None) -> Packed:
+    """Pack for torch alone."""
+    return ReorderedLinear(weight, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One module that stands in another's place."""
+
+    parent: nn.Module
+    name: str
+    packed: Packed
+    turned: bool  # it stands for a Conv1D, whose weight is (k, n)
+
+    def undo(self) -> None:
+        """Put a linear back."""
+        linear = self.packed.unpack()
+        setattr(self.parent, self.name, _turn(linear) if self.turned else linear)
+
+
+def pack_linears(model: nn.Module, pack: Pack) -> list[Swap]:
+    """Replace every plain linear of the model, freeing each as it goes, and return what was done."""
+    swaps: list[Swap] = []
+    made: dict[int, tuple[nn.Module, Packed]] = {}  # a module can have several places; it stays alive here
+    for parent in list(model.modules()):
+        for name, module in list(parent._modules.items()):  # `named_children` says each only once
+            if type(module) not in (nn.Linear, NarrowLinear, Conv1D):  # others compute something else
+                continue
+            if id(module) not in made:
+                made[id(module)] = (module, pack(*weight_and_bias(module)))
+            packed = made[id(module)][1]
+            setattr(parent, name, packed)
+            swaps.append(Swap(parent, name, packed, type(module) is Conv1D))
+            drop_weight(module)
+    return swaps
+
+
+def weight_and_bias(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Return a linear's weight (n, k) and bias."""
+    weight, bias = linear.get_parameter("weight"), getattr(linear, "bias", None)
+    return (weight.T if type(linear) is Conv1D else weight).detach(), None if bias is None else bias.detach()
+
+
+def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a linear with this weight (n, k), widened as it is used if it is of 16 bits on CPU."""
+    narrow = weight.dtype in NARROW and weight.device.type == "cpu"
+    linear = (NarrowLinear if narrow else nn.Linear)(
+        weight.shape[1], weight.shape[0], bias=bias is not None, device="meta"
+    )
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear
+
+
+def drop_weight(module: nn.Module) -> None:
+    """Free a weight that is packed now, although something may still hold its module."""
+    module._parameters["weight"] = None
+
+
+def _turn(linear: nn.Linear) -> Conv1D:
+    turned = Conv1D(linear.out_features, linear.in_features)
+    turned.weight = nn.Parameter(linear.weight.float().T.contiguous(), requires_grad=False)
+    if linear.bias is not None:
+        turned.bias = linear.bias
+    return turned

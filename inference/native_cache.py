@@ -1,0 +1,34 @@
+"""The native kernels' KV cache behind transformers' attention interface: the level `native`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from inference.kernels.native import Library
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.reference import Attention
+from inference.paged import Probed, install
+from inference.state import Pieces
+
+
+class NativeCache:
+    """Keys and values of all layers, in the C extension's own order."""
+
+    def __init__(self, library: Library, layers: dict[nn.Module, Probed], blocks: int) -> None:
+        self.step: NativeStep | None = None  # set before each forward
+        for module, probed in layers.items():
+            install(module, _Layer(self, NativeCacheLayer(library, probed.shape, blocks)))
+
+    def begin(self, pieces: Pieces) -> None:
+        """Take the step that the next forward pass computes."""
+        self.step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
+
+
+class _Layer:
+    def __init__(self, cache: NativeCache, layer: NativeCacheLayer) -> None:
+        self._cache = cache
+        self._layer = layer
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
+        assert self._cache.step is not None, "the runner begins the step"
+        return self._layer.attend(query, key, value, self._cache.step, how)

@@ -1,0 +1,117 @@
+"""From a step's tokens to what is said of them: in whole columns, and by the row where one is special."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Several
+from itertools import repeat
+
+import numpy as np
+
+from inference.masks import Guide
+from inference.state import Chosen, Integers, Sequence, SlotTable, TopTokens
+from inference.types import CoreOutput, FinishReason
+
+Finishes = dict[Sequence, FinishReason]
+
+
+class Outputs:
+    """Gives sequences their tokens, finds the texts that end with them, and says so.
+
+    What is said of a sequence again and again is kept as long as the same ones get tokens.
+    """
+
+    def __init__(self, eos_token_ids: tuple[int, ...]) -> None:
+        self._eos: Integers = np.array(eos_token_ids, dtype=np.int64)
+        self._endings = frozenset(eos_token_ids)
+        self._sequences: tuple[Sequence, ...] = ()
+        self._slots: Integers = np.empty(0, dtype=np.int64)
+        self._said: tuple[list[str], list[float], list[int]] = ([], [], [])  # ids, started, cached tokens
+        self._guides: list[tuple[int, Guide]] = []  # and their rows
+
+    def publish(
+        self,
+        table: SlotTable,
+        sequences: tuple[Sequence, ...],
+        chosen: Chosen,
+        first: int,
+        failures: Mapping[Sequence, str],
+    ) -> tuple[list[CoreOutput], Finishes]:
+        """Add the tokens to their sequences; return an output for each, and who ends, and why.
+
+        The sequences from row `first` on get their first token, or one that they waited for. Those
+        that failed get a token without a meaning, and don't end here.
+        """
+        if sequences is not self._sequences:
+            self._keep(sequences)
+        asked = [row for row in range(first, len(sequences)) if sequences[row].wants_prompt_logprobs]
+        table.append(self._slots, chosen.tokens)
+        finishes = self._finishes(table, chosen.tokens)
+        finishes |= self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
+        finishes = {sequence: why for sequence, why in finishes.items() if sequence not in failures}
+        ids, started, cached = self._said
+        ends = [finishes.get(sequence) for sequence in sequences] if finishes else repeat(None)
+        tops = repeat(()) if chosen.top is None else chosen.top
+        tokens = chosen.tokens.tolist()
+        outputs = list(map(CoreOutput, ids, tokens, chosen.logprobs, tops, ends, started, cached))
+        for row in asked:
+            outputs[row] = _with_prompt(outputs[row], sequences[row])
+        if finishes:  # those that ended aren't kept until the next token
+            self._keep(())
+        return outputs, finishes
+
+    def _keep(self, sequences: tuple[Sequence, ...]) -> None:
+        self._sequences = sequences
+        self._slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+        self._said = (
+            [sequence.id for sequence in sequences],
+            [sequence.started for sequence in sequences],
+            [sequence.cached_tokens for sequence in sequences],
+        )
+        guides = ((row, sequence.guide) for row, sequence in enumerate(sequences))
+        self._guides = [(row, guide) for row, guide in guides if guide is not None]
+
+    def _finishes(self, table: SlotTable, tokens: Integers) -> Finishes:
+        """Return the ends that need no grammar to be seen."""
+        slots = self._slots
+        full = table.lengths[slots] >= table.limits[slots]
+        eos = (tokens[:, None] == self._eos).any(1) & table.heeds_eos[slots]
+        found = full | eos
+        if not found.any():
+            return {}
+        # TGI's order: length before EOS
+        return {
+            self._sequences[row]: FinishReason.LENGTH if full[row] else FinishReason.EOS
+            for row in found.nonzero()[0].tolist()
+        }
+
+    def _finish_guided(self, tokens: Integers, over: Collection[Sequence]) -> Finishes:
+        """Tell the guides of their tokens; return the ends of texts with a grammar that aren't over."""
+        finishes = {}
+        for row, guide in self._guides:
+            sequence, token = self._sequences[row], int(tokens[row])
+            if sequence in over:
+                continue
+            if token in self._endings:
+                finishes[sequence] = FinishReason.EOS
+                continue
+            guide.advance(token)
+            if guide.complete:  # not EOS: its token would be no part of the text
+                finishes[sequence] = FinishReason.STOP
+        return finishes
+
+
+def _with_prompt(output: CoreOutput, sequence: Sequence) -> CoreOutput:
+    """Add the prompt's log-probabilities and top tokens, as is done once, with the first token."""
+    top: Several[TopTokens] = ((), *sequence.prompt_top) if sequence.request.top_n_tokens else ()
+    return CoreOutput(
+        output.id,
+        output.token_id,
+        output.logprob,
+        output.top,
+        output.finish,
+        output.started,
+        output.cached_tokens,
+        (None, *sequence.prompt_logprobs),
+        tuple(top),
+    )

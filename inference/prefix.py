@@ -1,0 +1,118 @@
+"""Which computed blocks are known, and which are being computed, so that nothing is computed twice.
+
+A block's content is told by a digest of all tokens up to its end, chained block by block, and of
+the salt with which the chain begins: sequences with different salts never share anything.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from inference.blocks import PAGE, BlockPool
+from inference.state import Sequence, SlotTable
+
+_DIGEST = 16  # bytes: two of 2**64 blocks collide by chance
+
+
+class PrefixCache:
+    """The running sequences' full blocks, published as they are computed, and who computes which.
+
+    With `enabled` false nothing is published, so nothing is found.
+    """
+
+    def __init__(self, pool: BlockPool, table: SlotTable, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._pool = pool
+        self._table = table
+        self._computing: dict[bytes, Sequence] = {}  # what is not published yet, and who will
+
+    def clear(self) -> None:
+        """Forget who computes what."""
+        self._computing.clear()
+
+    @property
+    def quiet(self) -> bool:
+        """Return whether nobody is computing anything that others could need."""
+        return not self._computing
+
+    def find(self, sequence: Sequence) -> list[int]:
+        """Return the blocks that a sequence without any can begin with, not held yet.
+
+        At least its last token is left to compute.
+        """
+        if not self.enabled or sequence.wants_prompt_logprobs:  # those need the logits of all positions
+            return []
+        return self._pool.find(self._digests(sequence, _shareable(sequence)))
+
+    def awaits(self, sequence: Sequence, found: int) -> bool:
+        """Return whether another sequence computes the block behind those that were found."""
+        if not self.enabled or sequence.wants_prompt_logprobs or found >= _shareable(sequence):
+            return False
+        return self._digests(sequence, found + 1)[found] in self._computing
+
+    def begin(self, sequence: Sequence) -> None:
+        """Announce what an admitted sequence will compute, unless another does already."""
+        if self.enabled:
+            for digest in self._digests(sequence, sequence.length // PAGE)[sequence.computed // PAGE :]:
+                if not self._pool.knows(digest):
+                    self._computing.setdefault(digest, sequence)
+
+    def adopt(self, sequence: Sequence) -> int:
+        """Put blocks that are known by now in the place of those to be computed; return the tokens saved."""
+        first = sequence.computed // PAGE
+        if not self.enabled or sequence.wants_prompt_logprobs:
+            return 0
+        found = self._pool.find(self._digests(sequence, _shareable(sequence))[first:])
+        if not found:
+            return 0
+        self._pool.hold(found)
+        self._pool.give_back(sequence.blocks[first : first + len(found)])
+        for index, block in enumerate(found, first):
+            self._table.replace(sequence, index, block)
+        saved = (first + len(found)) * PAGE - sequence.computed
+        self._table.computed[sequence.slot] += saved
+        self.publish(sequence)
+        return saved
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let others find the full blocks that a sequence has computed."""
+        full = sequence.computed // PAGE
+        if not self.enabled or full == sequence.published:
+            return
+        digests = self._digests(sequence, full)
+        for index in range(sequence.published, full):
+            digest, block = digests[index], sequence.blocks[index]
+            known = self._pool.publish(block, digest)
+            if known != block:  # computed by another meanwhile: one is enough
+                self._table.replace(sequence, index, known)
+            self._retract(sequence, digest)
+        sequence.published = full
+
+    def end(self, sequence: Sequence) -> None:
+        """Take back what was announced and won't be computed."""
+        for digest in sequence.digests[sequence.published :]:
+            self._retract(sequence, digest)
+
+    def _retract(self, sequence: Sequence, digest: bytes) -> None:
+        if self._computing.get(digest) is sequence:
+            del self._computing[digest]
+
+    def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
+        """Return the digests of the first `count` blocks, all of them full."""
+        chain = sequence.digests
+        if len(chain) < count:
+            digest = chain[-1] if chain else _hash(sequence.request.salt.encode())
+            tokens = sequence.ids[len(chain) * PAGE : count * PAGE].astype("<i8").tobytes()
+            for at in range(0, len(tokens), PAGE * 8):
+                digest = _hash(digest + tokens[at : at + PAGE * 8])
+                chain.append(digest)
+        return chain[:count]
+
+
+def _hash(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST).digest()
+
+
+def _shareable(sequence: Sequence) -> int:
+    """Return how many of a sequence's blocks may be another's: all but the one of its last token."""
+    return (sequence.length - 1) // PAGE

@@ -1,0 +1,156 @@
+"""The engine's process: what it does from its first word to its last."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from inference.config import EngineConfig
+from inference.core import LocalCore
+from inference.errors import ModelUnavailable
+from inference.process.control import Control, send_logs
+from inference.process.messages import FROM_PARENT, Configuration, Progress, Ready, Unavailable
+from inference.process.server import EngineServer
+
+LOG = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 0.0005  # that a thread keeps the interpreter while the engine's waits for it
+DIED, UNAVAILABLE = 1, 3  # exit codes
+_PR_SET_PDEATHSIG = 1
+
+MakeCore = Callable[[EngineConfig], LocalCore]
+
+
+def main(arguments: list[str], make_core: MakeCore) -> NoReturn:
+    """Run an engine.
+
+    The arguments are two inherited descriptors: the line to the parent, and the listening socket.
+    """
+    if len(arguments) != 2:
+        raise SystemExit("the engine's process is started by the server: use `parley serve`")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    control, listening = (socket.socket(fileno=int(each)) for each in arguments)
+    for each in (control, listening):  # what the engine may start itself must not hold them open
+        each.set_inheritable(False)
+    line = Control(control)
+    words = line.receive(FROM_PARENT)
+    configuration = next(words, None)
+    if not isinstance(configuration, Configuration):
+        raise SystemExit("the line to the server brought no configuration")
+    engine = Engine(configuration, line, listening, make_core)
+    engine.start()
+    for _ in words:
+        engine.stop()
+    engine.orphan()
+
+
+class Engine:
+    """A core, its socket, and the line to the parent."""
+
+    def __init__(
+        self, configuration: Configuration, line: Control, listening: socket.socket, make_core: MakeCore
+    ) -> None:
+        self._configuration = configuration
+        self._line = line
+        self._server = EngineServer(listening, died=self._die)
+        self._make_core = make_core
+        self._core: LocalCore | None = None  # set once it runs
+        self._leaving = threading.Lock()  # taken by whoever ends the process, never given back
+
+    def start(self) -> None:
+        """Take signals and processes in, and load the model on a thread of its own."""
+        faulthandler.enable()
+        send_logs(self._line, self._configuration.log_levels)
+        self._mind_the_parent()
+        self._server.start()
+        # The main thread waits for the parent's words meanwhile
+        threading.Thread(target=self._run, name="engine-life", daemon=True).start()
+
+    def stop(self) -> NoReturn:
+        """End as the parent asks, after telling whoever is attached."""
+        self._begin_to_leave()
+        if self._core is not None:
+            self._core.stop()
+            self._server.close()
+        self._leave(0)
+
+    def orphan(self) -> NoReturn:
+        """End at once: the parent has died, and cleans up nothing."""
+        address = Path(self._configuration.address)
+        try:
+            address.unlink(missing_ok=True)
+            address.parent.rmdir()
+        finally:
+            os._exit(DIED)
+
+    def _run(self) -> None:
+        try:
+            core = self._make_core(self._configuration.engine)
+            model = core.load(self._progress)
+            core.start(self._server.sink)
+        except ModelUnavailable as error:
+            self._refuse(str(error))
+        except BaseException as error:  # torch and drivers raise anything
+            LOG.exception("The model could not be loaded")
+            self._refuse(f"The model can't be loaded: {type(error).__name__}: {error}")
+        self._core = core
+        self._server.ready(core, model)
+        self._line.send(Ready(model))
+        core.join()
+        self._begin_to_leave()
+        LOG.critical("The engine's loop has ended")
+        self._leave(DIED)
+
+    def _progress(self, line: str) -> None:
+        self._server.progress(line)
+        self._line.send(Progress(line))
+
+    def _die(self) -> NoReturn:
+        self._begin_to_leave()
+        self._leave(DIED)
+
+    def _refuse(self, message: str) -> NoReturn:
+        self._begin_to_leave()
+        self._server.unavailable(message)
+        self._line.send(Unavailable(message))
+        self._leave(UNAVAILABLE)
+
+    def _begin_to_leave(self) -> None:
+        """Return to the first who calls, and to nobody else."""
+        self._leaving.acquire()
+
+    def _leave(self, code: int) -> NoReturn:
+        """End without the interpreter's own end, in which threads of native code have crashed before."""
+        logging.shutdown()
+        os._exit(code)
+
+    def _mind_the_parent(self) -> None:
+        """Outlive signals that are the parent's to act on, but not the parent.
+
+        Ctrl-C reaches every process of a terminal, and a service manager's SIGTERM every process of a
+        service: requests that run are to be ended by the server then, in good order.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if self._orphaned:  # it died before the kernel knew that we care
+            self.orphan()
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if self._orphaned:
+            self.orphan()
+
+    @property
+    def _orphaned(self) -> bool:
+        return os.getppid() != self._configuration.parent

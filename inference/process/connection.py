@@ -1,0 +1,107 @@
+"""One attached API process, as the engine sees it: what comes from it, and what waits to go there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from inference.process.framing import Payload, Unframer
+from inference.process.messages import API_LIMIT, MIB
+
+OUTBOX_BYTES = 64 * MIB  # of what a process has not read; past it, it is taken for dead
+READ_BYTES = 65_536
+
+
+class Connection:
+    """A socket that is read by one thread and written to by any, never waiting for its reader."""
+
+    def __init__(
+        self,
+        number: int,
+        stream: socket.socket,
+        attention: Callable[[Connection], None],
+        outbox_bytes: int = OUTBOX_BYTES,
+    ) -> None:
+        self.number = number
+        self.socket = stream
+        self.attached = False  # its first message came
+        self.wants_stats = False
+        self.vocabulary: str | None = None  # digest of the tokens that its grammars are for
+        self._attention = attention  # told when something waits, or too much; from any thread
+        self._limit = outbox_bytes
+        self._unframer = Unframer(API_LIMIT)
+        self._lock = threading.Lock()  # guards the rest
+        self._outbox: deque[memoryview] = deque()
+        self._waiting = 0  # bytes
+        self._fault: str | None = None
+        stream.setblocking(False)
+
+    @property
+    def fault(self) -> str | None:
+        """Return why nothing more can be written, None while it can."""
+        return self._fault
+
+    @property
+    def waiting(self) -> int:
+        """Return how many bytes wait for the reader."""
+        return self._waiting
+
+    def post(self, frame: bytes) -> None:
+        """Send a frame, as much as the socket takes now; the rest waits. Never blocks."""
+        with self._lock:
+            if self._fault is not None:
+                return
+            sent = 0 if self._outbox else self._send(frame)
+            if sent == len(frame):
+                return
+            self._outbox.append(memoryview(frame)[sent:])
+            self._waiting += len(frame) - sent
+            if self._waiting > self._limit:
+                self._fault = f"{self._waiting:,} bytes wait to be read, and the limit is {self._limit:,}"
+        self._attention(self)
+
+    def flush(self) -> None:
+        """Send what waits, as much as the socket takes now."""
+        with self._lock:
+            while self._outbox and self._fault is None:
+                part = self._outbox[0]
+                sent = self._send(part)
+                self._waiting -= sent
+                if sent < len(part):
+                    self._outbox[0] = part[sent:]
+                    return
+                self._outbox.popleft()
+
+    def read(self) -> list[Payload] | None:
+        """Return the messages that have come whole by one read; None at the stream's end."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        return self._unframer.feed(data) if data else None
+
+    def give_up(self, fault: str) -> None:
+        """Write nothing more; whoever looks after it next lets go of it."""
+        with self._lock:
+            self._fault = self._fault or fault
+
+    def close(self) -> None:
+        """Close the socket; what waits is dropped."""
+        with self._lock:
+            self._fault = self._fault or "closed"
+            self._outbox.clear()
+            self._waiting = 0
+            self.socket.close()
+
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:  # its end will be read
+            self._fault = f"it can't be written to: {error}"
+            return 0

@@ -1,0 +1,327 @@
+"""A core in another process: attached to its socket, and attached again when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from inference.core import FrameSink, Life
+from inference.errors import ModelUnavailable
+from inference.process.framing import FrameFault, Unframer, pack, unpack
+from inference.process.messages import (
+    ENGINE_LIMIT,
+    FROM_ENGINE,
+    Abort,
+    Attach,
+    Batch,
+    FromEngine,
+    Progress,
+    Ready,
+    Unavailable,
+    Vocabulary,
+)
+from inference.process.requests import to_submit
+from inference.process.routing import Numbers
+from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
+
+if TYPE_CHECKING:
+    from inference.grammar.vocabulary import GrammarVocabulary
+
+LOG = logging.getLogger(__name__)
+
+READ_BYTES = 65_536
+PAUSE_SECONDS = 1.0  # before attaching again to an engine that lets go at once
+SHORT_SECONDS = 0.1  # of a stream: at once
+STOPPED = "The engine stopped"
+GONE = "The engine's process is gone, and nobody starts it again: restart the server"
+
+
+class RemoteCore:
+    """Implements `ReturningCore` over the socket at an address; belongs to the event loop that starts it.
+
+    What goes to the engine is written at once, and what a full socket doesn't take waits here: as many
+    requests as are admitted. Every step comes back as one frame, read on the event loop. When the
+    stream ends, all requests fail and it attaches again: to the same socket, on which the engine's next
+    process finds it. With `stats` it gets the numbers of every step; only one process of a server needs
+    them.
+    """
+
+    def __init__(self, address: str, *, stats: bool = True) -> None:
+        self._address = address
+        self._stats = stats
+        self._numbers = Numbers()
+        self._unframer = Unframer(ENGINE_LIMIT)
+        self._socket: socket.socket | None = None  # set while there is a stream
+        self._since = 0.0  # when that was connected, time.monotonic() seconds
+        self._outbox: deque[memoryview] = deque()
+        self._early: list[FromEngine] = []  # what came between `load` and `start`
+        self._vocabulary: bytes | None = None  # the frame with it, set by `share`
+        self._life = Life.DOWN
+        self._halt = threading.Event()  # set by `stop`
+        self._changed: Callable[[Life, ModelInfo | None], None] | None = None  # set by `watch`
+        self._sink: FrameSink | None = None  # set by `start`, as are the next two
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = 0  # the loop's thread
+
+    # --- loading, on any thread -----------------------------------------------------------------
+
+    def load(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Attach, and wait until the engine is ready; raise ModelUnavailable."""
+        while not self._halt.is_set():
+            self._connect()
+            model = self._greeted(progress)
+            if model is not None:
+                self._life = Life.UP
+                return model
+            self._halt.wait(self._pause)
+        raise ModelUnavailable("The server was stopped while the model was loading")
+
+    def share(self, vocabulary: GrammarVocabulary) -> None:
+        """Have the tokens of grammars ready to be sent."""
+        self._vocabulary = pack(
+            Vocabulary(
+                tuple(vocabulary.token_bytes), tuple(sorted(vocabulary.special_ids)), vocabulary.eos_token_ids
+            )
+        )
+
+    def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
+        """Have every change told, on the event loop."""
+        self._changed = changed
+
+    # --- on the event loop ----------------------------------------------------------------------
+
+    def start(self, sink: FrameSink) -> None:
+        """Begin to read; called on the event loop on which `sink` is then called."""
+        assert self._socket is not None, "load comes first"
+        self._loop, self._home, self._sink = asyncio.get_running_loop(), threading.get_ident(), sink
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._read)
+        self._send_vocabulary()
+        early, self._early = self._early, []
+        for message in early:
+            self._take(message)
+
+    def submit(self, request: CoreRequest) -> None:
+        """Queue a request; while the engine is down it fails at once."""
+        assert self._loop is not None, "start comes first"
+        if threading.get_ident() == self._home:
+            self._submit(request)
+        else:
+            self._loop.call_soon_threadsafe(self._submit, request)
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request by the next step."""
+        assert self._loop is not None, "start comes first"
+        if threading.get_ident() == self._home:
+            self._abort(request_id)
+        else:
+            self._loop.call_soon_threadsafe(self._abort, request_id)
+
+    def stop(self) -> None:
+        """Detach: the engine aborts what runs, and here it fails; callable from any thread."""
+        self._halt.set()
+        loop = self._loop
+        if loop is None or not loop.is_running() or threading.get_ident() == self._home:
+            self._close()
+            return
+        closed = threading.Event()
+
+        def close() -> None:
+            self._close()
+            self._fail_all()
+            closed.set()
+
+        loop.call_soon_threadsafe(close)
+        closed.wait()
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the engine is there and takes requests."""
+        return self._life is Life.UP and not self._halt.is_set()
+
+    # --- below ------------------------------------------------------------------------------------
+
+    def _submit(self, request: CoreRequest) -> None:
+        assert self._sink is not None
+        if not self.alive:
+            self._sink(Frame((CoreFailure(request.id, STOPPED),)))
+            return
+        number = self._numbers.add(request.id)
+        self._post(pack(to_submit(number, request)))
+
+    def _abort(self, request_id: str) -> None:
+        number = self._numbers.remove(request_id)
+        if number is not None:
+            self._post(pack(Abort(number)))
+
+    def _send_vocabulary(self) -> None:
+        if self._vocabulary is not None:
+            self._post(self._vocabulary)
+
+    def _post(self, frame: bytes) -> None:
+        if self._socket is None:  # stopped; aborts may still come
+            return
+        sent = 0 if self._outbox else self._send(frame)
+        if sent == len(frame):
+            return
+        assert self._loop is not None
+        if not self._outbox:
+            self._loop.add_writer(self._socket, self._flush)
+        self._outbox.append(memoryview(frame)[sent:])
+
+    def _flush(self) -> None:
+        assert self._loop is not None
+        assert self._socket is not None
+        while self._outbox:
+            sent = self._send(self._outbox[0])
+            if sent < len(self._outbox[0]):
+                self._outbox[0] = self._outbox[0][sent:]
+                return
+            self._outbox.popleft()
+        self._loop.remove_writer(self._socket)
+
+    def _send(self, data: bytes | memoryview) -> int:
+        assert self._socket is not None
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # its end is about to be read
+            return len(data)
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            LOG.debug("the engine's socket can't be read: %s", error)
+            data = b""
+        if not data:
+            self._lose()
+            return
+        try:
+            for payload in self._unframer.feed(data):
+                self._take(unpack(FROM_ENGINE, payload))
+        except FrameFault as fault:
+            LOG.error("what the engine sent can't be read: %s", fault)
+            self._lose()
+
+    def _take(self, message: FromEngine) -> None:
+        if isinstance(message, Batch):
+            assert self._sink is not None
+            self._sink(self._numbers.frame(message))
+        elif isinstance(message, Ready):
+            self._life = Life.UP
+            self._send_vocabulary()
+            self._tell(Life.UP, message.model)
+        elif isinstance(message, Progress):
+            LOG.info("%s", message.line)
+        else:
+            LOG.error("%s", message.message)
+
+    def _lose(self) -> None:
+        """Fail what ran, and attach again."""
+        was_up = self._life is Life.UP
+        self._life = Life.DOWN
+        self._close()
+        if was_up:
+            self._tell(Life.DOWN, None)
+        self._fail_all()
+        assert self._loop is not None
+        self._loop.call_later(self._pause, self._attach)
+
+    def _attach(self) -> None:
+        if self._halt.is_set():
+            return
+        assert self._loop is not None
+        try:
+            self._connect()
+        except BlockingIOError:  # more processes wait there than the socket takes
+            self._loop.call_later(PAUSE_SECONDS, self._attach)
+        except ModelUnavailable as error:
+            LOG.critical("%s", error)
+            self._life = Life.GONE
+            self._tell(Life.GONE, None)
+        else:
+            assert self._socket is not None
+            self._loop.add_reader(self._socket, self._read)
+
+    @property
+    def _pause(self) -> float:
+        """Return how long to wait before attaching again: the socket itself waits for the next engine."""
+        return PAUSE_SECONDS if time.monotonic() - self._since < SHORT_SECONDS else 0.0
+
+    def _tell(self, life: Life, model: ModelInfo | None) -> None:
+        if self._changed is not None:
+            self._changed(life, model)
+
+    def _fail_all(self) -> None:
+        lost = self._numbers.drop()
+        if lost and self._sink is not None:
+            self._sink(Frame(tuple(CoreFailure(request_id, STOPPED) for request_id in lost)))
+
+    def _close(self) -> None:
+        stream, self._socket = self._socket, None
+        self._outbox.clear()
+        if stream is None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(stream)
+            self._loop.remove_writer(stream)
+        _shut(stream)  # also wakes a thread that is still in `load`
+
+    def _connect(self) -> None:
+        """Connect and attach, waiting only before `start`; raise ModelUnavailable if nobody ever listens."""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stream.setblocking(self._loop is None)
+        try:
+            stream.connect(self._address)
+            stream.sendall(pack(Attach(self._stats)))
+        except BlockingIOError:
+            stream.close()
+            raise
+        except OSError as error:
+            stream.close()
+            raise ModelUnavailable(GONE) from error
+        self._unframer = Unframer(ENGINE_LIMIT)
+        self._socket, self._since = stream, time.monotonic()
+
+    def _greeted(self, progress: Callable[[str], None]) -> ModelInfo | None:
+        """Return what is loaded once the engine is ready; None if it died before."""
+        stream = self._socket
+        while stream is not None and (data := _received(stream)):
+            messages = [unpack(FROM_ENGINE, payload) for payload in self._unframer.feed(data)]
+            for at, message in enumerate(messages, 1):
+                if isinstance(message, Ready):
+                    self._early = messages[at:]
+                    return message.model
+                if isinstance(message, Unavailable):
+                    self._close()
+                    raise ModelUnavailable(message.message)
+                if isinstance(message, Progress):
+                    progress(message.line)
+        self._close()
+        return None
+
+
+def _received(stream: socket.socket) -> bytes:
+    try:
+        return stream.recv(READ_BYTES)
+    except OSError:
+        return b""
+
+
+def _shut(stream: socket.socket) -> None:
+    try:
+        stream.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        LOG.debug("the engine's socket was not connected any more")
+    stream.close()

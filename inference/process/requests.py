@@ -1,0 +1,51 @@
+"""Requests as they cross: everything but the compiled grammar, of which the source goes."""
+
+from __future__ import annotations
+
+from inference.process.messages import GrammarSource, Submit
+from inference.types import CompiledGrammar, CoreRequest
+
+
+def to_submit(number: int, request: CoreRequest) -> Submit:
+    """Return a request as it crosses."""
+    return Submit(
+        number,
+        request.id,
+        request.prompt_ids,
+        request.max_new_tokens,
+        request.min_new_tokens,
+        request.ignore_eos,
+        request.sampling,
+        request.logprobs,
+        request.top_n_tokens,
+        request.prompt_logprobs,
+        None if request.grammar is None else _source(request.grammar),
+        request.owner,
+        request.salt,
+    )
+
+
+def _source(grammar: CompiledGrammar) -> GrammarSource:
+    from inference.grammar.compiled import LarkGrammar  # only where there are grammars
+
+    if not isinstance(grammar, LarkGrammar):
+        raise TypeError(f"{type(grammar).__name__} can't go to another process")
+    return GrammarSource(grammar.source, grammar.limits, grammar.seconds)
+
+
+def from_submit(message: Submit, core_id: str, grammar: CompiledGrammar | None) -> CoreRequest:
+    """Return a request that crossed, under the id that the core is to know it by."""
+    return CoreRequest(
+        id=core_id,
+        prompt_ids=message.prompt_ids,
+        max_new_tokens=message.max_new_tokens,
+        min_new_tokens=message.min_new_tokens,
+        ignore_eos=message.ignore_eos,
+        sampling=message.sampling,
+        logprobs=message.logprobs,
+        top_n_tokens=message.top_n_tokens,
+        prompt_logprobs=message.prompt_logprobs,
+        grammar=grammar,
+        owner=message.owner,
+        salt=message.salt,
+    )

@@ -1,0 +1,167 @@
+"""Whose request is whose, and what a step has to say to each: pure bookkeeping of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from inference.process.framing import FrameFault
+from inference.process.messages import Batch, Failed, More
+from inference.types import CoreFailure, CoreOutput, Frame
+
+Owner = TypeVar("Owner", bound=Hashable)
+
+
+class Routes(Generic[Owner]):
+    """The engine's side: which attached process a request came from, and its number there.
+
+    Used by the core's thread and the socket's at once; each operation on a dict is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._routes: dict[str, tuple[Owner, int]] = {}  # by the id that the core knows
+        self._ids: dict[tuple[Owner, int], str] = {}
+
+    def add(self, owner: Owner, number: int, core_id: str) -> None:
+        """Take a request on; raise FrameFault if its sender has one of that number."""
+        if (owner, number) in self._ids:
+            raise FrameFault(f"request number {number} is in use")
+        self._routes[core_id] = (owner, number)
+        self._ids[owner, number] = core_id
+
+    def remove(self, owner: Owner, number: int) -> str | None:
+        """Forget a request; return the core's id of it, None if it has ended."""
+        core_id = self._ids.pop((owner, number), None)
+        if core_id is not None:
+            self._routes.pop(core_id, None)
+        return core_id
+
+    def drop(self, owner: Owner) -> list[str]:
+        """Forget all requests of a process; return the core's ids of them."""
+        numbers = [number for each, number in list(self._ids) if each is owner]
+        dropped = (self.remove(owner, number) for number in numbers)
+        return [core_id for core_id in dropped if core_id is not None]
+
+    def split(self, frame: Frame) -> dict[Owner, Batch]:
+        """Return what a step has to say to each process; requests that end are forgotten."""
+        batches: dict[Owner, Batch] = {}
+        for output in frame.outputs:
+            route = self._routes.get(output.id)
+            if route is None:  # aborted meanwhile
+                continue
+            owner, number = route
+            batch = batches.get(owner)
+            if batch is None:
+                batch = batches[owner] = Batch()
+            if isinstance(output, CoreFailure):
+                batch.failures.append(Failed(number, output.message))
+                self.remove(owner, number)
+                continue
+            put(batch, number, output)
+            if output.finish is not None:
+                self.remove(owner, number)
+        return batches
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+
+def put(batch: Batch, number: int, output: CoreOutput) -> None:
+    """Add a token to a batch, and what else there is to say of it."""
+    first = output.prompt_logprobs is not None
+    if output.finish is not None or output.top or first:
+        batch.more.append(
+            More(
+                len(batch.numbers),
+                output.top,
+                output.finish,
+                output.started,
+                output.cached_tokens,
+                output.prompt_logprobs,
+                output.prompt_top,
+            )
+        )
+    batch.numbers.append(number)
+    batch.tokens.append(output.token_id)
+    batch.logprobs.append(output.logprob)
+
+
+class Numbers:
+    """The API process's side: the numbers of its requests, which are never used twice."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._ids: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+
+    def add(self, request_id: str) -> int:
+        """Return the number of a new request."""
+        number = self._next
+        self._next += 1
+        self._ids[number] = request_id
+        self._numbers[request_id] = number
+        return number
+
+    def remove(self, request_id: str) -> int | None:
+        """Forget a request; return its number, None if it has ended."""
+        number = self._numbers.pop(request_id, None)
+        if number is not None:
+            del self._ids[number]
+        return number
+
+    def drop(self) -> tuple[str, ...]:
+        """Forget all requests and return their ids."""
+        dropped = tuple(self._numbers)
+        self._ids.clear()
+        self._numbers.clear()
+        return dropped
+
+    def frame(self, batch: Batch) -> Frame:
+        """Return what a batch says of the requests that are known; raise FrameFault.
+
+        Requests that end are forgotten.
+        """
+        outputs = [*self._outputs(batch), *self._failures(batch)]
+        for output in outputs:
+            if isinstance(output, CoreFailure) or output.finish is not None:
+                self.remove(output.id)
+        return Frame(tuple(outputs), batch.stats)
+
+    def _outputs(self, batch: Batch) -> list[CoreOutput | CoreFailure]:
+        if not len(batch.numbers) == len(batch.tokens) == len(batch.logprobs):
+            raise FrameFault("the columns of a batch differ in length")
+        ids, more = self._ids, {each.at: each for each in batch.more}
+        rows = zip(batch.numbers, batch.tokens, batch.logprobs, strict=True)
+        if not more:
+            return [CoreOutput(ids[n], token, logprob) for n, token, logprob in rows if n in ids]
+        return [
+            _whole(ids[n], token, logprob, more.get(at))
+            for at, (n, token, logprob) in enumerate(rows)
+            if n in ids
+        ]
+
+    def _failures(self, batch: Batch) -> list[CoreOutput | CoreFailure]:
+        return [
+            CoreFailure(self._ids[each.number], each.message)
+            for each in batch.failures
+            if each.number in self._ids
+        ]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def _whole(request_id: str, token: int, logprob: float, more: More | None) -> CoreOutput:
+    if more is None:
+        return CoreOutput(request_id, token, logprob)
+    return CoreOutput(
+        request_id,
+        token,
+        logprob,
+        more.top,
+        more.finish,
+        more.started,
+        more.cached_tokens,
+        more.prompt_logprobs,
+        more.prompt_top,
+    )

@@ -1,0 +1,310 @@
+"""The engine's process as the one that spawned it sees it: started, watched, and started again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import inference
+from inference.config import EngineConfig
+from inference.core import Life
+from inference.environment import prepare_environment
+from inference.errors import ModelUnavailable
+from inference.process.address import Address
+from inference.process.control import Control, log_levels, relay, socket_pair
+from inference.process.framing import FrameFault, pack
+from inference.process.messages import (
+    FROM_CHILD,
+    Configuration,
+    FromChild,
+    Logged,
+    Progress,
+    Ready,
+    Stop,
+    Unavailable,
+)
+from inference.process.output import LineReader
+from inference.types import ModelInfo
+
+LOG = logging.getLogger(__name__)
+
+PROGRAM = ("-m", "inference.process")
+BACK_OFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # before it is started again; the last one stays
+STEADY_SECONDS = 60.0  # of service, after which a death is the first one again
+LOAD_DEATHS = 3  # in a row, after which a model that was never loaded counts as unavailable
+STOP_SECONDS = 10.0  # for the engine to end by itself
+CLOSED_SECONDS = 5.0  # for a process to end that has closed its line
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one process went."""
+
+    status: int  # of `Popen.wait`: negative for a signal
+    served_seconds: float | None  # since it was ready; None if it never was
+    unavailable: str | None  # why it could not load the model, if it said so
+
+
+class EngineProcess:
+    """Spawns an engine and keeps one running; has an address from the beginning, the same for all of them.
+
+    The log records of the engine's process, and whatever it writes to its outputs, come out of this
+    process's logging. A thread watches it, from which `watch`'s callback is called.
+    """
+
+    def __init__(self, config: EngineConfig, *, program: Sequence[str] = PROGRAM) -> None:
+        self._config = config
+        self._program = program  # arguments of Python
+        self._socket = Address()
+        self._watcher: Callable[[Life], None] | None = None
+        self._changed = threading.Condition()  # guards the next three
+        self._lines: list[str] = []  # of progress
+        self._model: ModelInfo | None = None  # of the process that runs
+        self._failure: str | None = None  # set once nothing is started any more
+        self._loaded_once = False
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Control | None = None  # to the process that runs
+        self._thread = threading.Thread(target=self._supervise, name="engine-supervisor", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Return the path of the socket for `RemoteCore`; it listens while no engine runs, too."""
+        return self._socket.path
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the process that runs or ran last; None before the first."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Return whether an engine runs that has loaded its model."""
+        return self._model is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Return why no engine is started any more; None while one is."""
+        return self._failure
+
+    def watch(self, changed: Callable[[Life], None]) -> None:
+        """Have every change told, from the supervisor's thread; called before `start`."""
+        self._watcher = changed
+
+    def start(self) -> None:
+        """Spawn the engine; returns at once."""
+        self._thread.start()
+
+    def wait(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Wait until the first engine is ready; raise ModelUnavailable."""
+        told = 0
+        while True:
+            with self._changed:
+                while not (len(self._lines) > told or self._model or self._failure):
+                    self._changed.wait()
+                lines, model, failure = self._lines[told:], self._model, self._failure
+            for line in lines:
+                progress(line)
+            told += len(lines)
+            if failure is not None:
+                raise ModelUnavailable(failure)
+            if model is not None:
+                return model
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Ask the engine to end, wait so long, then kill it; remove its directory. Idempotent."""
+        self._stopping.set()
+        process, line = self._process, self._line
+        if line is not None:
+            line.send(Stop())
+        if process is not None:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                LOG.warning("The engine does not end within %g seconds and is killed", seconds)
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    # --- the supervisor's thread ----------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Keep one engine running; the thread must outlive them, as the kernel ends them with it."""
+        deaths = 0
+        while not self._stopping.is_set():
+            ended = self._run_one()
+            if self._stopping.is_set():
+                break
+            steady = ended.served_seconds is not None and ended.served_seconds >= STEADY_SECONDS
+            deaths = 1 if steady else deaths + 1
+            failure = self._final(ended, deaths)
+            if failure is not None:
+                self._give_up(failure)
+                return
+            self._tell(Life.DOWN)
+            seconds = BACK_OFF_SECONDS[min(deaths, len(BACK_OFF_SECONDS)) - 1]
+            LOG.error("The engine ended (%s); it is started again in %g s", describe(ended), seconds)
+            self._stopping.wait(seconds)
+        self._tell(Life.GONE)
+
+    def _final(self, ended: Ended, deaths: int) -> str | None:
+        """Return why no engine is to be started again; None where a model that was served may come back."""
+        if self._loaded_once:
+            return None
+        if ended.unavailable is not None:
+            return ended.unavailable
+        if deaths < LOAD_DEATHS:
+            return None
+        return f"The engine's process ended {deaths} times while it loaded the model: {describe(ended)}"
+
+    def _run_one(self) -> Ended:
+        line, theirs = socket_pair()
+        line.send(Configuration(self._config, os.getpid(), self._socket.path, log_levels()))
+        with theirs:
+            process = self._spawn(theirs.fileno())
+        self._process, self._line = process, line
+        if self._stopping.is_set():  # `stop` may not have seen it
+            line.send(Stop())
+        seen = self._listen(process, line)
+        self._line = None
+        line.close()
+        try:
+            status = process.wait(CLOSED_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        with self._changed:
+            self._model = None
+        return Ended(status, seen.served_seconds, seen.unavailable)
+
+    def _spawn(self, line: int) -> subprocess.Popen[bytes]:
+        listening = self._socket.listening.fileno()
+        return subprocess.Popen(
+            # Without the working directory among the places where modules are found
+            [sys.executable, "-P", *self._program, str(line), str(listening)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(line, listening),
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is the server's to act on
+        )
+
+    def _listen(self, process: subprocess.Popen[bytes], line: Control) -> Seen:
+        """Take in what the engine says, until it closes its line: by its death, however it comes."""
+        assert process.stdout is not None
+        seen = Seen()
+        with selectors.DefaultSelector() as selector, process.stdout:
+            output = LineReader(process.stdout.fileno())
+            selector.register(line.socket, selectors.EVENT_READ)
+            selector.register(output.descriptor, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if output.descriptor in ready and not output.relay():
+                    selector.unregister(output.descriptor)
+                if line.socket.fileno() in ready and not self._take_all(line, seen):
+                    break
+            output.relay()
+        return seen
+
+    def _take_all(self, line: Control, seen: Seen) -> bool:
+        try:
+            messages = line.read(FROM_CHILD)
+        except FrameFault as fault:
+            LOG.error("what the engine's process says can't be read: %s", fault)
+            return False
+        for message in messages or ():
+            self._take(message, seen)
+        return messages is not None
+
+    def _take(self, message: FromChild, seen: Seen) -> None:
+        if isinstance(message, Logged):
+            relay(message)
+        elif isinstance(message, Progress):
+            with self._changed:
+                self._lines.append(message.line)
+                self._changed.notify_all()
+        elif isinstance(message, Ready):
+            seen.ready = time.monotonic()
+            if self._loaded_once:
+                LOG.warning("The engine runs again")
+            self._loaded_once = True
+            with self._changed:
+                self._model = message.model
+                self._changed.notify_all()
+            self._tell(Life.UP)
+        elif isinstance(message, Unavailable):
+            seen.unavailable = message.message
+
+    def _give_up(self, failure: str) -> None:
+        """Tell everyone who waits that there will be no engine."""
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+        self._refuse(failure)
+        self._socket.close()
+        self._tell(Life.GONE)
+
+    def _refuse(self, failure: str) -> None:
+        """Answer those whom no engine will take in; they can then read why, and that nobody listens."""
+        listening = self._socket.listening
+        listening.setblocking(False)
+        while True:
+            try:
+                waiting, _ = listening.accept()
+            except BlockingIOError:
+                return
+            with waiting:
+                waiting.setblocking(False)
+                waiting.send(pack(Unavailable(failure)))
+
+    def _tell(self, life: Life) -> None:
+        if self._watcher is not None:
+            self._watcher(life)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of a process while it runs."""
+
+    ready: float | None = None  # time.monotonic() seconds
+    unavailable: str | None = None
+
+    @property
+    def served_seconds(self) -> float | None:
+        """Return for how long it has been ready; None if it never was."""
+        return None if self.ready is None else time.monotonic() - self.ready
+
+
+def describe(ended: Ended) -> str:
+    """Return how a process ended, in words."""
+    if ended.unavailable is not None:
+        return ended.unavailable
+    if ended.status >= 0:
+        return f"exit code {ended.status}"
+    name = signal.Signals(-ended.status).name
+    if -ended.status == signal.SIGKILL:
+        return f"{name}: killed, or out of memory"
+    return name
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment for the engine, in which it finds this very package."""
+    environ = dict(os.environ)
+    prepare_environment(environ)
+    root = str(Path(inference.__file__).parents[1])
+    paths = [root, *environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+    # What it writes is taken line by line, into the log: bars that move are none
+    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    return environ

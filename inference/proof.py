@@ -1,0 +1,157 @@
+"""Whether a way to run a model gives the model's own numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference.blocks import blocks_for
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.step import Runner
+from inference.types import CoreRequest, LogprobsMode, Sampling
+
+LOG = logging.getLogger(__name__)
+
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}  # of the largest logit
+ROUNDED = 0.25  # of the logits' norm: what 8 bits may change; a wrong layer changes more than all of it
+PROOF_BLOCKS = 8
+_BLOCKS = ([7, 2, 0, 5, 3, 6], [4, 1])  # of the two prompts: out of order
+_PAGES = len(_BLOCKS[0])
+_SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
+
+Steps = Callable[[list[Sequence]], list[list[Chunk]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How near a runner came to the model's own logits."""
+
+    holds: bool
+    error: float  # the norm of the difference, as a part of the logits' norm; infinite if it raised
+    complaint: str = ""  # what it raised
+    logits: Tensor | None = None  # (tokens, vocabulary), whatever order they were computed in
+
+
+class Proof:
+    """The model's own logits of two prompts, computed by its own code before anything is changed."""
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        self.prompts = proof_prompts(model)
+        self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
+        self._tolerance = _TOLERANCE[dtype]
+
+    @property
+    def columns(self) -> int:
+        """Return how many logits a position has."""
+        return self._expected[0].shape[1]
+
+    def check(
+        self, make_runner: Callable[[], Runner[Tensor]], steps: Steps, *, rounded: bool = False
+    ) -> Verdict:
+        """Compare the logits when the prompts are computed in pieces; `rounded`: nearly right will do."""
+        table = SlotTable(slots=2, pages=_PAGES)
+        sequences = [_sequence(table, index, prompt) for index, prompt in enumerate(self.prompts)]
+        found: dict[str, list[Tensor]] = {sequence.id: [] for sequence in sequences}
+        try:
+            runner = make_runner()
+            for chunks in steps(sequences):
+                logits = runner.run(pack(table, Decodes(), chunks))
+                pieces = logits.split([chunk.size for chunk in chunks])
+                for chunk, piece in zip(chunks, pieces, strict=True):
+                    found[chunk.sequence.id].append(piece.clone())
+        except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            LOG.debug("A way to run the model failed", exc_info=True)
+            return Verdict(False, np.inf, f"{type(error).__name__}: {error}")
+        logits = torch.cat([torch.cat(found[sequence.id]) for sequence in sequences])
+        return self._compare(logits, torch.cat(self._expected), rounded)
+
+    def _compare(self, found: Tensor, expected: Tensor, rounded: bool) -> Verdict:
+        error = float((found - expected).norm() / expected.norm())
+        near = (found - expected).abs().max() <= self._tolerance * expected.abs().max()
+        return Verdict(error <= ROUNDED if rounded else bool(near), error, logits=found)
+
+    def run(self, runner: Runner[Tensor]) -> None:
+        """Run a runner once, on whole prompts."""
+        table = SlotTable(slots=2, pages=_PAGES)
+        sequences = [_sequence(table, index, prompt) for index, prompt in enumerate(self.prompts)]
+        runner.run(pack(table, Decodes(), [Chunk(each, 0, each.length) for each in sequences]))
+
+
+def proof_prompts(model: PreTrainedModel) -> list[NDArray[np.int64]]:
+    """Return two prompts of random tokens, always the same ones: a long and a short one."""
+    generator = np.random.default_rng(0)
+    rows = model.get_input_embeddings().weight.shape[0]
+    small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
+    return [generator.integers(rows, size=size) for size in ((83, 21) if small else (19, 6))]
+
+
+def packed_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps with pieces of prompts, single tokens beside a piece, and single tokens together."""
+    long, short = sequences
+    middle, end, near_end = long.length // 2, long.length, short.length - 3
+    return [
+        [Chunk(long, 0, middle), Chunk(short, 0, near_end)],
+        [Chunk(short, near_end, near_end + 1), Chunk(long, middle, end - 2)],
+        [Chunk(long, end - 2, end - 1), Chunk(short, near_end + 1, near_end + 2)],
+        [Chunk(long, end - 1, end), Chunk(short, near_end + 2, near_end + 3)],
+    ]
+
+
+def odd_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps of pieces of many sizes, the short prompt's beside the long one's."""
+    steps: list[list[Chunk]] = []
+    starts = [0] * len(sequences)
+    for size in cycle((3, 1, 7, 16, 2, 11, 5)):
+        ends = [min(start + size, each.length) for start, each in zip(starts, sequences, strict=True)]
+        cut = [Chunk(*each) for each in zip(sequences, starts, ends, strict=True) if each[1] < each[2]]
+        if not cut:
+            return steps
+        steps.append(cut)
+        starts = ends
+    raise AssertionError("a cycle has no end")
+
+
+def alone_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps of one whole prompt each."""
+    return [[Chunk(sequence, 0, sequence.length)] for sequence in sequences]
+
+
+def sequential_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps with whole prompts first, as that is how these levels are scheduled."""
+    whole = [[Chunk(sequence, 0, sequence.length - 2)] for sequence in sequences]
+    last = [[Chunk(s, s.length - left, s.length - left + 1) for s in sequences] for left in (2, 1)]
+    return whole + last
+
+
+def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
+    """Return the model's own logits, (tokens, vocabulary), of one whole prompt."""
+    with torch.inference_mode():
+        ids = torch.from_numpy(prompt)[None].to(model.device)
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
+    return logits
+
+
+def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64]) -> Sequence:
+    """Return a prompt as a running sequence that wants all logits, in blocks out of order."""
+    sequence = Sequence(
+        CoreRequest(
+            id=str(index),
+            prompt_ids=tuple(prompt.tolist()),
+            max_new_tokens=1,
+            sampling=Sampling(),
+            logprobs=LogprobsMode.RAW,
+            top_n_tokens=0,
+            prompt_logprobs=True,
+        )
+    )
+    table.enter(sequence)
+    table.extend(sequence, _BLOCKS[index][: blocks_for(sequence.length)])
+    return sequence

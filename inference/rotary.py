@@ -1,0 +1,61 @@
+"""Cosines and sines by position, computed once where a model's rotary embedding allows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inference.trace import Pair, Rope
+
+BLOCK = 256  # positions computed at once: always the same ones together, so that their bits are the same
+
+
+class RopeTable:
+    """The rotations of all positions from 0 on, computed in blocks when they are first needed."""
+
+    def __init__(self, rope: Rope, *, spread: bool = False) -> None:
+        self._rope = rope
+        self._spread = spread  # see `spread_pairs`
+        self._cosines, self._sines = self._block(0)
+
+    def at(self, positions: NDArray[np.int64]) -> Pair:
+        """Return the cosines and sines (n, rotary_dim) of positions (n,)."""
+        self._reach(int(positions.max()))
+        rows = torch.from_numpy(positions)
+        return self._cosines.index_select(0, rows), self._sines.index_select(0, rows)
+
+    def _reach(self, last: int) -> None:
+        size = len(self._cosines)
+        if last < size:
+            return
+        wanted = max(last + 1, 2 * size)  # twice as many each time: few copies
+        starts = range(size, wanted, BLOCK)
+        blocks = [self._block(start) for start in starts]
+        self._cosines = torch.cat([self._cosines, *(cosines for cosines, _ in blocks)])
+        self._sines = torch.cat([self._sines, *(sines for _, sines in blocks)])
+
+    def _block(self, start: int) -> Pair:
+        pair = self._rope.tables(torch.arange(start, start + BLOCK))
+        return spread_pairs(pair) if self._spread else pair
+
+
+def spread_pairs(pair: Pair) -> Pair:
+    """Return rotations made for halves (a b a b) in the order for pairs of neighbours (a a b b)."""
+    cosines, sines = (each[:, : each.shape[1] // 2].repeat_interleave(2, 1) for each in pair)
+    return cosines, sines
+
+
+def is_static(rope: Rope, positions: int) -> bool:
+    """Return whether a position's rotation doesn't depend on the others of its step, up to `positions`."""
+    few = torch.tensor(sorted({0, 1, positions // 2, positions - 1}))
+    together = rope.tables(few)
+    backwards = [rope.tables(few[index : index + 1]) for index in reversed(range(len(few)))][::-1]
+    alone = (torch.cat([pair[part] for pair in backwards]) for part in range(2))
+    return all(_equal(*each) for each in zip(together, alone, strict=True))
+
+
+def _equal(found: Tensor, expected: Tensor) -> bool:
+    # The last bits may differ: vectors and single numbers are computed by different code
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-6)

@@ -1,0 +1,82 @@
+"""A model at its level: what runs it, and what there is to say of it.
+
+fused          all decoder layers of a step in one call of the C extension
+native         the model's own code over the C extension's linears and paged attention
+paged+merged   one packed step over the paged cache in torch; parallel linears merged
+paged          the same, linears as they are
+sequential     one sequence after the other through transformers' cache
+uncached       the same, and each token computes its whole sequence again
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+from inference.linears import Packed
+from inference.proof import Verdict
+from inference.step import Runner
+
+MakeRunner = Callable[[int], Runner[Tensor]]  # of a cache of so many blocks
+
+
+class Level(StrEnum):
+    """What a model runs at."""
+
+    FUSED = "fused"
+    NATIVE = "native"
+    PAGED_MERGED = "paged+merged"
+    PAGED = "paged"
+    SEQUENTIAL = "sequential"
+    UNCACHED = "uncached"
+
+    @property
+    def chunked(self) -> bool:
+        """Return whether prompts may be computed in pieces, packed with other sequences."""
+        return self not in (Level.SEQUENTIAL, Level.UNCACHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model at its level."""
+
+    level: Level
+    reason: str  # why not at a better one; "" at the best
+    verdict: Verdict
+    exact: bool  # a token's logits are the same bits alone, in a batch and with its prompt in pieces
+    vocabulary: int  # columns of its logits: can be more than the tokenizer's tokens
+    kv_bytes: int  # of one token in the paged cache, all layers together; 0 if there is none
+    make_runner: MakeRunner
+    packed: tuple[Packed, ...]  # the linears that are packed
+    torch_heavy: bool  # torch computes with big parameters
+
+    def __str__(self) -> str:
+        """Return the level and what there is to say of it as one line for a person."""
+        bits = "the same bits in any batch" if self.exact else "last bits depend on the batch"
+        return f"Level {self.name} ({bits}; {self.verdict.error:.1e} off the model's own logits)"
+
+    @property
+    def name(self) -> str:
+        """Return the level, with why it isn't a better one."""
+        return f"{self.level}: {self.reason}" if self.reason else str(self.level)
+
+    @property
+    def weights(self) -> str:
+        """Return how many linears are kept in which form, as a line for a person; "" if none are packed."""
+        sizes = Counter[str]()
+        for each in self.packed:
+            sizes[each.form] += each.nbytes
+        parts = [f"{size / 2**20:,.0f} MiB in {form}" for form, size in sizes.most_common()]
+        return f"{len(self.packed)} linears packed: {', '.join(parts)}" if parts else ""
+
+    @property
+    def weights_dtype(self) -> str | None:
+        """Return what most packed weights are kept in, as torch calls it; None if none are packed."""
+        sizes = Counter[str]()
+        for each in self.packed:
+            sizes[each.form] += each.nbytes
+        return f"torch.{sizes.most_common(1)[0][0]}" if sizes else None

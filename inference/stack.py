@@ -1,0 +1,263 @@
+"""A whole model of Llama-shaped layers on the C extension: the level `fused`.
+
+The model's own code is traced once. Each layer is rebuilt from its parts and compared with what
+the trace saw it do; what is around the layers (a factor on the embedding, the last norm, a factor
+or a cap on the logits) is read off the trace too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from inference.blocks import blocks_for
+from inference.ends import Ends, lookup, read_ends
+from inference.kernels.native import Library
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
+from inference.layers import LayerParts, Linears, OtherShape, read_layer
+from inference.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.paged import Probed
+from inference.rotary import RopeTable, is_static, spread_pairs
+from inference.state import Pieces
+from inference.trace import LayerTrace, Rope, decoder_layers, trace_model
+
+# In the order in which they are tried. Neighbours are rotated against each other by tables made for
+# that, or (spread) by tables made for halves.
+ROTATIONS = ("half", "neighbours", "neighbours spread", "none")
+_NEAR = 1e-3  # of what a layer adds to the stream, by norm
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """How linears are packed to stay, and how to try a layer exactly."""
+
+    final: NativePack
+    exact: NativePack | None  # None: the final form is exact
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What of a layer is found by trying."""
+
+    rotation: str  # one of ROTATIONS
+    residual: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A rebuilt layer, without a cache yet."""
+
+    parts: LayerParts
+    probed: Probed
+    packed: tuple[NativeLinear, ...]  # of the parts' linears
+    shape: StackShape
+    rope: tuple[Rope, bool] | None  # and whether its tables are to be spread; None: nothing is rotated
+
+    def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
+        """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
+        qkv, out, gate_up, down = (each.packed for each in self.packed)
+        norms, how = self.parts.norms, self.probed.how
+        return LayerWeights(
+            qkv=qkv,
+            out=out,
+            gate_up=gate_up,
+            down=down,
+            cache=cache,
+            input_norm=norms.before_attention,
+            attention_norm=norms.after_attention,
+            mid_norm=norms.before_mlp,
+            mlp_norm=norms.after_mlp,
+            query_norm=norms.query,
+            key_norm=norms.key,
+            window=how.window,
+            scaling=how.scaling,
+            sinks=how.sinks,
+            rotary=rotary,
+        )
+
+    def undo(self) -> None:
+        """Put the model's own linears back."""
+        for linears, packed in zip(self.parts.linears, self.packed, strict=True):
+            _put_back(linears, packed)
+
+
+class FusedModel:
+    """The model's weights, rearranged."""
+
+    def __init__(self, library: Library, layers: list[Layer], ends: Ends) -> None:
+        self._library = library
+        self._layers = layers
+        self._ends = ends
+
+    def make_runner(self, blocks: int) -> FusedRunner:
+        """Return what computes the model's steps, with a KV cache of so many blocks."""
+        ropes: list[tuple[Rope, bool]] = []
+        weights: list[LayerWeights] = []
+        for layer in self._layers:
+            if layer.rope is not None and layer.rope not in ropes:
+                ropes.append(layer.rope)
+            rotary = None if layer.rope is None else ropes.index(layer.rope)
+            cache = NativeCacheLayer(self._library, layer.probed.shape, blocks)
+            weights.append(layer.weights(cache, rotary))
+        stack = NativeStack(self._library, weights, self._layers[0].shape)
+        return FusedRunner(stack, [RopeTable(rope, spread=spread) for rope, spread in ropes], self._ends)
+
+    def undo(self) -> None:
+        """Put the model's own linears back."""
+        for layer in self._layers:
+            layer.undo()
+        self._ends.undo()
+
+    @property
+    def packed(self) -> list[NativeLinear]:
+        """Return all packed linears."""
+        return [self._ends.head, *(packed for layer in self._layers for packed in layer.packed)]
+
+
+class FusedRunner:
+    """Runs all pieces of a step through the C extension."""
+
+    def __init__(self, stack: NativeStack, ropes: list[RopeTable], ends: Ends) -> None:
+        self._stack = stack
+        self._ropes = ropes
+        self._ends = ends
+
+    @torch.inference_mode()
+    def run(self, pieces: Pieces) -> Tensor:
+        """Return the logits, of shape (rows, vocabulary), in float32."""
+        hidden = self._ends.embed(torch.from_numpy(pieces.ids))
+        step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
+        pairs = [rope.at(pieces.positions) for rope in self._ropes]
+        hidden = self._stack.run(hidden, [pair[0] for pair in pairs], [pair[1] for pair in pairs], step)
+        if len(pieces.rows) < len(hidden):
+            hidden = hidden.index_select(0, torch.from_numpy(pieces.rows))
+        return self._ends.logits(hidden)
+
+
+def fuse_model(
+    model: PreTrainedModel,
+    probed: dict[nn.Module, Probed],
+    library: Library,
+    packs: Packs,
+    prompt: NDArray[np.int64],
+    positions: int,
+) -> FusedModel:
+    """Rebuild a model whose layers are of Llama's shape; raise OtherShape, with the model as it was.
+
+    `positions`: how many there can be; layers are compared at the last of them.
+    """
+    attentions = list(probed)
+    layers = decoder_layers(model, attentions)
+    last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
+    trace = trace_model(model, layers, attentions, prompt, last) if layers else None
+    if trace is None:
+        raise OtherShape("its layers aren't one list, with an embedding before and a norm and a head after")
+    for rope in {each.rope for each in trace.layers if each.rope is not None}:
+        if not is_static(rope, positions):
+            raise OtherShape("its rotary embedding depends on more than the position")
+    ends = read_ends(model, trace, lookup(model, prompt))
+    parts = [read_layer(each.layer, each.attention, probed[each.attention]) for each in trace.layers]
+    built: list[Layer] = []
+    variant: Variant | None = None
+    try:
+        for each, part in zip(trace.layers, parts, strict=True):
+            builder = _Builder(library, packs, each, part, probed[each.attention])
+            layer, variant = builder.build(variant)
+            built.append(layer)
+            if layer.shape != built[0].shape:
+                raise OtherShape("its layers are of several shapes")
+    except OtherShape:
+        for layer in built:
+            layer.undo()
+        raise
+    return FusedModel(library, built, ends.pack(packs.final))
+
+
+class _Builder:
+    """Rebuilds one layer."""
+
+    def __init__(
+        self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed
+    ) -> None:
+        self._library = library
+        self._packs = packs
+        self._trace = trace
+        self._parts = parts
+        self._probed = probed
+
+    def build(self, like: Variant | None) -> tuple[Layer, Variant]:
+        """Return the layer and how it was found; `like`: what is tried first."""
+        groups = self._parts.linears
+        joined = [group.joined() for group in groups]
+        exact = tuple((self._packs.exact or self._packs.final)(*each) for each in joined)
+        found = next((v for v in self._variants(like) if self._reproduces(self._layer(exact, v))), None)
+        if found is None:
+            raise OtherShape("a layer rebuilt from its parts computes something else")
+        packed = tuple(self._packs.final(*each) for each in joined) if self._packs.exact else exact
+        for group in groups:
+            for name in group.names:
+                drop_weight(group.parent.get_submodule(name))
+        return self._layer(packed, found), found
+
+    def _variants(self, like: Variant | None) -> Iterator[Variant]:
+        if like is not None:
+            yield like
+        rotations = ROTATIONS if self._trace.rope is not None else ("none",)
+        for rotation, residual in product(rotations, self._parts.residuals):
+            variant = Variant(rotation, residual)
+            if variant != like:
+                yield variant
+
+    def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
+        parts, shape, tables = self._parts, self._probed.shape, self._trace.tables
+        stack_shape = StackShape(
+            hidden=self._trace.given.shape[1],
+            heads=parts.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.key_dim,
+            inner=parts.inner,
+            rotary_dim=tables[0].shape[1] if tables is not None else None,
+            eps=parts.norms.eps,
+            activation=cast(Activation, parts.activation),
+            interleaved=variant.rotation.startswith("neighbours"),
+            scaling=self._probed.how.scaling,
+            softcap=self._probed.how.softcap,
+            residual=variant.residual,
+        )
+        rope, spread = self._trace.rope, variant.rotation.endswith("spread")
+        rotated = None if variant.rotation == "none" or rope is None else (rope, spread)
+        return Layer(parts, self._probed, packed, stack_shape, rotated)
+
+    def _reproduces(self, layer: Layer) -> bool:
+        """Return whether the layer makes of its trace's input what the model's own layer did."""
+        trace = self._trace
+        tokens = len(trace.given)
+        pages = blocks_for(tokens)
+        cache = NativeCacheLayer(self._library, layer.probed.shape, pages)
+        weights = layer.weights(cache, None if layer.rope is None else 0)
+        stack = NativeStack(self._library, [weights], layer.shape)
+        table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
+        zero = np.zeros(1, dtype=np.int64)
+        step = NativeStep(zero, zero + tokens, zero, table)
+        pair = spread_pairs(trace.tables) if layer.rope and layer.rope[1] and trace.tables else trace.tables
+        tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
+        found = stack.run(trace.given, *tables, step)
+        added = (trace.result - trace.given).norm()
+        return bool((found - trace.result).norm() <= _NEAR * added)
+
+
+def _put_back(linears: Linears, packed: NativeLinear) -> None:
+    sizes = linears.sizes
+    whole = packed.unpack()
+    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
+    for name, weight, bias in zip(linears.names, whole.weight.split(sizes), biases, strict=True):
+        setattr(linears.parent, name, make_linear(weight, bias))

@@ -1,0 +1,55 @@
+"""The likeliest tokens beside the chosen one: all at least as likely as the n-th best, removed ones never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference.candidates import Candidates
+from inference.filters import Floats
+from inference.state import Integers, TopTokens
+
+
+def of_rows(scores: Tensor, totals: Floats, wanted: Several[int]) -> list[TopTokens]:
+    """Return `wanted` (n,) or more tokens of each row of scores (n, v).
+
+    Their log-probabilities are what the scores exceed `totals` (n,) by.
+    """
+    most = min(max(wanted), scores.shape[1])
+    if most == 0:
+        return [()] * len(wanted)
+    values, tokens = scores.topk(min(most + 1, scores.shape[1]), dim=1)  # one more shows whether it ties
+    best = values.double().cpu().numpy()
+    top = []
+    for row, n in enumerate(wanted):
+        if 0 < n < best.shape[1] and best[row, n] == best[row, n - 1] > -np.inf:
+            ids = _with_ties(scores[row], values[row, :n], tokens[row, :n])
+            top.append(_pairs(ids, scores[row, ids].double().cpu().numpy() - totals[row]))
+        else:
+            top.append(_pairs(tokens[row, :n], best[row, :n] - totals[row]))
+    return top
+
+
+def of_candidates(candidates: Candidates, totals: Floats, wanted: Several[int]) -> list[TopTokens]:
+    """Return the same of what filters have left."""
+    top = []
+    for ids, scores, total, n in zip(candidates.ids, candidates.scores, totals, wanted, strict=True):
+        left = np.isfinite(scores)
+        ids, scores = ids[left], scores[left]  # best first
+        count = int((scores >= scores[min(n, len(scores)) - 1]).sum()) if n and len(scores) else 0
+        top.append(_pairs(ids[:count], scores[:count] - total))
+    return top
+
+
+def _with_ties(scores: Tensor, values: Tensor, tokens: Tensor) -> Tensor:
+    """Return `tokens` of scores `values`, and with the last of them all that are its equals."""
+    equal = (scores == values[-1]).nonzero().flatten()
+    return torch.cat([tokens[values > values[-1]], equal])
+
+
+def _pairs(ids: Tensor | Integers, logprobs: Floats) -> TopTokens:
+    pairs = zip(ids.tolist(), logprobs.tolist(), strict=True)
+    return tuple((token, logprob) for token, logprob in pairs if logprob > -np.inf)

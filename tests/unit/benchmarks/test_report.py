@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from benchmarks.machine import about
+
+NUMBERS = {"tokens_per_second": 12.34, "ttft_ms": 100.0, "itl_p99_ms": 9.0, "failures": [], "same_texts": 0.5}
+WORKLOAD = {
+    "clients": 8,
+    "requests": 16,
+    "shared": 1024,
+    "own": 32,
+    "output": 32,
+    "prefix_of": "",
+    "own_of": "",
+}
+GOAL = {
+    "what": "c1, fp32",
+    "ours": "parley f32",
+    "value": 30.0,
+    "peer": "peer",
+    "other": 20.0,
+    "unit": "tok/s",
+}
+SERVING = {
+    "workloads": {"c1": WORKLOAD},
+    "versions": {"peer f32": "version: 1.2"},
+    "models": {
+        "llama-135m": {
+            "servers": {
+                "parley f32": {"group": "fp32", "peak_mb": 900, "failed": None,
+                               "workloads": {"c1": {**NUMBERS, "disturbed": 0}}},
+                "busy": {"group": "fp32", "peak_mb": 100, "failed": None,
+                         "workloads": {"c1": {**NUMBERS, "disturbed": 1}}},
+                "gone": {"group": "int8", "peak_mb": 0, "failed": "missing: venvs/gone", "workloads": {}},
+            },
+            "goals": [{**GOAL, "ratio": 1.5, "goal": 1.5, "reached": True},
+                      {**GOAL, "ratio": 1.1, "goal": 1.5, "reached": False}],
+        }
+    },
+}  # fmt: skip
+LIMITS = {"read_bytes": 24e9, "float_flops": 200e9, "bfloat16_flops": 400e9, "int8_flops": 800e9}
+STEP = {"weights": "int8", "batch": 1, "context": 130.0, "step_ms": 8.0, "tokens_per_second": 125.0}
+ROOFLINE = {
+    "limits": LIMITS,
+    "steps": [{**STEP, "roof_tokens_per_second": 150.0, "bound": "reading", "share": 0.83, "goal": 0.85}],
+}
+POINTS = [
+    {"context": context, "batch": batch, "step_ms": 10.0 * batch, "tokens_per_second": 100.0}
+    for context, batch in ((128, 1), (128, 64), (8192, 1))
+]
+SCALING = {"like": "a model", "weights": "bf16", "prefill_tokens_per_second": 900.0, "points": POINTS}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def page(results: Path, **parts: dict[str, Any]) -> str:
+    for part, content in parts.items():
+        (results / f"{part}-here.json").write_text(json.dumps({**about(), **content}))
+    return "\n".join(report.page("here"))
+
+
+def test_servers_goals_and_what_is_missing_are_told(results: Path) -> None:
+    text = page(results, serving=SERVING)
+    assert "| parley f32 | fp32 | 12.3 (100 / 9) |  |  |  | 900 | 50% |" in text
+    assert "| busy | fp32 | 12.3 (100 / 9)* |" in text
+    assert "| c1, fp32 | parley f32 | 30 tok/s | peer | 20 tok/s | 1.50 | ≥ 1.5 | reached |" in text
+    assert "| 1.10 | ≥ 1.5 | **not reached** |" in text
+    assert "Not measured: gone (missing)." in text
+    assert "Peers: peer 1.2." in text
+
+
+def test_a_share_of_the_roof_is_judged(results: Path) -> None:
+    text = page(results, roofline=ROOFLINE)
+    assert "| int8 | 1 | 130 | 8.0 | 125 | 150 | reading | 83% | ≥ 85% | **not reached** |" in text
+
+
+def test_points_that_were_not_measured_stay_empty(results: Path) -> None:
+    text = page(results, scaling=SCALING)
+    assert "| 8192 | 100 (10.0) |  |" in text
+    assert "(scaling.svg)" in text
+
+
+def test_sections_without_results_are_left_out(results: Path) -> None:
+    assert "##" not in page(results)

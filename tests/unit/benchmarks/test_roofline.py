@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.inprocess import Steps
+from benchmarks.limits import Limits
+from benchmarks.roofline import NAME, VARIANTS, demand, share
+from benchmarks.serving.models import SHAPES
+
+LIMITS = Limits(read_bytes=20e9, float_flops=200e9, bfloat16_flops=400e9, int8_flops=800e9)
+HALF = VARIANTS[0]
+
+
+def test_the_weights_that_are_counted_are_the_models() -> None:
+    with torch.device("meta"):
+        shape = SHAPES[NAME]
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.kind, **shape.config))
+    matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
+    needed = demand(HALF, batch=1, context=0)
+    assert (2 * matrices, 2 * matrices) == (needed.read_bytes, needed.linear_operations)
+
+
+def test_one_sequence_is_bound_by_reading_and_many_by_products() -> None:
+    for batch, bound in ((1, "reading"), (64, "products")):
+        needed = demand(HALF, batch, 0)
+        seconds = {"reading": needed.read_bytes / 20e9, "products": needed.linear_operations / 200e9}
+        found = needed.seconds(LIMITS, HALF.peak)
+        assert found[1] == bound == max(seconds, key=seconds.__getitem__)
+        assert found[0] == pytest.approx(max(seconds.values()))
+
+
+def test_keys_and_values_are_read_by_each_sequence() -> None:
+    grown = demand(HALF, 3, 100).read_bytes - demand(HALF, 3, 0).read_bytes
+    assert grown == 3 * 100 * 46_080
+
+
+def test_a_step_has_a_share_of_its_roof() -> None:
+    roof, _ = demand(HALF, 1, 128.0).seconds(LIMITS, HALF.peak)
+    row = share(HALF, Steps(1, 128.0, 2 * roof, roof), LIMITS)
+    assert (row["share"], row["goal"]) == (0.5, 0.85)

@@ -1,0 +1,108 @@
+"""What of settings is refused, kept secret, or taken from the machine."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers import settings_reading
+from handlers.settings import Settings
+from handlers.settings_reading import check
+from handlers.settings_table import SettingsError
+from tests.unit.handlers.test_settings import read_line
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "message"),
+    [
+        (("--port", "x"), {}, r"--port must be an integer; it is 'x'"),
+        (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
+        ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
+        ((), {"MAX_BATCH_SIZE": "9" * 19}, rf"MAX_BATCH_SIZE must be from 1 to {2**63 - 1}; it is '9+'"),
+        ((), {"API_KEY": "a\udcff"}, r"API_KEY must be UTF-8; it is \.\.\."),
+        ((), {"MAX_BATCH_SIZE": "0"}, r"MAX_BATCH_SIZE must be at least 1; it is '0'"),
+        (("--validation-workers", "0"), {}, r"--validation-workers must be at least 1; it is '0'"),
+        (("--num-shard", "0"), {}, r"--num-shard must be at least 1; it is '0'"),
+        ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),
+        (
+            ("--watermark-gamma", "1"),
+            {},
+            r"--watermark-gamma must be greater than 0 and less than 1; it is '1'",
+        ),
+        (
+            (),
+            {"AIP_PREDICT_ROUTE": "predict"},
+            r"AIP_PREDICT_ROUTE must be a path such as /predict; it is .*",
+        ),
+        ((), {"AIP_HEALTH_ROUTE": "/{x}"}, r"AIP_HEALTH_ROUTE must be a path such as /predict; it is '/{x}'"),
+        (("--dtype", "int4"), {}, r"--dtype must be one of auto, float32, float16, bfloat16; it is 'int4'"),
+        ((), {"LOG_LEVEL": "loud"}, r"LOG_LEVEL must be .*; it is 'loud'"),
+        (("--port", "1", "--port", "2"), {}, r"--port is given twice: leave one of them out"),
+        (
+            ("--max-input-tokens", "1"),
+            {"MAX_INPUT_LENGTH": "1"},
+            r"--max-input-tokens 1 and MAX_INPUT_LENGTH=1 are the same setting: leave one of them out",
+        ),
+        (
+            (),
+            {"MAX_INPUT_TOKENS": "5", "MAX_TOTAL_TOKENS": "5"},
+            r"`max_input_tokens` must be < `max_total_tokens`. Given: 5 and 5",
+        ),
+        (
+            (),
+            {"MAX_BATCH_PREFILL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
+            r"`max_batch_prefill_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        (
+            (),
+            {"MAX_TOTAL_TOKENS": "9", "MAX_BATCH_TOTAL_TOKENS": "8"},
+            r"`max_total_tokens` must be <= `max_batch_total_tokens`. Given: 9 and 8",
+        ),
+        (("--api-workers", "0"), {}, r"--api-workers must be from 1 to 256; it is '0'"),
+        (
+            ("--api-workers", "2", "--no-engine-process"),
+            {},
+            r"`api_workers` 2 need an engine that they share: leave --no-engine-process out",
+        ),
+        (("--quantize", "int8", "--device", "cuda"), {}, r"`quantize` int8 is for --device cpu: leave one"),
+        ((), {"PORT": "1", "PROMETHEUS_PORT": "1"}, r"`prometheus_port` must not be `port`. Given: 1"),
+        ((), {"PARLEY_VALIDATR": "x"}, r"PARLEY_VALIDATR is no setting; did you mean PARLEY_VALIDATOR\?"),
+        ((), {"PARLEY_ZZZ": "x"}, r"PARLEY_ZZZ is no setting$"),
+    ],
+)
+def test_refusals_name_the_setting_the_limit_and_the_value(
+    line: tuple[str, ...], environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_line(*line, **environment)
+
+
+def test_what_kubernetes_sets_for_a_service_named_parley_is_no_setting() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "X_PORT_1_UDP")
+    assert Settings() == read_line(**{f"PARLEY_{name}": "tcp://10.0.0.1:80" for name in names}).settings
+
+
+def test_secrets_are_shown_nowhere() -> None:
+    reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
+    assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"
+
+
+def test_the_card_names_the_compute_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = tmp_path / "0000:00:01.0" / "information"
+    card.parent.mkdir()
+    card.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 1\n")
+    monkeypatch.setattr(settings_reading, "GPUS", tmp_path)
+    assert "1-nvidia-h100-80gb-hbm3" == read_line().settings.compute_type
+    assert "cpu+optimized" == read_line("--device", "cpu").settings.compute_type
+    assert "mine" == read_line("--compute-type", "mine").settings.compute_type
+
+
+@given(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))
+def test_check_compares_only_what_is_given(longest_input: int | None, total: int | None) -> None:
+    settings = Settings(max_input_tokens=longest_input, max_total_tokens=total)
+    if longest_input is not None and total is not None and longest_input >= total:
+        with pytest.raises(SettingsError):
+            check(settings)
+    else:
+        check(settings)

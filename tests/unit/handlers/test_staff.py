@@ -1,0 +1,181 @@
+"""Workers are replaced when they die, and let go in the end; what they do is no matter here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from handlers import staff as staff_module
+from handlers.settings import Settings
+from handlers.staff import Staff
+from handlers.worker import Post
+from inference.places import COUNT_BYTES, SharedPlaces
+from inference.shared import SharedMemory
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_SECONDS = 30
+WORKER = """
+import signal, socket, sys
+from handlers.worker import Post
+line = socket.socket(fileno=int(sys.argv[1]))
+post = Post.decode(line.makefile("rb").readline())
+{deed}
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+line.sendall(b"ready\\n")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staff_module, "FIRST_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def doing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what sets the deed of all workers that start from then on."""
+
+    def set_deed(deed: str) -> None:
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORKER.format(deed=deed)
+        monkeypatch.setattr(staff_module, "command", lambda line: [sys.executable, "-c", code, str(line)])
+
+    set_deed("")
+    return set_deed
+
+
+class Office:
+    """A staff of two at work."""
+
+    def __init__(self) -> None:
+        self.memory = SharedMemory.create(2 * COUNT_BYTES)
+        self.places = SharedPlaces(self.memory, 0)
+        self.staff = Staff(self.post, self.places)
+        self.failures: list[str] = []
+        self.working = asyncio.ensure_future(self.staff.work(2, self.failures.append))
+
+    def post(self, number: int) -> Post:
+        return Post(number=number, workers=2, engine="", listening=0, places=0, board=0, settings=Settings())
+
+    def processes(self) -> list[int]:
+        return [worker.process.pid for _, worker in sorted(self.staff._workers.items())]
+
+    async def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        await self.staff.dismiss(patience_seconds)
+        await asyncio.wait_for(self.working, PATIENCE_SECONDS)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not true():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+async def complete(office: Office) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await office.staff.complete.wait()
+
+
+def gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("doing")
+async def test_all_start_and_end_when_they_are_dismissed() -> None:
+    office = Office()
+    await complete(office)
+    first, second = office.processes()
+    await office.close()
+    assert gone(first)
+    assert gone(second)
+    assert office.failures == []
+
+
+@pytest.mark.usefixtures("doing")
+async def test_a_dead_one_is_replaced_and_its_places_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    office = Office()
+    await complete(office)
+    first, second = office.processes()
+    SharedPlaces(office.memory, 0).take(3, 10)
+    SharedPlaces(office.memory, 1).take(2, 10)
+    with caplog.at_level(logging.ERROR, logger="parley"):
+        os.kill(second, signal.SIGKILL)
+        await until(lambda: office.processes()[1] != second and office.staff._workers[1].ready)
+    assert office.processes()[0] == first
+    assert office.places.taken == 3
+    assert "API worker 2 has ended (SIGKILL); another one starts in 0.01 s" in caplog.messages
+    await office.close()
+
+
+async def test_one_that_tells_that_it_can_not_serve_is_not_replaced(doing: Callable[[str], None]) -> None:
+    doing("if post.number: line.sendall(b'failed there is no tokenizer\\n'); sys.exit(1)")
+    office = Office()
+    await until(lambda: bool(office.failures))
+    await office.close()
+    assert office.failures == ["there is no tokenizer"]
+
+
+async def test_one_that_can_not_even_start_is_not_replaced_for_ever(doing: Callable[[str], None]) -> None:
+    doing("if post.number: sys.exit(3)")
+    office = Office()
+    await until(lambda: bool(office.failures))
+    await office.close()
+    assert office.failures == ["API worker 2 can't start: its exit code is 3"]
+
+
+async def test_who_does_not_end_in_time_is_killed(doing: Callable[[str], None]) -> None:
+    doing("signal.signal = lambda *_: None; __import__('_signal').signal(15, __import__('_signal').SIG_IGN)")
+    office = Office()
+    await complete(office)
+    first, second = office.processes()
+    await office.close(patience_seconds=0.1)
+    assert gone(first)
+    assert gone(second)
+
+
+async def test_a_dismissal_while_they_start_reaches_them(doing: Callable[[str], None]) -> None:
+    doing("__import__('time').sleep(0.2)")
+    office = Office()
+    await asyncio.sleep(0)  # the processes are being made
+    await office.close()
+    assert all(gone(process) for process in office.processes())
+
+
+@pytest.mark.usefixtures("doing")
+async def test_pauses_get_longer_while_deaths_follow_each_other(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = Office()
+    await complete(office)
+
+    async def kill(worker: int) -> None:
+        process = office.processes()[worker]
+        os.kill(process, signal.SIGKILL)
+        await until(lambda: office.processes()[worker] != process and office.staff._workers[worker].ready)
+
+    with caplog.at_level(logging.ERROR, logger="parley"):
+        await kill(0)
+        await kill(0)
+        monkeypatch.setattr(staff_module, "GOOD_SECONDS", 0.0)
+        await kill(0)
+    seconds = [message.split()[-2] for message in caplog.messages]
+    assert seconds == ["0.01", "0.02", "0.01"]
+    await office.close()

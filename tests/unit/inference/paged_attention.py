@@ -1,0 +1,116 @@
+"""Attention over whole sequences in float64, and steps that compute them piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from inference.blocks import blocks_for
+from inference.kernels.native import open_library
+from inference.kernels.native_attention import NativeStep
+from inference.kernels.reference import Attention
+
+LIBRARIES = {
+    (isa, threads): library
+    for isa in ("baseline", "avx2", "avx512")
+    for threads in (1, 3)
+    if (library := open_library(threads, isa)) is not None
+}
+ISAS = sorted({isa for isa, _ in LIBRARIES})
+built = pytest.mark.skipif(not LIBRARIES, reason="the extension wasn't built")
+every_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=repr)
+
+Pieces = list[tuple[int, int, int]]  # of one step: (sequence, start, stop)
+Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One sequence: query (tokens, heads, dim), key (tokens, kv_heads, dim), value."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+    @property
+    def length(self) -> int:
+        """Return how many tokens it has."""
+        return len(self.query)
+
+
+def tokens(
+    length: int, heads: int, kv_heads: int, dim: int, value_dim: int | None = None, seed: int = 0
+) -> Tokens:
+    """Return a random sequence; a shorter one of the same seed isn't its beginning."""
+    generator = torch.Generator().manual_seed(seed * 100_003 + length)
+    query = 2 * torch.randn(length, heads, dim, generator=generator)
+    key, value = (
+        torch.randn(length, kv_heads, each, generator=generator) for each in (dim, value_dim or dim)
+    )
+    return Tokens(query, key, value)
+
+
+def expected(sequence: Tokens, how: Attention) -> Tensor:
+    """Return what attention should give, (tokens, heads, value_dim), in float64."""
+    group = sequence.query.shape[1] // sequence.key.shape[1]
+    query = sequence.query.double()
+    key, value = (each.double().repeat_interleave(group, 1) for each in (sequence.key, sequence.value))
+    scores = torch.einsum("qhd,khd->hqk", query, key) * how.scaling
+    if how.softcap is not None:
+        scores = how.softcap * torch.tanh(scores / how.softcap)
+    at = torch.arange(sequence.length)
+    seen = at[None, :] <= at[:, None]
+    if how.window is not None:
+        seen &= at[None, :] > at[:, None] - how.window
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if how.sinks is not None:
+        sinks = how.sinks.double().view(-1, 1, 1).expand(-1, sequence.length, 1)
+        scores = torch.cat([scores, sinks], -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : sequence.length], value)
+
+
+def page_table(lengths: list[int], spare: int, seed: int) -> Table:
+    """Return (sequences, pages): pages in no order, `spare` of them nobody's."""
+    wanted = [blocks_for(length) for length in lengths]
+    pages = np.random.default_rng(seed).permutation(sum(wanted) + spare).astype(np.int32)
+    table = np.full((len(lengths), max(wanted)), -1, dtype=np.int32)
+    for row, count, first in zip(table, wanted, np.cumsum([0, *wanted]), strict=False):
+        row[:count] = pages[first : first + count]
+    return table
+
+
+def native_step(pieces: Pieces, table: Table) -> NativeStep:
+    """Return the step of these pieces."""
+    slots, starts, stops = np.array(pieces, dtype=np.int64).T
+    return NativeStep(starts, stops, slots, table)
+
+
+def page_count(lengths: list[int], spare: int) -> int:
+    """Return how many pages `page_table` numbers."""
+    return sum(blocks_for(length) for length in lengths) + spare
+
+
+def whole(lengths: list[int]) -> list[Pieces]:
+    """Return the one step that computes all sequences."""
+    return [[(i, 0, length) for i, length in enumerate(lengths)]]
+
+
+@st.composite
+def steps_of(draw: st.DrawFn, lengths: list[int]) -> list[Pieces]:
+    """Draw an order in which sequences advance, several in a step, by pieces of any size."""
+    done = [0] * len(lengths)
+    steps: list[Pieces] = []
+    while any(at < length for at, length in zip(done, lengths, strict=True)):
+        steps.append([])
+        unfinished = [i for i, length in enumerate(lengths) if done[i] < length]
+        for i in draw(st.lists(st.sampled_from(unfinished), min_size=1, unique=True)):
+            left = lengths[i] - done[i]
+            size = min(left, draw(st.one_of(st.just(1), st.integers(1, 60), st.just(left))))
+            steps[-1].append((i, done[i], done[i] + size))
+            done[i] += size
+    return steps

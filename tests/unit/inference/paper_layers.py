@@ -1,0 +1,165 @@
+"""Decoder layers as a paper would write them, in float64 over whole sequences; and their native form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, silu
+
+from inference.kernels.native import Library, PackedLinear, WeightKind
+from inference.kernels.native_attention import NativeCacheLayer
+from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape
+from inference.kernels.reference import Attention
+from inference.paged import LayerShape
+from tests.unit.inference.paged_attention import Tokens, expected
+
+NORMS = ("input_norm", "mid_norm", "attention_norm", "mlp_norm")
+
+
+@dataclass(frozen=True)
+class PaperLayer:
+    """The weights of a layer; those of norms that it has not are absent."""
+
+    linears: dict[str, Tensor]  # qkv, out, gate_up, down: (n, k)
+    biases: dict[str, Tensor] = field(default_factory=dict)
+    norms: dict[str, Tensor] = field(default_factory=dict)
+    window: int | None = None
+    scaling: float | None = None
+    sinks: Tensor | None = None
+    rotary: int | None = 0
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        """Return what the linear of that name gives."""
+        bias = self.biases.get(name)
+        y = x @ self.linears[name].double().T
+        return y if bias is None else y + bias.double()
+
+    def norm(self, name: str, x: Tensor, eps: float) -> Tensor:
+        """Return the RMS norm of that name, if there is one."""
+        if name not in self.norms:
+            return x
+        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * self.norms[name].double()
+
+
+def random_layer(
+    shape: StackShape, norms: tuple[str, ...] = ("input_norm", "mid_norm"), seed: int = 0
+) -> PaperLayer:
+    """Return a layer with weights of the usual sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes = {
+        "qkv": (queries + 2 * keys, shape.hidden),
+        "out": (shape.hidden, queries),
+        "gate_up": (2 * shape.inner, shape.hidden),
+        "down": (shape.hidden, shape.inner),
+    }
+    return PaperLayer(
+        {name: torch.randn(n, k, generator=generator) * k**-0.5 for name, (n, k) in sizes.items()},
+        norms={name: 1 + 0.3 * torch.randn(shape.hidden, generator=generator) for name in norms},
+    )
+
+
+def rotary(
+    positions: Tensor, size: int, interleaved: bool = False, base: float = 10_000.0
+) -> tuple[Tensor, Tensor]:
+    """Return (cos, sin), each (tokens, size), as transformers makes them."""
+    angles = positions[:, None].double() * base ** (-torch.arange(0, size, 2).double() / size)
+    angles = angles.repeat_interleave(2, 1) if interleaved else torch.cat([angles, angles], 1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def forward(
+    layers: list[PaperLayer], shape: StackShape, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Return what the last layer gives of one whole sequence x (tokens, hidden), in float64."""
+    x = x.double()
+    for layer in layers:
+        given = _attention(layer, shape, layer.norm("input_norm", x, shape.eps), rotaries)
+        x = x + shape.residual * layer.norm("attention_norm", given, shape.eps)
+        gate, up = layer.linear("gate_up", layer.norm("mid_norm", x, shape.eps)).chunk(2, -1)
+        given = layer.linear("down", _activate(shape, gate) * up)
+        x = x + shape.residual * layer.norm("mlp_norm", given, shape.eps)
+    return x
+
+
+def native(
+    library: Library, layers: list[PaperLayer], shape: StackShape, blocks: int, kind: WeightKind
+) -> NativeStack:
+    """Return the same layers in C, over caches that hold nothing but NaN."""
+    return NativeStack(
+        library, [_native_layer(library, layer, shape, blocks, kind) for layer in layers], shape
+    )
+
+
+def with_head_norms(layer: PaperLayer, shape: StackShape, together: bool) -> PaperLayer:
+    """Add norms of queries and keys: of each head, or of all heads together."""
+    sizes = {"query_norm": shape.heads, "key_norm": shape.kv_heads}
+    dims = {name: shape.head_dim * (heads if together else 1) for name, heads in sizes.items()}
+    norms = {
+        name: 1 + 0.3 * torch.randn(dim, generator=torch.Generator().manual_seed(9))
+        for name, dim in dims.items()
+    }
+    return replace(layer, norms=layer.norms | norms)
+
+
+def _attention(
+    layer: PaperLayer, shape: StackShape, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    query, key, value = layer.linear("qkv", x).split([queries, keys, keys], -1)
+    query = _shape(layer, shape, "query_norm", query, rotaries)
+    key = _shape(layer, shape, "key_norm", key, rotaries)
+    scaling = shape.scaling if layer.scaling is None else layer.scaling
+    how = Attention(scaling=scaling, window=layer.window, softcap=shape.softcap, sinks=layer.sinks)
+    attended = expected(Tokens(query, key, value.view(len(x), -1, shape.head_dim)), how)
+    return layer.linear("out", attended.flatten(1))
+
+
+def _shape(
+    layer: PaperLayer, shape: StackShape, norm: str, x: Tensor, rotaries: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Return x (tokens, heads * head_dim) as heads, normalised and rotated."""
+    of_each_head = norm in layer.norms and layer.norms[norm].numel() == shape.head_dim
+    heads = (x if of_each_head else layer.norm(norm, x, shape.eps)).view(len(x), -1, shape.head_dim)
+    if of_each_head:
+        heads = layer.norm(norm, heads, shape.eps)
+    return heads if layer.rotary is None else _rotate(shape, heads, *rotaries[layer.rotary])
+
+
+def _rotate(shape: StackShape, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    size = cos.shape[1]
+    turned, rest = heads[..., :size], heads[..., size:]
+    if shape.interleaved:
+        across = torch.stack([-turned[..., 1::2], turned[..., 0::2]], -1).flatten(-2)
+    else:
+        across = torch.cat([-turned[..., size // 2 :], turned[..., : size // 2]], -1)
+    return torch.cat([turned * cos.double()[:, None] + across * sin.double()[:, None], rest], -1)
+
+
+def _activate(shape: StackShape, gate: Tensor) -> Tensor:
+    if shape.activation == "silu":
+        return silu(gate)
+    return gelu(gate, approximate="tanh" if shape.activation == "gelu_tanh" else "none")
+
+
+def _native_layer(
+    library: Library, layer: PaperLayer, shape: StackShape, blocks: int, kind: WeightKind
+) -> LayerWeights:
+    cache = NativeCacheLayer(library, LayerShape(shape.kv_heads, shape.head_dim, shape.head_dim), blocks)
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
+    packed = {
+        name: PackedLinear.pack(library, weight, layer.biases.get(name), kind)
+        for name, weight in layer.linears.items()
+    }
+    return LayerWeights(
+        **packed,
+        **layer.norms,
+        cache=cache,
+        window=layer.window,
+        scaling=layer.scaling,
+        sinks=layer.sinks,
+        rotary=layer.rotary,
+    )

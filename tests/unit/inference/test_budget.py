@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.budget import Budget, Limits
+from inference.state import Sequence
+from tests.unit.inference.paper_model import request
+
+
+def prompts(*lengths: int, logprobs: bool = False) -> list[Sequence]:
+    return [
+        Sequence(request(str(index), length, 1, prompt_logprobs=logprobs))
+        for index, length in enumerate(lengths)
+    ]
+
+
+def sizes(limits: Limits, sequences: list[Sequence], *, used: int = 0) -> list[int]:
+    """Return what each sequence gets if all ask in turn."""
+    budget = Budget(limits, used)
+    for sequence in sequences:
+        budget.take(sequence, sequence.remaining)
+    given = {chunk.sequence: chunk.size for chunk in budget.chunks()}
+    return [given.get(sequence, 0) for sequence in sequences]
+
+
+def limits(tokens: int, *, rows: int = 1000, chunked: bool = True) -> Limits:
+    return Limits(tokens=tokens, sequences=4, logit_rows=rows, chunked=chunked)
+
+
+def test_prompts_that_fit_are_computed_whole() -> None:
+    assert sizes(limits(40), prompts(20, 10, 10)) == [20, 10, 10]
+
+
+def test_prompt_that_does_not_fit_leaves_half_to_those_that_do() -> None:
+    assert sizes(limits(40), prompts(100, 12, 5)) == [23, 12, 5]
+    assert sizes(limits(40), prompts(100, 12, 100, 5)) == [23, 12, 0, 5]
+
+
+def test_prompt_that_does_not_fit_gets_all_that_nobody_wants() -> None:
+    assert sizes(limits(40), prompts(100)) == [40]
+    assert sizes(limits(40), prompts(100, 30), used=10) == [30, 0]
+
+
+def test_prompts_with_logprobs_share_the_rows() -> None:
+    assert sizes(limits(40, rows=8), prompts(6, 6, logprobs=True)) == [6, 2]
+    assert sizes(limits(40, rows=8), prompts(100, logprobs=True)) == [8]
+
+
+def test_whole_prompts_pass_the_budget_only_first() -> None:
+    assert sizes(limits(10, chunked=False), prompts(50, 4)) == [50, 0]
+    assert sizes(limits(10, chunked=False), prompts(4, 50, 5)) == [4, 0, 5]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.booleans())
+def test_budget_is_never_passed_and_never_left_while_someone_wants_it(
+    lengths: list[int], tokens: int, logprobs: bool
+) -> None:
+    sequences = prompts(*lengths, logprobs=logprobs)
+    given = sizes(limits(tokens, rows=20), sequences)
+    assert sum(given) <= tokens
+    assert all(size <= length for size, length in zip(given, lengths, strict=True))
+    assert given[0] > 0
+    assert sum(given) <= 20 if logprobs else sum(given) == min(tokens, sum(lengths))

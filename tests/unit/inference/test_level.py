@@ -1,0 +1,193 @@
+"""The measure is each model's own eager forward, computed here once more by transformers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+
+from inference.errors import ModelUnavailable  # noqa: E402
+from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.level import Options, bring_up  # noqa: E402
+from inference.served import Level, Served  # noqa: E402
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
+from tests.unit.inference.toy_models import FAMILIES, toy  # noqa: E402
+
+PROMPT = tuple(range(3, 90))  # more than five pages, and more than any window
+OTHER = tuple(range(60, 20, -1))
+FUSED = {
+    "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
+    "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4",
+}  # fmt: skip
+SEQUENTIAL = {"bloom"}
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    torch.set_num_threads(1)
+    found = open_library(threads=1)
+    if found is None:
+        pytest.skip("the extension isn't built")
+    return found
+
+
+def own_logits(model: PreTrainedModel, ids: tuple[int, ...]) -> Tensor:
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def served_logits(served: Served, size: int) -> Tensor:
+    """Return the logits of PROMPT, computed in pieces of `size` beside pieces of another sequence."""
+    table = SlotTable(slots=2, pages=6)
+    runner = served.make_runner(10)
+    sequences = [Sequence(request(str(index), ids)) for index, ids in enumerate((PROMPT, OTHER))]
+    for sequence, blocks in zip(sequences, ([7, 2, 9, 0, 4, 3], [8, 1, 5]), strict=True):
+        table.enter(sequence)
+        table.extend(sequence, blocks)
+    found = []
+    for start in range(0, len(PROMPT), size):
+        chunks = [
+            Chunk(sequence, min(start, sequence.length), min(start + size, sequence.length))
+            for sequence in reversed(sequences)
+        ]
+        chunks = [chunk for chunk in chunks if chunk.size]
+        found.append(runner.run(pack(table, Decodes(), chunks))[-chunks[-1].size :])
+    return torch.cat(found)
+
+
+def request(id: str, ids: tuple[int, ...]) -> CoreRequest:
+    return CoreRequest(
+        id=id,
+        prompt_ids=ids,
+        max_new_tokens=1,
+        sampling=Sampling(),
+        logprobs=LogprobsMode.RAW,
+        top_n_tokens=0,
+        prompt_logprobs=True,
+    )
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    assert float((found - expected).abs().max() / expected.abs().max()) < 2e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_at(
+    family: str, library: Library
+) -> None:
+    model = toy(family)
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=library, max_total_tokens=256))
+    level = Level.SEQUENTIAL if family in SEQUENTIAL else Level.NATIVE
+    assert served.level is (Level.FUSED if family in FUSED else level)
+    assert (served.reason == "") is (family in FUSED)
+    if served.level.chunked:
+        assert_near(served_logits(served, 21), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "granite", "mixtral", "gpt2"])
+@pytest.mark.parametrize(
+    "options",
+    [{"fuse": False}, {"fuse": False, "merge": False}, {"narrow": False}],
+    ids=str,
+)
+def test_switched_off_parts_change_the_level_and_not_the_logits(
+    family: str, options: dict[str, Any], library: Library
+) -> None:
+    model = toy(family)
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=library, max_total_tokens=256, **options))
+    fused = family not in ("mixtral", "gpt2") and "fuse" not in options
+    assert served.level is (Level.FUSED if fused else Level.NATIVE)
+    assert_near(served_logits(served, 16), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "gpt2"])
+def test_without_the_extension_torch_serves(family: str) -> None:
+    model = toy(family)
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=None, without="it isn't there", max_total_tokens=256))
+    assert served.level is (Level.PAGED if family == "gpt2" else Level.PAGED_MERGED)
+    assert served.reason.startswith("it isn't there")
+    assert_near(served_logits(served, 16), expected)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_numbers_are_kept_in_16_bits(library: Library, fuse: bool, dtype: Dtype) -> None:
+    model = toy("llama").to(dtype).float()
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=library, fuse=fuse, max_total_tokens=256))
+    assert served.weights_dtype == str(dtype)
+    assert_near(served_logits(served, 16), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "olmo2", "mixtral"])
+def test_bits_are_the_same_however_a_prompt_is_cut(family: str, library: Library) -> None:
+    served = bring_up(toy(family), Options(library=library, max_total_tokens=256))
+    whole = served_logits(served, len(PROMPT))
+    pieces = [served_logits(served, size) for size in (1, 7, 16, 50)]
+    same = all(torch.equal(each, whole) for each in pieces)
+    if served.level is Level.FUSED:
+        assert same
+    assert same or not served.exact
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_int8_is_near_and_says_so(library: Library, fuse: bool) -> None:
+    model = toy("llama")
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=library, quantize=True, fuse=fuse, max_total_tokens=256))
+    assert served.level is (Level.FUSED if fuse else Level.NATIVE)
+    assert served.weights_dtype == "torch.int8"
+    found = served_logits(served, 16)
+    assert 1e-4 < float((found - expected).norm() / expected.norm()) < 0.1
+    assert f"{served.verdict.error:.1e} off" in str(served)
+
+
+def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Library) -> None:
+    with pytest.raises(ModelUnavailable, match="start without --quantize"):
+        bring_up(toy("bloom"), Options(library=library, quantize=True))
+
+
+def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy("llama")
+    expected = own_logits(model, PROMPT)
+    monkeypatch.setattr("inference.stack._NEAR", 10.0)  # takes the first variant that is tried,
+    monkeypatch.setattr("inference.stack.ROTATIONS", ("neighbours", "half", "none"))  # which is wrong
+    served = bring_up(model, Options(library=library, max_total_tokens=256))
+    assert served.level is Level.NATIVE
+    assert "level fused can't be used" in served.reason
+    assert_near(served_logits(served, 16), expected)
+
+
+def test_computed_masks_have_no_paged_form() -> None:
+    model = toy("llama")
+    attention = model.model.layers[0].self_attn
+    own = attention.forward
+    attention.forward = lambda *given, **named: own(*given, **{**named, "attention_mask": torch.zeros(1)})
+    served = bring_up(model, Options(library=None, max_total_tokens=256))
+    assert not served.level.chunked
+    assert "masks attention by what it computes" in served.reason
+
+
+def test_layer_that_computes_otherwise_far_behind_is_not_fused(library: Library) -> None:
+    model = toy("llama")
+    attention = model.model.layers[1].self_attn
+    own = attention.forward
+
+    def scaled(hidden_states: Tensor, position_ids: Tensor, **named: object) -> object:
+        scales = torch.where(position_ids >= 200, 1.5, 1.0)[..., None]
+        return own(hidden_states=hidden_states * scales, position_ids=position_ids, **named)
+
+    attention.forward = scaled
+    served = bring_up(model, Options(library=library, max_total_tokens=256))
+    assert served.level is Level.NATIVE
+    assert "computes something else" in served.reason

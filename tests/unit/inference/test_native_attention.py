@@ -1,0 +1,182 @@
+"""Attention in C: right by a float64 oracle, and the same bits however a step is put together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from inference.kernels.native import Library
+from inference.kernels.native_attention import NativeCacheLayer
+from inference.kernels.reference import Attention, Piece, Step, attend, write
+from inference.paged import LayerShape
+from tests.unit.inference.paged_attention import (
+    ISAS,
+    LIBRARIES,
+    Pieces,
+    Tokens,
+    built,
+    every_library,
+    expected,
+    native_step,
+    page_count,
+    page_table,
+    steps_of,
+    tokens,
+    whole,
+)
+
+torch.set_num_threads(1)
+pytestmark = built
+SPLIT = 256  # of attention.h: keys are reduced in pieces of this many
+
+
+def run(
+    library: Library, sequences: list[Tokens], steps: list[Pieces], how: Attention, seed: int = 0
+) -> list[Tensor]:
+    """Return each sequence's attention, computed by steps of pieces (sequence, start, stop)."""
+    lengths = [sequence.length for sequence in sequences]
+    shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
+    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2))
+    layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
+    layer.values.fill_(torch.nan)
+    table = page_table(lengths, spare=2, seed=seed)
+    found = [
+        torch.full((each.length, each.query.shape[1], each.value.shape[2]), torch.nan) for each in sequences
+    ]
+    for pieces in steps:
+        parts = [
+            torch.cat([getattr(sequences[i], name)[a:b] for i, a, b in pieces])
+            for name in ("query", "key", "value")
+        ]
+        rows = layer.attend(parts[0], parts[1], parts[2], native_step(pieces, table), how)
+        for (i, a, b), part in zip(pieces, rows.split([b - a for _, a, b in pieces]), strict=True):
+            found[i][a:b] = part
+    return found
+
+
+def one_by_one(length: int) -> list[Pieces]:
+    return [[(0, at, at + 1)] for at in range(length)]
+
+
+CASES = {
+    "three heads to a key": (tokens(300, 9, 3, 64), Attention(scaling=0.125)),
+    "a key for each head": (tokens(40, 5, 5, 80), Attention(scaling=0.1)),
+    "eight heads to a key": (tokens(70, 16, 2, 96), Attention(scaling=0.1)),
+    "seventy-one heads to a key": (tokens(20, 71, 1, 64), Attention(scaling=0.125)),
+    "large heads": (tokens(2 * SPLIT + 1, 4, 1, 128), Attention(scaling=0.09)),
+    "largest heads": (tokens(35, 2, 1, 256), Attention(scaling=0.0625)),
+    "odd dims": (tokens(50, 6, 2, 20, 33), Attention(scaling=0.2)),
+    "single numbers": (tokens(33, 2, 1, 1, 1), Attention(scaling=1.0)),
+    "a window": (tokens(600, 4, 2, 32), Attention(scaling=0.2, window=100)),
+    "a window of one": (tokens(40, 4, 2, 32), Attention(scaling=0.2, window=1)),
+    "a window over splits": (tokens(600, 2, 1, 16), Attention(scaling=0.2, window=SPLIT)),
+    "a softcap": (tokens(280, 4, 2, 32), Attention(scaling=0.5, softcap=5.0)),
+    "sinks": (tokens(280, 4, 2, 32), Attention(scaling=0.2, sinks=torch.tensor([0.0, 3.0, -80.0, 90.0]))),
+    "all of it": (
+        tokens(530, 4, 2, 24, 40),
+        Attention(scaling=0.3, window=260, softcap=20.0, sinks=torch.arange(4.0)),
+    ),
+}
+
+
+@every_library
+@pytest.mark.parametrize(("sequence", "how"), CASES.values(), ids=CASES.keys())
+def test_it_agrees_with_float64(library: Library, sequence: Tokens, how: Attention) -> None:
+    (found,) = run(library, [sequence], whole([sequence.length]), how)
+    torch.testing.assert_close(found.double(), expected(sequence, how), atol=2e-5, rtol=1e-5)
+
+
+@every_library
+@pytest.mark.parametrize(("sequence", "how"), CASES.values(), ids=CASES.keys())
+def test_one_token_at_a_time_gives_the_same_bits(library: Library, sequence: Tokens, how: Attention) -> None:
+    (at_once,) = run(library, [sequence], whole([sequence.length]), how)
+    (by_token,) = run(library, [sequence], one_by_one(sequence.length), how, seed=1)
+    assert torch.equal(at_once, by_token)
+
+
+def test_it_agrees_with_the_reference_kernel() -> None:
+    library = next(iter(LIBRARIES.values()))
+    sequence, how = tokens(90, 6, 2, 32), Attention(scaling=0.2, window=50)
+    keys, values = (torch.zeros(8, 16, 2, 32) for _ in range(2))
+    step = Step([Piece(0, 90, [3, 1, 4, 0, 5, 2])], torch.device("cpu"), torch.float32)
+    write(keys, step.slots, sequence.key)
+    write(values, step.slots, sequence.value)
+    (found,) = run(library, [sequence], whole([sequence.length]), how)
+    torch.testing.assert_close(found, attend(sequence.query, keys, values, step, how), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [SPLIT - 1, SPLIT, SPLIT + 1, 5 * SPLIT + 3])
+def test_the_number_of_threads_changes_no_bit(length: int) -> None:
+    sequence, how = tokens(length, 3, 1, 16), Attention(scaling=0.25)
+    steps = [[(0, 0, length - 1)], [(0, length - 1, length)]]  # the last one splits its keys over threads
+    for isa in ISAS:
+        alone, together = (run(LIBRARIES[isa, threads], [sequence], steps, how)[0] for threads in (1, 3))
+        assert torch.equal(alone, together)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
+    group, dim = data.draw(st.sampled_from([(1, 8), (3, 16), (4, 24), (7, 32)]))
+    lengths = data.draw(st.lists(st.integers(1, SPLIT + 40), min_size=1, max_size=4))
+    how = Attention(
+        scaling=0.3,
+        window=data.draw(st.sampled_from([None, 1, 17, SPLIT])),
+        softcap=data.draw(st.sampled_from([None, 10.0])),
+        sinks=data.draw(st.sampled_from([None, torch.linspace(-1, 2, 2 * group)])),
+    )
+    sequences = [tokens(length, 2 * group, 2, dim, seed=i) for i, length in enumerate(lengths)]
+    isa = data.draw(st.sampled_from(ISAS))
+    threads = data.draw(st.sampled_from([1, 3]))
+    found = run(
+        LIBRARIES[isa, threads], sequences, data.draw(steps_of(lengths)), how, data.draw(st.integers(0, 9))
+    )
+    for sequence, rows in zip(sequences, found, strict=True):
+        (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how)
+        assert torch.equal(alone, rows)
+
+
+def test_queries_keys_and_values_may_be_views() -> None:
+    library = next(iter(LIBRARIES.values()))
+    sequence, how = tokens(20, 4, 2, 16), Attention(scaling=0.25)
+    parts = (sequence.query, sequence.key, sequence.value)
+    turned = Tokens(*[each.transpose(0, 1).contiguous().transpose(0, 1) for each in parts])
+    spread = Tokens(*[each.mT.contiguous().mT for each in parts])
+    plain, as_turned, as_spread = (
+        run(library, [each], whole([each.length]), how)[0] for each in (sequence, turned, spread)
+    )
+    assert torch.equal(plain, as_turned)
+    assert torch.equal(plain, as_spread)
+
+
+def test_large_scores_neither_overflow_nor_vanish() -> None:
+    sequence = tokens(300, 2, 1, 8)
+    huge = Tokens(sequence.query * 1e3, sequence.key * 1e3, sequence.value)
+    for library in LIBRARIES.values():
+        (found,) = run(library, [huge], whole([huge.length]), Attention(scaling=1.0))
+        torch.testing.assert_close(
+            found.double(), expected(huge, Attention(scaling=1.0)), atol=1e-2, rtol=1e-2
+        )
+
+
+def test_one_sequences_nan_stays_its_own() -> None:
+    library = next(iter(LIBRARIES.values()))
+    sick, well = tokens(40, 3, 1, 16, seed=1), tokens(40, 3, 1, 16, seed=2)
+    sick.value[:] = torch.nan
+    found = run(library, [sick, well], whole([40, 40]), Attention(scaling=0.25))
+    assert found[0].isnan().all()
+    assert torch.equal(found[1], run(library, [well], whole([well.length]), Attention(scaling=0.25))[0])
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "slot"),
+    [(0, 0, 0), (-1, 1, 0), (0, 33, 0), (0, 1, 2)],
+    ids=["empty", "before", "behind", "slot"],
+)
+def test_a_step_outside_its_table_is_refused(start: int, stop: int, slot: int) -> None:
+    with pytest.raises(AssertionError):
+        native_step([(slot, start, stop)], np.zeros((2, 2), dtype=np.int32))

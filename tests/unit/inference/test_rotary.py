@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from transformers import LlamaConfig  # noqa: E402
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
+
+from inference.rotary import BLOCK, RopeTable, is_static  # noqa: E402
+from inference.trace import Rope  # noqa: E402
+
+
+def rope(**parameters: object) -> Rope:
+    """Return a traced call of Llama's rotary embedding, with 3 tokens."""
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+        rope_parameters={"rope_theta": 10_000.0, "rope_type": "default", **parameters},
+    )
+    return Rope(
+        LlamaRotaryEmbedding(config), (torch.zeros(1, 3, 64),), {"position_ids": torch.arange(3)[None]}
+    )
+
+
+def by_hand(positions: list[int]) -> tuple[Tensor, Tensor]:
+    frequencies = 10_000.0 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    angles = torch.tensor(positions, dtype=torch.float64)[:, None] * frequencies
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def test_positions_are_found_in_any_order_and_far_ahead() -> None:
+    table = RopeTable(rope())
+    for positions in ([3, 0, 3], [BLOCK - 1, BLOCK], [5000, 1], [2 * BLOCK]):
+        found = table.at(np.array(positions))
+        for each, expected in zip(found, by_hand(positions), strict=True):
+            assert torch.allclose(each, expected, atol=2e-4)  # angles are rounded to 32 bits
+
+
+def test_bits_do_not_depend_on_when_the_table_grew() -> None:
+    slowly, at_once = RopeTable(rope()), RopeTable(rope())
+    for last in range(0, 4 * BLOCK, 100):
+        slowly.at(np.array([last]))
+    positions = np.arange(4 * BLOCK)
+    for one, other in zip(slowly.at(positions), at_once.at(positions), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_rotation_by_position_alone_is_static() -> None:
+    assert is_static(rope(), 4096)
+    assert is_static(rope(rope_type="linear", factor=2.0), 4096)
+
+
+def test_rotation_that_changes_with_the_longest_position_is_static_only_before_it_changes() -> None:
+    dynamic = rope(rope_type="dynamic", factor=2.0)
+    assert is_static(dynamic, 512)
+    assert not is_static(rope(rope_type="dynamic", factor=2.0), 1024)
+
+
+class Forgetful(nn.Module):
+    """Counts its calls into its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        angles = position_ids[..., None] + torch.zeros(4) + self.calls
+        return angles.cos(), angles.sin()
+
+
+def test_rotation_with_a_memory_is_not_static() -> None:
+    assert not is_static(
+        Rope(Forgetful(), (torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.int64)), {}), 8
+    )

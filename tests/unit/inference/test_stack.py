@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+
+from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.layers import OtherShape  # noqa: E402
+from inference.linears import native_pack  # noqa: E402
+from inference.paged import use_paged_attention  # noqa: E402
+from inference.proof import proof_prompts  # noqa: E402
+from inference.stack import FusedModel, Packs, fuse_model  # noqa: E402
+from tests.unit.inference.toy_models import toy  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    torch.set_num_threads(1)
+    found = open_library(threads=1)
+    if found is None:
+        pytest.skip("the extension isn't built")
+    return found
+
+
+def fuse(model: PreTrainedModel, library: Library, kind: WeightKind | None = None) -> FusedModel:
+    exact = native_pack(library, None, narrow=True, round_inputs=False)
+    packs = Packs(exact, None)
+    if kind is not None:
+        packs = Packs(native_pack(library, kind, narrow=True, round_inputs=False), exact)
+    probed = use_paged_attention(model)
+    try:
+        return fuse_model(model, probed, library, packs, proof_prompts(model)[0], 256)
+    finally:
+        model.set_attn_implementation("eager")
+
+
+def logits(model: PreTrainedModel) -> Tensor:
+    with torch.inference_mode():
+        return model(input_ids=torch.arange(3, 40)[None], use_cache=False).logits[0]
+
+
+def weights(model: PreTrainedModel) -> list[Tensor | None]:
+    return [module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)]
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "llama with tied weights", "llama with biases", "phi3", "gemma2"]
+)
+def test_undone_the_model_computes_the_same_bits_again(family: str, library: Library) -> None:
+    model = toy(family)
+    expected = logits(model)
+    fuse(model, library).undo()
+    assert torch.equal(logits(model), expected)
+
+
+def test_linears_are_freed_as_they_are_packed(library: Library) -> None:
+    model = toy("llama with tied weights")
+    fused = fuse(model, library)
+    assert weights(model) == [None] * (3 * 7 + 2)
+    assert len(fused.packed) == 3 * 4 + 1
+
+
+def test_separate_embedding_stays(library: Library) -> None:
+    model = toy("llama")
+    fuse(model, library)
+    assert model.get_input_embeddings().weight.shape == (97, 64)
+
+
+def test_rounded_head_leaves_the_exact_embedding(library: Library) -> None:
+    model = toy("llama with tied weights")
+    table = model.get_input_embeddings().weight.clone()
+    fused = fuse(model, library, WeightKind.INT8)
+    assert {packed.form for packed in fused.packed} == {"int8"}
+    assert torch.equal(model.get_input_embeddings().weight, table)
+
+
+def test_layer_of_another_shape_leaves_the_model_as_it_was(library: Library) -> None:
+    model = toy("llama")
+    model.model.layers[2].mlp.act_fn = nn.Tanh()
+    expected = logits(model)
+    with pytest.raises(OtherShape, match="the activation"):
+        fuse(model, library)
+    assert torch.equal(logits(model), expected)
+
+
+def test_last_layer_that_computes_something_else_leaves_the_model_as_it_was(library: Library) -> None:
+    model = toy("llama")
+    last = model.model.layers[2]
+    last.register_forward_hook(lambda _, given, result: result * 1.01)
+    expected = logits(model)
+    with pytest.raises(OtherShape, match="computes something else"):
+        fuse(model, library)
+    assert torch.equal(logits(model), expected)

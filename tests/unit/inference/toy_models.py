@@ -1,0 +1,62 @@
+"""Tiny random models whose every parameter matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama with tied weights": {"tie_word_embeddings": True},
+    "llama with biases": {"attention_bias": True, "mlp_bias": True},
+    "mistral": {"sliding_window": 6, "head_dim": 16},
+    "qwen3": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 5},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 5},
+    "phi3": {},
+    "olmo2": {},
+    "granite": {
+        "residual_multiplier": 0.3,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.4,
+    },
+    "smollm3": {},
+    "glm": {"head_dim": 16},
+    "glm4": {"head_dim": 16},
+    "exaone4": {"sliding_window": 5, "sliding_window_pattern": 4, "num_hidden_layers": 4},  # one sees all
+    "gpt2": _GPT,
+    "gpt_neox": {},
+    "cohere": {},
+    "mixtral": {"num_local_experts": 4},
+    "bloom": {"n_layer": 3, "n_head": 4},
+}
+
+
+def toy(name: str, **changes: Any) -> PreTrainedModel:
+    """Return a model of a family; its name may say more after a space."""
+    family = name.split()[0]
+    config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES.get(name, {}), **changes})
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.eval().float().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+        else:
+            parameter += torch.randn_like(parameter) * 0.1
+    return model

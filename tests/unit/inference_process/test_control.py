@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from inference.process.control import (
+    Control,
+    ControlHandler,
+    log_levels,
+    relay,
+    send_logs,
+    socket_pair,
+    to_logged,
+)
+from inference.process.messages import CONTROL_LIMIT, FROM_CHILD, FROM_PARENT, Logged, Progress, Stop
+from inference.process.output import LINE_BYTES, LineReader
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Control, Control]]:
+    ours, theirs = socket_pair()
+    child = Control(theirs)
+    yield ours, child
+    ours.close()
+    child.close()
+
+
+@pytest.fixture
+def logger(line: tuple[Control, Control]) -> logging.Logger:
+    """Return the child's logger, whose records cross and go nowhere else."""
+    logger = logging.Logger("tests.crossing", logging.DEBUG)
+    logger.addHandler(ControlHandler(line[1]))
+    return logger
+
+
+def heard(parent: Control) -> list[object]:
+    """Return what one read brings."""
+    return parent.read(FROM_CHILD) or []
+
+
+def test_words_go_both_ways_until_an_end_is_closed(line: tuple[Control, Control]) -> None:
+    parent, child = line
+    child.send(Progress("one"))
+    child.send(Progress("two"))
+    assert parent.read(FROM_CHILD) == [Progress("one"), Progress("two")]
+    parent.send(Stop())
+    parent.close()
+    assert list(child.receive(FROM_PARENT)) == [Stop()]
+    assert not child.send(Progress("nobody hears it"))
+
+
+def test_records_come_out_of_the_same_logger(
+    line: tuple[Control, Control], logger: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger.warning("%d of %s", 3, "them")
+    (logged,) = heard(line[0])
+    assert isinstance(logged, Logged)
+    relay(logged)
+    (record,) = caplog.records
+    assert (record.name, record.levelno, record.getMessage()) == (
+        "tests.crossing",
+        logging.WARNING,
+        "3 of them",
+    )
+    assert (record.created, record.funcName) == (
+        logged.created,
+        "test_records_come_out_of_the_same_logger",
+    )
+    assert record.processName == "engine"
+
+
+def test_percent_signs_in_a_message_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    relay(Logged("tests.crossing", logging.ERROR, 1.25, "100%d", None, "x.py", 1, "f", "t"))
+    assert caplog.messages == ["100%d"]
+
+
+def test_tracebacks_are_shown_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise KeyError("lost")
+    except KeyError as error:
+        record = logging.LogRecord("tests.crossing", 40, "x.py", 1, "failed", None, None)
+        record.exc_info = (KeyError, error, error.__traceback__)
+    relay(to_logged(record))
+    assert "Traceback (most recent call last)" in caplog.text
+    assert "KeyError: 'lost'" in caplog.text
+
+
+def test_a_record_without_end_is_cut() -> None:
+    record = logging.LogRecord("tests", 40, "x.py", 1, "é" * CONTROL_LIMIT, None, None)
+    assert len(to_logged(record).text.encode()) < CONTROL_LIMIT
+
+
+def test_a_record_that_can_not_be_formatted_harms_nobody(
+    line: tuple[Control, Control], logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger.error("%d", "no number")
+    logger.error("the next one")
+    (logged,) = heard(line[0])
+    assert isinstance(logged, Logged)
+    assert logged.text == "the next one"
+    assert "no number" in capsys.readouterr().err
+
+
+def test_no_record_of_a_burst_is_lost_however_slow_the_parent(
+    line: tuple[Control, Control], logger: logging.Logger
+) -> None:
+    def burst() -> None:
+        for at in range(5000):
+            logger.info("%d %s", at, "x" * 500)
+        line[1].close()
+
+    thread = threading.Thread(target=burst)
+    thread.start()
+    texts = [logged.text.split()[0] for logged in line[0].receive(FROM_CHILD)]
+    thread.join()
+    assert texts == [str(at) for at in range(5000)]
+
+
+def test_the_child_logs_at_the_levels_of_its_parent(line: tuple[Control, Control]) -> None:
+    root, handlers, level = logging.root, logging.root.handlers, logging.root.level
+    ours = logging.getLogger("tests.levels")
+    ours.setLevel(logging.ERROR)
+    levels = log_levels()
+    try:
+        ours.setLevel(logging.NOTSET)
+        root.setLevel(logging.DEBUG)
+        send_logs(line[1], levels)
+        assert (ours.level, root.level) == (logging.ERROR, level)
+        ours.warning("below its level")
+        ours.error("said")
+        messages = heard(line[0])
+        assert [each.text for each in messages if isinstance(each, Logged)] == ["said"]
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+        ours.setLevel(logging.NOTSET)
+        logging.captureWarnings(False)
+
+
+def test_output_is_logged_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
+    reading, writing = os.pipe()
+    reader = LineReader(reading)
+    assert reader.relay()
+    os.write(writing, b"first\n\nsec")
+    assert reader.relay()
+    assert caplog.messages == ["first"]
+    os.write(writing, b"ond\xff\r\n" + b"x" * 1000)
+    assert reader.relay()
+    assert caplog.messages[1:] == ["second\ufffd"]
+    os.write(writing, b"x" * (LINE_BYTES - 999))  # as much as a pipe takes
+    assert reader.relay()
+    os.write(writing, b"the last words")
+    os.close(writing)
+    assert not reader.relay()
+    os.close(reading)
+    assert "".join(caplog.messages[2:]) == "x" * (LINE_BYTES + 1) + "the last words"

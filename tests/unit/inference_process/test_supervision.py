@@ -1,0 +1,338 @@
+"""Real processes, with an engine that needs no torch: what becomes of them, and of their parents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from inference.client import EngineClient
+from inference.config import EngineConfig, ModelConfig
+from inference.core import Life
+from inference.errors import GenerationFailed, ModelUnavailable, NotReady
+from inference.process import supervision
+from inference.process.messages import Ready
+from inference.process.spawned import SpawnedCore
+from inference.process.supervision import BACK_OFF_SECONDS, Ended, EngineProcess, describe
+from inference.types import EngineState, Request
+from tests.unit.inference.puppet import load_text
+from tests.unit.inference_process.fake_engine import PROGRAM
+from tests.unit.inference_process.serving import Caller
+
+SECONDS = 30.0
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "BACK_OFF_SECONDS", (0.01, 0.02, 0.04))
+
+
+def engine(name: str = "good") -> EngineProcess:
+    return spawn(named(name))
+
+
+def named(name: str) -> EngineConfig:
+    return EngineConfig(model=ModelConfig(model_id=name))
+
+
+def spawn(config: EngineConfig) -> EngineProcess:
+    return EngineProcess(config, program=PROGRAM)
+
+
+@pytest.fixture
+def running() -> Iterator[EngineProcess]:
+    process = engine()
+    process.start()
+    process.wait(lambda line: None)
+    yield process
+    process.stop()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def exists(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and wasn't waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_it_is_loaded_and_stopped_and_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    process, lines, lives = engine(), list[str](), list[Life]()
+    directory = Path(process.address).parent
+    assert directory.is_dir()
+    assert not process.alive
+    process.watch(lives.append)
+    process.start()
+    model = process.wait(lines.append)
+    assert (model.id, process.alive) == ("good", True)
+    assert lines == ["looking for good", "nothing to load"]
+    pid = process.pid
+    assert pid is not None
+    assert exists(pid)
+    process.stop()
+    process.stop()
+    assert not exists(pid)
+    assert not directory.exists()
+    assert lives == [Life.UP, Life.GONE]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_its_log_and_its_output_come_out_of_the_parents_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "inference")
+    process = engine()
+    process.start()
+    process.wait(lambda line: None)
+    process.stop()
+    said = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
+    assert ("inference.fake_engine", logging.INFO, "loading good") in said
+    assert ("inference.process.output", logging.WARNING, "written to standard output") in said
+
+
+def test_a_model_that_is_unavailable_is_told_once_and_nothing_is_started_again() -> None:
+    process = engine("missing")
+    lives: list[Life] = []
+    process.watch(lives.append)
+    process.start()
+    with pytest.raises(ModelUnavailable, match="there is no such model"):
+        process.wait(lambda line: None)
+    eventually(lambda: lives == [Life.GONE])
+    assert not Path(process.address).exists()
+    process.stop()
+
+
+def test_an_error_of_loading_is_a_model_that_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    process = engine("raises")
+    process.start()
+    with pytest.raises(ModelUnavailable, match="MemoryError: no room"):
+        process.wait(lambda line: None)
+    process.stop()
+    assert "fake_engine.py" in caplog.text  # the traceback of the other process
+
+
+def test_repeated_death_while_loading_is_a_model_that_is_unavailable() -> None:
+    process = engine("dies")
+    process.start()
+    with pytest.raises(ModelUnavailable, match=r"ended 3 times while it loaded the model: exit code 7"):
+        process.wait(lambda line: None)
+    process.stop()
+
+
+def test_whoever_waits_to_attach_hears_why_there_will_be_no_engine() -> None:
+    core = SpawnedCore(named("dies"), spawn)
+    with pytest.raises(ModelUnavailable, match="ended 3 times"):
+        core.load(lambda line: None)
+    core.stop()
+
+
+def test_a_killed_engine_is_started_again_on_the_same_address(running: EngineProcess) -> None:
+    lives: list[Life] = []
+    running.watch(lives.append)
+    first, address = running.pid, running.address
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: lives == [Life.DOWN, Life.UP])
+    assert running.pid != first
+    assert running.address == address
+    caller = Caller(address)
+    eventually(lambda: isinstance(caller.receive(), Ready))
+    caller.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_reach_every_process_of_a_service_are_left_to_the_server(
+    running: EngineProcess, number: signal.Signals
+) -> None:
+    pid = running.pid
+    assert pid is not None
+    os.kill(pid, number)
+    caller = Caller(running.address)  # it still answers
+    eventually(lambda: isinstance(caller.receive(), Ready))
+    caller.close()
+    assert (running.pid, running.alive, exists(pid)) == (pid, True, True)
+    assert os.getsid(pid) != os.getsid(0)
+
+
+def test_an_engine_that_does_not_end_is_killed(running: EngineProcess) -> None:
+    pid = running.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    running.stop(seconds=0.1)
+    assert not exists(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_engine_does_not_outlive_its_parent(number: signal.Signals) -> None:
+    code = """
+import sys, time
+from tests.unit.inference_process.test_supervision import engine
+process = engine()
+process.start()
+process.wait(lambda line: None)
+print(process.pid, process.address, flush=True)
+time.sleep(100)
+"""
+    line = [sys.executable, "-c", code]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        pid, address = parent.stdout.readline().split()
+        assert exists(int(pid))
+        parent.send_signal(number)
+    eventually(lambda: not exists(int(pid)))
+    eventually(lambda: not Path(address).parent.exists())
+
+
+def test_by_hand_it_says_how_it_is_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "inference.process"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "parley serve" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (Ended(1, None, None), "exit code 1"),
+        (Ended(-9, 5.0, None), "SIGKILL: killed, or out of memory"),
+        (Ended(-11, 5.0, None), "SIGSEGV"),
+        (Ended(3, None, "no such model"), "no such model"),
+    ],
+)
+def test_ends_are_described(ended: Ended, words: str) -> None:
+    assert describe(ended) == words
+
+
+class Mortal(EngineProcess):
+    """A supervisor whose processes end as the test says, at once; it notes how long it waits between."""
+
+    def __init__(self, ends: list[Ended]) -> None:
+        super().__init__(EngineConfig())
+        self._ends = ends
+        self._loaded_once = True
+        self.pauses: list[float] = []
+        self._stopping.wait = self._note  # type: ignore[method-assign, assignment]
+
+    def _run_one(self) -> Ended:
+        ended = self._ends.pop(0)
+        if not self._ends:
+            self._stopping.set()
+        return ended
+
+    def _note(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        return False
+
+
+def test_pauses_double_to_a_minute_and_begin_anew_after_steady_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervision, "BACK_OFF_SECONDS", BACK_OFF_SECONDS)
+    short, steady = Ended(-9, 5.0, None), Ended(-9, 100.0, None)
+    process = Mortal([short] * 3 + [Ended(1, None, "no memory")] * 6 + [steady, short, steady, short])
+    process._supervise()
+    process.stop()
+    assert process.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1, 2, 1]
+
+
+def test_nothing_is_made_before_it_is_loaded() -> None:
+    made: list[EngineConfig] = []
+
+    def make(config: EngineConfig) -> EngineProcess:
+        made.append(config)
+        return spawn(config)
+
+    core = SpawnedCore(named("good"), make)
+    assert not core.alive
+    core.stop()
+    assert made == []
+
+
+def test_a_directory_is_not_left_by_a_server_that_ends_by_an_error() -> None:
+    code = """
+from inference.config import EngineConfig
+from inference.process.supervision import EngineProcess
+process = EngineProcess(EngineConfig())
+print(process.address, flush=True)
+raise SystemExit("an error")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "an error\n")
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+# --- the client over it ---------------------------------------------------------------------
+
+
+async def ready(client: EngineClient) -> None:
+    async with asyncio.timeout(SECONDS):
+        while client.state is not EngineState.READY:  # noqa: ASYNC110 - as a client of the server sees it
+            await asyncio.sleep(0.01)
+
+
+def test_death_under_load_ends_every_request_once_and_service_resumes() -> None:
+    async def run() -> None:
+        core = SpawnedCore(named("good"), spawn)
+        client = EngineClient(core, EngineConfig(), load_text)
+        await client.start(lambda line: None)
+        generations = [await client.submit(Request(id=str(at), prompt="Hi")) for at in range(20)]
+        await asyncio.gather(*(anext(generation) for generation in generations))
+        assert core.process.pid is not None
+        os.kill(core.process.pid, signal.SIGKILL)
+        for generation in generations:
+            with pytest.raises(GenerationFailed, match="The engine stopped"):
+                await generation.collect()
+            with pytest.raises(StopAsyncIteration):
+                await anext(generation)
+        assert client.state is EngineState.LOADING
+        assert await client.probe() is False
+        with pytest.raises(NotReady, match="started again") as refusal:
+            client.admit()
+        assert 1 <= refusal.value.retry_after <= 60
+        with pytest.raises(NotReady, match="started again"):
+            await client.submit(Request(id="early", prompt="Hi"))
+        await ready(client)
+        assert await client.probe()
+        with client.admit():
+            again = await client.submit(Request(id="0", prompt="Hi", max_new_tokens=5))
+            assert len(await again.collect()) == 5
+        threads = [thread.name for thread in threading.enumerate()]
+        await client.close()
+        assert "engine-supervisor" in threads
+        assert "engine-supervisor" not in [thread.name for thread in threading.enumerate()]
+
+    asyncio.run(run())
+
+
+def test_closing_while_requests_run_ends_them_and_the_process() -> None:
+    async def run() -> None:
+        client = EngineClient(core, EngineConfig(), load_text)
+        await client.start(lambda line: None)
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        await anext(generation)
+        await client.close()
+        with pytest.raises(GenerationFailed, match="shuts down"):
+            await generation.collect()
+
+    core = SpawnedCore(named("good"), spawn)
+    asyncio.run(run())
+    assert core.process.pid is not None
+    assert not exists(core.process.pid)
+    assert not Path(core.process.address).exists()
