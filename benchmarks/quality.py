@@ -1,4 +1,4 @@
-"""Measure what rounding costs the embedded model: 8-bit weights, and inputs of linears in bfloat16.
+"""Measure what rounding costs the embedded model: `--quantize int8` and `--dtype bfloat16`, as served.
 
     python -m benchmarks.quality [--per-kind 25] [--output FILE]
 
@@ -25,6 +25,7 @@ import torch  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from benchmarks import report  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from codegen.embedded.chat import TURN_END  # noqa: E402
 from codegen.embedded.corpus import held_out  # noqa: E402
@@ -71,18 +72,20 @@ def main() -> None:
     if library is None:
         raise SystemExit("There is nothing to compare: the C extension isn't built (see the warning above)")
     texts = _texts(arguments.per_kind)
-    results = {"about": about(), "texts": len(texts), "variants": _measure(library, texts)}
+    results = {**about(), "texts": len(texts), "variants": _measure(library, texts)}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+    report.write()
 
 
 def _measure(library: Library, texts: list[Text]) -> dict[str, Any]:
     exact = _say(_serve(Options(library=library)), texts)
     rows = {"exact": _row(exact, exact)}
-    rows["int8"] = _row(_say(_serve(Options(library=library, quantize=True)), texts), exact)
+    quantized = _serve(Options(library=library, quantize=True, kv_dtype=torch.bfloat16))
+    rows["int8"] = _row(_say(quantized, texts), exact)
     if library.has_bf16:
-        rounded = _serve(Options(library=library, round_inputs=True))
-        rows["bfloat16 inputs"] = _row(_say(rounded, texts), exact)
+        rounded = _serve(Options(library=library, round_inputs=True, kv_dtype=torch.bfloat16))
+        rows["bfloat16"] = _row(_say(rounded, texts), exact)
     print(f"{'':16} perplexity  answers right  first choice as exact")
     for name, row in rows.items():
         print(f"{name:16} {row['perplexity']:10.4f} {row['right']:13.1%} {row['agreement']:15.2%}")

@@ -21,6 +21,7 @@ import json  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 
+from benchmarks import report as page  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from benchmarks.soak_run import Report, soak  # noqa: E402
 from inference.client import EngineClient  # noqa: E402
@@ -50,6 +51,7 @@ def main() -> int:
     print(text)
     if options.write:
         (RESULTS / f"soak-{machine()}.json").write_text(f"{text}\n")
+        page.write()
     warm = options.sequences >= WARM_SEQUENCES
     return 1 if report.faults or (warm and report.grown) else 0
 

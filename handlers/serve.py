@@ -17,7 +17,7 @@ from handlers import logs
 from handlers.settings import Settings
 from handlers.settings_reading import Reading
 from handlers.settings_table import SettingsError
-from inference.environment import prepare_environment
+from inference.environment import SWITCH_SECONDS, prepare_environment
 from inference.errors import ModelUnavailable
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("parley")
 
-SWITCH_SECONDS = 0.0005
 GC_THRESHOLD = (20_000, 20, 100)  # a request makes a few hundred objects, which reference counts free
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -103,19 +102,9 @@ def _core(config: EngineConfig) -> Core:
         from inference.process.spawned import SpawnedCore
 
         return SpawnedCore(config)
-    from inference.deferred import DeferredCore
+    from inference.deferred import DeferredCore, torch_core
 
-    return DeferredCore(lambda: _torch_core(config))
-
-
-def _torch_core(config: EngineConfig) -> Core:
-    try:
-        from inference.engine import TorchCore
-    except ModuleNotFoundError as error:
-        raise ModelUnavailable(
-            f"{error.name} is not installed, and the engine needs it: pip install 'parley[engine]'"
-        ) from error
-    return TorchCore(config)
+    return DeferredCore(lambda: torch_core(config))
 
 
 def _serve(settings: Settings, engine: EngineClient) -> int:
@@ -215,7 +204,7 @@ def resident_bytes() -> int | None:
         tasks = Path("/proc/self/task").glob("*/children")
         children = [child for task in tasks for child in task.read_text().split()]
         return sum(_resident_bytes(process) for process in ("self", *children))
-    except FileNotFoundError:  # not Linux, or one has just ended
+    except OSError:  # not Linux, or one has just ended
         return None
 
 

@@ -15,6 +15,7 @@ from handlers.settings_table import (
     Setting,
     Support,
     boolean,
+    cache_type,
     choice,
     comma_list,
     decimal,
@@ -45,7 +46,8 @@ class Settings:
     revision: str | None = row(None, text, MODEL,
         "branch, tag or commit of the model on the hub", env=("REVISION", "HF_MODEL_REVISION"))
     dtype: str = row("auto", choice("auto", "float32", "float16", "bfloat16"), MODEL,
-        "type of the weights; auto: the fastest that the device does well", metavar="TYPE")
+        "type of the weights; auto: on CPU as they are stored, computed in float32, and on a GPU 16 bits; "
+        "on CPU float32 is the same, bfloat16 and float16 round", metavar="TYPE")
     device: str = row("auto", choice("auto", "cpu", "cuda"), MODEL,
         "where the model runs; auto: an accelerator where there is one", tgi=False)
     trust_remote_code: bool = row(False, boolean, MODEL,
@@ -64,9 +66,9 @@ class Settings:
     quantize: str | None = row(None, quantization, MODEL,
         "int8: keep and multiply the weights in 8 bits, on CPU, which is faster and changes the answers a "
         "little; none: don't", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
-    kv_cache_dtype: str | None = row(None, text, MODEL,
-        "TGI: type of the KV cache", support=ACCEPTED, neutral=("auto",),
-        reason="the cache has the type that the model computes in", metavar="TYPE")
+    kv_cache_dtype: str = row("auto", cache_type, MODEL,
+        "type of the KV cache: float32, or bfloat16, which holds twice the tokens and is read faster; auto: "
+        "bfloat16 only where the model computes with rounded numbers anyway", metavar="TYPE")
     rope_scaling: str | None = row(None, text, MODEL,
         "TGI: scaling of rotary embeddings", support=LATER,
         reason="write rope_scaling into the model's config.json", metavar="KIND")
@@ -87,9 +89,14 @@ class Settings:
     max_total_tokens: int | None = row(None, COUNT, ENGINE,
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
     max_batch_prefill_tokens: int | None = row(None, COUNT, ENGINE,
-        "most tokens of one step; computed without it", unit="tokens")
+        "most tokens of one step; without it one for each sequence, and a piece of a prompt that takes "
+        "about 0.15 s, on a GPU 2,048", unit="tokens")
+    prefill_chunk_tokens: int | None = row(None, COUNT, ENGINE,
+        "most prompt tokens of a step in which texts go on, which wait for it "
+        "(at least three for each text); computed without it", unit="tokens", tgi=False)
     max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
-        "size of the KV cache; computed from the memory without it", unit="tokens")
+        "size of the KV cache; without it what all sequences of a step can use, on CPU no more than the "
+        "weights' size, or 2 GiB, and a quarter of the free memory, on a GPU nine tenths", unit="tokens")
     max_batch_size: int | None = row(None, COUNT, ENGINE,
         "most sequences of one step; without it 32 on CPU, 256 on a GPU", unit="sequences")
     validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
@@ -205,7 +212,8 @@ class Settings:
         "TGI: batch sizes to capture", support=ACCEPTED, reason="this version captures no graphs",
         neutral=("0",), metavar="SIZES")
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
-        "TGI: go without its kernels", support=ACCEPTED, reason="none of them is used")
+        "TGI: go without its kernels", support=ACCEPTED,
+        reason="none of them is used; --native-kernels false goes without Parley's own")
     attention: str | None = row(None, text, DEVICES,
         "TGI: implementation of attention", flags=(), support=ACCEPTED, reason="the device decides")
     use_flash_attention: str | None = row(None, text, DEVICES,
@@ -236,8 +244,10 @@ class Settings:
             max_input_tokens=self.max_input_tokens,
             max_total_tokens=self.max_total_tokens,
             max_batch_prefill_tokens=self.max_batch_prefill_tokens,
+            prefill_chunk_tokens=self.prefill_chunk_tokens,
             max_batch_total_tokens=self.max_batch_total_tokens,
             max_batch_size=self.max_batch_size,
+            kv_cache_dtype=self.kv_cache_dtype,
             validation_workers=self.validation_workers,
             threads=self.compute_threads,
             isa=self.cpu_isa,

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 QUANTIZED_BEFORE = ("awq", "gptq", "marlin", "exl2", "compressed-tensors")  # TGI's methods
 QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8")
+CACHE_TYPES = ("auto", "float32", "bfloat16")
+CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 
 T = TypeVar("T")
 Parse = Callable[[str], T]
@@ -152,6 +154,19 @@ def quantization(value: str) -> str | None:
     if method != "int8":
         raise ValueError("must be int8 or none")
     return method
+
+
+def cache_type(value: str) -> str:
+    """Read auto, float32 or bfloat16; TGI's types of 8 bits are refused with what to do instead."""
+    name = value.strip().lower()
+    if name in CACHE_TYPES_OF_TGI:
+        raise ValueError(
+            "must be auto, float32 or bfloat16: keys and values aren't kept in 8 bits here; bfloat16 is the "
+            "smallest"
+        )
+    if name not in CACHE_TYPES:
+        raise ValueError("must be auto, float32 or bfloat16")
+    return name
 
 
 def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import handlers
 from handlers.worker import FAILED, READY, Post
+from inference.environment import child_environment
 from inference.places import SharedPlaces
+from inference.process.supervision import describe_status
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 GOOD_SECONDS = 60.0  # a worker that lived so long gets its successor without a longer pause
@@ -34,20 +34,26 @@ class Worker:
 
     @classmethod
     async def hire(cls, post: Post) -> Worker:
-        """Start one and tell it what to do."""
+        """Start one and tell it what to do; raise OSError if the machine has no room for it."""
         mine, its = socket.socketpair()
-        with its:
-            process = await asyncio.create_subprocess_exec(
-                *command(its.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(its.fileno(), *post.descriptors),
-                env=_environment(),
-                process_group=0,  # signals of the terminal are for us, who pass them on once
-            )
+        try:
+            with its:
+                process = await asyncio.create_subprocess_exec(
+                    *command(its.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(its.fileno(), *post.descriptors),
+                    env=child_environment(handlers),
+                    process_group=0,  # signals of the terminal are for us, who pass them on once
+                )
+        except OSError:
+            mine.close()
+            raise
         mine.setblocking(False)
-        worker = cls(process, mine, post.number)
-        await asyncio.get_running_loop().sock_sendall(mine, post.encode())
-        return worker
+        try:
+            await asyncio.get_running_loop().sock_sendall(mine, post.encode())
+        except OSError:  # `attend` will see how it ended
+            logger.debug("API worker %d has ended before it was told what to do", post.number + 1)
+        return cls(process, mine, post.number)
 
     async def attend(self, on_ready: Callable[[], None]) -> int:
         """Listen to what it tells until it has ended; returns its exit code."""
@@ -113,23 +119,29 @@ class Staff:
         pause = FIRST_PAUSE_SECONDS
         while not self._leaving.is_set():
             began = time.monotonic()
-            worker = await Worker.hire(self._post(number))
-            self._workers[number] = worker
-            if self._leaving.is_set():  # told while it was started
-                worker.signal(signal.SIGTERM)
-            code = await worker.attend(lambda: self._note(count))
-            self._places.vacate(number)
-            if worker.failure:
-                on_failed(worker.failure)
+            end, failure = await self._employ(number, count)
+            if failure:
+                on_failed(failure)
                 return
             if self._leaving.is_set():
                 return
             pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > GOOD_SECONDS else pause
-            logger.error(
-                "API worker %d has ended (%s); another one starts in %g s", number + 1, _told(code), pause
-            )
+            logger.error("API worker %d has ended (%s); another one starts in %g s", number + 1, end, pause)
             await self._rest(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _employ(self, number: int, count: int) -> tuple[str, str]:
+        """Start a worker and wait for its end; return how that came, and why another would do no better."""
+        try:
+            worker = await Worker.hire(self._post(number))
+        except OSError as error:  # of the machine: there may be room later
+            return f"it can't be started: {error}", ""
+        self._workers[number] = worker
+        if self._leaving.is_set():  # told while it was started
+            worker.signal(signal.SIGTERM)
+        code = await worker.attend(lambda: self._note(count))
+        self._places.vacate(number)
+        return describe_status(code), worker.failure
 
     def _note(self, count: int) -> None:
         if sum(worker.ready for worker in self._workers.values()) == count:
@@ -145,14 +157,3 @@ class Staff:
 def command(line: int) -> list[str]:
     """Return what starts a worker, without the working directory among the places of modules."""
     return [sys.executable, "-P", "-m", "handlers.worker", str(line)]
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment for a worker, in which it finds this very package."""
-    root = str(Path(handlers.__file__).parents[1])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-
-
-def _told(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -125,13 +125,15 @@ class Server:
     async def _load(self) -> None:
         try:
             model = await _in_thread(lambda: self._core.load(logger.info))
+            self._metrics.bind(model)
+            self._core.start(self._on_frame)
+            await self._staff.complete.wait()
+            say_served(self._settings, model)
         except ModelUnavailable as error:
             self._fail(str(error))
-            return
-        self._metrics.bind(model)
-        self._core.start(self._on_frame)
-        await self._staff.complete.wait()
-        say_served(self._settings, model)
+        except Exception as error:  # a fault of ours: nobody awaits this task, so it must be told here
+            logger.exception("The model can't be served")
+            self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
         """End the server; the first reason is told, as the others follow from it or repeat it."""

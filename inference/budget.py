@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from inference.state import Chunk, Sequence
 
+_PER_TEXT = 3  # prompt tokens that may be computed for each text that goes on
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -15,11 +17,7 @@ class Limits:
     sequences: int  # running at once
     logit_rows: int  # of one step's prompts whose log-probabilities were asked for: bounds memory
     chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
-
-    @property
-    def share(self) -> int:
-        """Return how much of a step a prompt may take that doesn't fit, while others could use the rest."""
-        return max(self.tokens // 2, 1)
+    beside: int | None = None  # prompt tokens of a step in which texts go on; None: no limit of its own
 
 
 class Budget:
@@ -32,6 +30,10 @@ class Budget:
     def __init__(self, limits: Limits, used: int) -> None:
         self._limits = limits
         self._tokens = limits.tokens - used
+        if used and limits.beside is not None:
+            # With many texts a step takes long anyway, and more prompts come than small pieces would serve
+            self._tokens = min(self._tokens, max(limits.beside, _PER_TEXT * used))
+        self._share = max(self._tokens // 2, 1)  # of a prompt that doesn't fit, while others want the rest
         self._rows = limits.logit_rows
         self._sizes: dict[Sequence, int] = {}
         self._long: Sequence | None = None  # the prompt that doesn't fit
@@ -67,7 +69,7 @@ class Budget:
             return remaining if remaining <= self._tokens or not self._sizes else 0
         if remaining <= self._tokens:
             return remaining
-        return 0 if self._long is not None else min(self._limits.share, self._tokens)
+        return 0 if self._long is not None else min(self._share, self._tokens)
 
     def _spare_rows(self) -> int:
         assert self._long is not None

@@ -36,8 +36,10 @@ class EngineConfig:
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
     max_batch_prefill_tokens: int | None = None  # token budget of one step
+    prefill_chunk_tokens: int | None = None  # of prompts in a step in which texts go on
     max_batch_total_tokens: int | None = None  # KV cache, in tokens
     max_batch_size: int | None = None  # sequences
+    kv_cache_dtype: str = "auto"  # auto | float32 | bfloat16
     validation_workers: int = 2  # tokenizer threads
     threads: int | None = None  # compute threads of the CPU path
     isa: str = "auto"  # of the CPU kernels: auto | avx512 | avx2 | baseline

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inference.core import Core, FrameSink
+from inference.config import EngineConfig
+from inference.core import Core, FrameSink, LocalCore
+from inference.errors import ModelUnavailable
 from inference.types import CoreRequest, ModelInfo
+
+
+def torch_core(config: EngineConfig) -> LocalCore:
+    """Return a core over torch; raise ModelUnavailable where that isn't installed."""
+    try:
+        from inference.engine import TorchCore
+    except ModuleNotFoundError as error:
+        raise ModelUnavailable(
+            f"{error.name} is not installed, and the engine needs it: pip install 'parley[engine]'"
+        ) from error
+    return TorchCore(config)
 
 
 class DeferredCore:

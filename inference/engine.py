@@ -33,13 +33,14 @@ from inference.model import (
 from inference.plan import MIB, Plan, make_plan
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
-from inference.served import Level, Served
+from inference.served import Served
 from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
 
 LOG = logging.getLogger(__name__)
 
+KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
 _LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
 
 
@@ -68,13 +69,17 @@ class TorchCore:
         library, without = self._open_library(device)
         dtype = choose_dtype(config.model, described, device)
         weights = read_weights(checkpoint.path)
-        demand = describe_demand(described, weights, dtype, _linears_dtype(config, weights, dtype, library))
+        kv_dtype = _kv_dtype(config, library, without, dtype)
+        linears = _linears_dtype(config, weights, dtype, library)
+        demand = describe_demand(described, weights, dtype, linears, kv_dtype)
+        demand = replace(demand, product_speed=_product_speed(config, library))
         machine = self._machine(device, library)
         plan = make_plan(config, demand, machine)
         progress(str(plan))
         model = load_model(checkpoint, config.model, described, weights, device, progress)
         vocabulary, eos = vocabulary_size(model), eos_token_ids(model, checkpoint)
-        served = bring_up(model, _options(config, library, without, dtype, plan))
+        options = _options(config, library, dtype, plan)
+        served = bring_up(model, replace(options, without=without, kv_dtype=kv_dtype))
         release_memory()
         for line in filter(None, (str(served), served.weights)):
             progress(line)
@@ -191,7 +196,7 @@ class TorchCore:
 
     def _prepare(self, served: Served, plan: Plan, eos: tuple[int, ...], library: Library | None) -> None:
         """Make what steps."""
-        if served.level in (Level.FUSED, Level.NATIVE) and not served.torch_heavy:
+        if served.level.native and not served.torch_heavy:
             # What torch computes between native calls is little: a second set of threads would only
             # take the cores from ours.
             self._threads = 1
@@ -242,18 +247,44 @@ def _linears_dtype(
     return rounded if rounded is not None and config.narrow_weights else dtype
 
 
-def _options(
-    config: EngineConfig, library: Library | None, without: str, dtype: torch.dtype, plan: Plan
-) -> Options:
+def _kv_dtype(config: EngineConfig, library: Library | None, without: str, dtype: torch.dtype) -> torch.dtype:
+    """Return what keys and values are kept in; raise ModelUnavailable if what is asked for can't be.
+
+    In 16 bits, unless told otherwise, only where linears round what they read anyway.
+    """
+    asked = KV_DTYPES.get(config.kv_cache_dtype)
+    if library is not None:
+        rounds = config.model.quantize is not None or _rounds_inputs(config, library)
+        return asked or (torch.bfloat16 if rounds else torch.float32)
+    if asked not in (None, dtype):
+        raise ModelUnavailable(
+            f"--kv-cache-dtype {config.kv_cache_dtype} needs the native kernels, but {without}; without them "
+            f"the cache has the type that is computed in, {str(dtype).removeprefix('torch.')}: leave it out"
+        )
+    return dtype
+
+
+def _product_speed(config: EngineConfig, library: Library | None) -> float:
+    """Return how fast linears' products are beside float32's: measured on AVX-512, and less to be safe."""
+    if library is not None and config.model.quantize and library.has_vnni:
+        return 3.0
+    return 2.0 if _rounds_inputs(config, library) else 1.0
+
+
+def _rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
+    return config.model.dtype == "bfloat16" and library is not None and library.has_bf16
+
+
+def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, plan: Plan) -> Options:
     return Options(
         library=library,
-        without=without,
         fuse=config.fuse_layers,
         merge=config.merge_linears,
         narrow=config.narrow_weights,
         quantize=config.model.quantize == "int8",
-        round_inputs=config.model.dtype == "bfloat16" and library is not None and library.has_bf16,
+        round_inputs=_rounds_inputs(config, library),
         dtype=dtype,
+        kv_dtype_asked=config.kv_cache_dtype != "auto",
         max_total_tokens=plan.max_total_tokens,
     )
 
@@ -267,6 +298,7 @@ def _make_stepper(
         sequences=plan.sequences,
         logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
         chunked=served.level.chunked,
+        beside=plan.beside_tokens if served.level.chunked else None,
     )
     table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)

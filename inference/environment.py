@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
+from pathlib import Path
+from types import ModuleType
 
 from inference.grammar.stack import STACK_BYTES
+
+SWITCH_SECONDS = 0.0005  # that a thread keeps the interpreter while the engine's waits for it
 
 
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -19,3 +23,10 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
     environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("RUST_MIN_STACK", str(STACK_BYTES))
+
+
+def child_environment(package: ModuleType) -> dict[str, str]:
+    """Return the environment for a process of Python's that is to find this very package, first of all."""
+    root = str(Path(str(package.__file__)).parents[1])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -122,10 +122,13 @@ class EventAssembler:
         self._submitted = submitted  # time.monotonic seconds, as is the next
         self._queued = queued
         self._index = 0
+        self._started, self._cached_tokens = 0.0, 0  # as the first token says: later ones need not
 
     def event(self, output: CoreOutput) -> Event:
         """Return the event of the next token; it has `finish` if the core or a stop sequence says so."""
         self._index += 1
+        if self._index == 1:
+            self._started, self._cached_tokens = output.started, output.cached_tokens
         special = output.token_id in self._special_ids or output.finish is FinishReason.EOS
         step = self._text.push(output.token_id, special=special, may_stop=self._index >= self._min_tokens)
         # TGI's order: the length limit first, then EOS, then stop sequences
@@ -136,11 +139,11 @@ class EventAssembler:
             token=Token(output.token_id, step.text, output.logprob, special),
             top_tokens=self._top_tokens(output.top) if output.top else (),
             delta=delta,
-            finish=None if reason is None else self._finish(reason, output),
+            finish=None if reason is None else self._finish(reason),
             prompt=() if output.prompt_logprobs is None else self._prompt_tokens(output),
         )
 
-    def _finish(self, reason: FinishReason, output: CoreOutput) -> Finish:
+    def _finish(self, reason: FinishReason) -> Finish:
         sampling = self._request.sampling
         return Finish(
             reason=reason,
@@ -148,12 +151,12 @@ class EventAssembler:
             text_before_stop=self._text.text_before_stop,
             prompt_tokens=len(self._prompt_ids),
             generated_tokens=self._index,
-            cached_tokens=output.cached_tokens,
+            cached_tokens=self._cached_tokens,
             seed=sampling.seed if sampling.sample else None,
             timings=Timings(
                 submitted=self._submitted,
                 queued=self._queued,
-                started=output.started,
+                started=self._started,
                 finished=time.monotonic(),
             ),
         )

@@ -5,6 +5,7 @@ The model's own eager forward, computed before anything is changed, is the measu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
+from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
 from inference.layers import OtherShape
 from inference.linears import NativeLinear, Packed, Swap, native_pack, pack_linears, reorder
@@ -34,6 +36,8 @@ from inference.stack import Packs, fuse_model
 from inference.step import Runner
 from inference.weights import narrow_embeddings
 
+LOG = logging.getLogger(__name__)
+
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
 _HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
 
@@ -50,17 +54,24 @@ class Options:
     quantize: bool = False  # to int8
     round_inputs: bool = False  # of linears, to bfloat16
     dtype: torch.dtype = torch.float32  # what is computed in
+    kv_dtype: torch.dtype = torch.float32  # of the native kernels' KV cache; others' is `dtype`
+    kv_dtype_asked: bool = False  # a level with another one won't do
     max_total_tokens: int = 2048
 
 
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
-    """Switch the model to its best level; raise ModelUnavailable if it can't be quantised as asked."""
+    """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     climb = _Climb(model, options)
     served = climb.fused() or climb.native() or climb.paged() or climb.sequential()
-    if options.quantize and not (served.level in (Level.FUSED, Level.NATIVE) and served.packed):
+    if options.quantize and not (served.level.native and served.packed):
         raise ModelUnavailable(
             f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
             f"start without --quantize"
+        )
+    if options.kv_dtype_asked and served.kv_dtype != options.kv_dtype:
+        raise ModelUnavailable(
+            f"--kv-cache-dtype {_name(options.kv_dtype)} needs the native kernels, and they can't serve this "
+            f"model: {served.reason}; its cache is {_name(served.kv_dtype)}: start without --kv-cache-dtype"
         )
     return served
 
@@ -102,7 +113,15 @@ class _Climb:
         except OtherShape as difference:
             self._reasons.append(f"its layers can't be fused: {difference}")
             return None
-        served = self._serve(Level.FUSED, fused.make_runner, tuple(fused.packed), rounded=self._rounded)
+        except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            LOG.debug("A model can't be fused", exc_info=True)
+            self._reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
+            return None
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return fused.make_runner(blocks, self._options.kv_dtype)
+
+        served = self._serve(Level.FUSED, make_runner, tuple(fused.packed))
         if served is None:
             fused.undo()
         return served
@@ -116,15 +135,21 @@ class _Climb:
             self._reasons.append(self._options.without)
             return None
 
-        def make_runner(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(self._model, NativeCache(library, self._probed, blocks))
+        def make_exact(blocks: int) -> Runner[Tensor]:
+            return PagedRunner(self._model, NativeCache(library, self._probed, blocks, torch.float32))
 
-        if self._rounded and not self._proof.check(lambda: make_runner(PROOF_BLOCKS), packed_steps).holds:
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return PagedRunner(
+                self._model, NativeCache(library, self._probed, blocks, self._options.kv_dtype)
+            )
+
+        rounded = self._rounds_linears or self._rounds_cache
+        if rounded and not self._proof.check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self._reasons.append("native attention doesn't reproduce its logits")
             return None
-        undo_merges = self._merge(make_runner) if self._options.merge else None
+        undo_merges = self._merge(make_exact) if self._options.merge else None
         swaps = pack_linears(self._model, self._packs(library).final)
-        served = self._serve(Level.NATIVE, make_runner, _packed(swaps), rounded=self._rounded)
+        served = self._serve(Level.NATIVE, make_runner, _packed(swaps))
         if served is None:
             _undo(swaps)
             if undo_merges:
@@ -152,6 +177,7 @@ class _Climb:
             _undo(swaps)
             if undo_merges:
                 undo_merges()
+            if swaps or undo_merges:
                 served = self._serve(Level.PAGED, make_runner, ())
         return served
 
@@ -162,7 +188,8 @@ class _Climb:
             served = self._sequential(level)
             if served.verdict.holds:
                 break
-            self._reasons.append("its cache can't be passed on either")
+            if level is Level.SEQUENTIAL:
+                self._reasons.append("its cache can't be passed on either")
         return served
 
     def _sequential(self, level: Level) -> Served:
@@ -170,17 +197,23 @@ class _Climb:
             return SequentialRunner(self._model, cached=level is Level.SEQUENTIAL)
 
         verdict = self._proof.check(lambda: make_runner(0), sequential_steps)
-        return self._served(level, make_runner, (), verdict, kv_bytes=0)
+        return self._served(level, make_runner, (), verdict, paged=False)
 
     @property
-    def _rounded(self) -> bool:
+    def _rounds_linears(self) -> bool:
         return self._options.quantize or self._options.round_inputs
+
+    @property
+    def _rounds_cache(self) -> bool:
+        return self._options.kv_dtype != torch.float32
 
     def _packs(self, library: Library) -> Packs:
         options = self._options
-        exact = native_pack(library, None, narrow=options.narrow, round_inputs=False)
-        if not self._rounded:
-            return Packs(final=exact, exact=None)
+        if not self._rounds_linears:
+            final = native_pack(library, None, narrow=options.narrow, round_inputs=False)
+            return Packs(final=final, exact=None)
+        # What a layer is only tried with must not lie beside what stays, or its memory would never go back
+        exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
         kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
         return Packs(native_pack(library, kind, narrow=True, round_inputs=options.round_inputs), exact)
 
@@ -198,15 +231,12 @@ class _Climb:
 
         return undo if merges else None
 
-    def _serve(
-        self, level: Level, make_runner: MakeRunner, packed: tuple[Packed, ...], *, rounded: bool = False
-    ) -> Served | None:
+    def _serve(self, level: Level, make_runner: MakeRunner, packed: tuple[Packed, ...]) -> Served | None:
         """Return the model at a level if it reproduces its logits there, else note why not."""
+        rounded = level.native and (self._rounds_linears or self._rounds_cache)
         verdict = self._proof.check(lambda: make_runner(PROOF_BLOCKS), packed_steps, rounded=rounded)
         if verdict.holds:
-            elements = sum(each.shape.elements for each in self._probed.values())
-            kv_bytes = elements * self._options.dtype.itemsize
-            return self._served(level, make_runner, packed, verdict, kv_bytes)
+            return self._served(level, make_runner, packed, verdict)
         why = verdict.complaint or f"it doesn't reproduce its logits: {verdict.error:.1e} off"
         self._reasons.append(f"level {level} can't be used in it ({why})")
         return None
@@ -217,12 +247,15 @@ class _Climb:
         make_runner: MakeRunner,
         packed: tuple[Packed, ...],
         verdict: Verdict,
-        kv_bytes: int,
+        *,
+        paged: bool = True,
     ) -> Served:
         others = [
             self._proof.check(lambda: make_runner(PROOF_BLOCKS), steps, rounded=True)
-            for steps in ((alone_steps, odd_steps) if level in (Level.FUSED, Level.NATIVE) else ())
+            for steps in ((alone_steps, odd_steps) if level.native else ())
         ]
+        kv_dtype = self._options.kv_dtype if level.native else self._options.dtype
+        elements = sum(each.shape.elements for each in self._probed.values()) if paged else 0
         heavy = level is not Level.FUSED and _is_heavy(self._model)
         return Served(
             level=level,
@@ -230,7 +263,8 @@ class _Climb:
             verdict=replace(verdict, logits=None),  # they are big
             exact=bool(others) and not heavy and all(_same_bits(each, verdict) for each in others),
             vocabulary=self._proof.columns,
-            kv_bytes=kv_bytes,
+            kv_bytes=elements * kv_dtype.itemsize,
+            kv_dtype=kv_dtype,
             make_runner=make_runner,
             packed=packed,
             torch_heavy=heavy,
@@ -263,6 +297,10 @@ def _same_bits(one: Verdict, other: Verdict) -> bool:
     if one.logits is None or other.logits is None:
         return False
     return torch.equal(one.logits, other.logits)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _packed(swaps: list[Swap]) -> tuple[Packed, ...]:

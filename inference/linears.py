@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from inference.kernels.arena import Arena
 from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
 from inference.weights import NARROW, NarrowLinear
 
@@ -90,17 +91,24 @@ class ReorderedLinear(Packed):
         return "float32"
 
 
-def native_pack(library: Library, kind: WeightKind | None, *, narrow: bool, round_inputs: bool) -> NativePack:
+def native_pack(
+    library: Library,
+    kind: WeightKind | None,
+    *,
+    narrow: bool,
+    round_inputs: bool,
+    arena: Arena | None = None,
+) -> NativePack:
     """Return what packs for the C extension: as `kind`, or in the narrowest that holds a weight exactly.
 
-    Without `narrow` nothing is kept in 16 bits.
+    Without `narrow` nothing is kept in 16 bits. `arena` is for what doesn't stay: its memory goes back.
     """
 
     def pack(weight: Tensor, bias: Tensor | None) -> NativeLinear:
         fitting = kind or (narrowest(weight) if narrow else WeightKind.FLOAT32)
         bias = None if bias is None else bias.float()
         return NativeLinear(
-            PackedLinear.pack(library, weight, bias, fitting, round_inputs=round_inputs), bias
+            PackedLinear.pack(library, weight, bias, fitting, round_inputs=round_inputs, arena=arena), bias
         )
 
     return pack

@@ -27,7 +27,7 @@ def free_memory() -> int:
     free = _meminfo_available()
     limit, used = (_read_int(_CGROUP / name) for name in ("memory.max", "memory.current"))
     if limit is not None and used is not None:
-        free = min(free, limit - used)
+        free = min(free, limit - used + _file_cache())
     return max(free, 0)
 
 
@@ -66,6 +66,18 @@ def _quota() -> float | None:
         quota, every = (_read_int(_CGROUP / f"cpu/cpu.cfs_{name}_us") or -1 for name in ("quota", "period"))
         return quota / every if quota > 0 and every > 0 else None
     return None if limit == "max" else int(limit) / int(period)
+
+
+def _file_cache() -> int:
+    """Return what the container's files take of its memory, which the system gives up when it is needed.
+
+    Weights that were just downloaded are there as well: they would leave no room for themselves.
+    """
+    try:
+        rows = (line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        return sum(int(size) for name, size in rows if name in ("active_file", "inactive_file"))
+    except (OSError, ValueError):  # none is said to be there
+        return 0
 
 
 def _meminfo_available() -> int:

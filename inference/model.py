@@ -23,6 +23,7 @@ from inference.errors import ModelUnavailable
 from inference.plan import Demand
 from inference.weights import loading_class, widen
 
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -81,13 +82,7 @@ def load_model(
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
-    loader: Any = AutoModelForCausalLM
-    if device.type == "cpu" and getattr(described, "quantization_config", None) is None:
-        stored = {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
-        own = _model_class(described)
-        if own is not None:
-            loader = loading_class(own, stored, rounded_dtype(config))
-            described = _own_config(own, described)
+    loader, described = _loader(described, config, weights, device)
     remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
     try:
         model: PreTrainedModel = loader.from_pretrained(
@@ -105,6 +100,21 @@ def load_model(
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
     return model
+
+
+def _loader(
+    described: PreTrainedConfig, config: ModelConfig, weights: Weights, device: torch.device
+) -> tuple[Any, PreTrainedConfig]:
+    """Return the class that loads the model, and the configuration that it takes.
+
+    On CPU, where the model's class is transformers' own, that is a subclass that keeps what is stored.
+    """
+    own = _model_class(described)
+    quantised = getattr(described, "quantization_config", None) is not None
+    if own is None or quantised or device.type != "cpu":
+        return AutoModelForCausalLM, described
+    stored = {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
+    return loading_class(own, stored, rounded_dtype(config)), _own_config(own, described)
 
 
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
@@ -125,18 +135,22 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
 
 
 def describe_demand(
-    described: PreTrainedConfig, weights: Weights, dtype: torch.dtype, linears: torch.dtype
+    described: PreTrainedConfig,
+    weights: Weights,
+    dtype: torch.dtype,
+    linears: torch.dtype,
+    kv_dtype: torch.dtype,
 ) -> Demand:
     """Return what the model will need, from its configuration and its files' headers.
 
-    `dtype` is what it computes in, `linears` what its linears are kept in.
+    `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
     """
     text = described.get_text_config()
-    positions = _first(text, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    positions = _first(text, *_POSITIONS)
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
         parameters=_multiplied(text, weights),
-        kv_bytes=_kv_elements(text) * dtype.itemsize,
+        kv_bytes=_kv_elements(text) * kv_dtype.itemsize,
         max_positions=positions if positions and positions > 0 else None,
         weights_form=str(linears).removeprefix("torch."),
     )

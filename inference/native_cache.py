@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from inference.kernels.native import Library
@@ -12,12 +13,14 @@ from inference.state import Pieces
 
 
 class NativeCache:
-    """Keys and values of all layers, in the C extension's own order."""
+    """Keys and values of all layers, in the C extension's own order; `dtype`: float32 or bfloat16."""
 
-    def __init__(self, library: Library, layers: dict[nn.Module, Probed], blocks: int) -> None:
+    def __init__(
+        self, library: Library, layers: dict[nn.Module, Probed], blocks: int, dtype: torch.dtype
+    ) -> None:
         self.step: NativeStep | None = None  # set before each forward
         for module, probed in layers.items():
-            install(module, _Layer(self, NativeCacheLayer(library, probed.shape, blocks)))
+            install(module, _Layer(self, NativeCacheLayer(library, probed.shape, blocks, dtype)))
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""

@@ -13,8 +13,10 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 _GIGAFLOPS = {"avx512": 95, "avx2": 45, "baseline": 12, "torch": 50}  # of one core, cautiously
-_CHUNK_SECONDS = 0.15  # what a piece of a prompt may add to a step, that is to the others' next token
-_CHUNK_TOKENS = (64, 1024)  # fewer, and reading the weights for each takes longer than computing
+_STEP_SECONDS = 0.15  # of prompts alone: as long may one that has just come wait before it is looked at
+_STEP_TOKENS = (64, 1024)
+_BESIDE_SECONDS = 0.04  # what a piece of a prompt may add to the time between the tokens of others
+_BESIDE_TOKENS = (32, 512)  # fewer, and reading the weights for each takes longer than computing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Demand:
     kv_bytes: int  # of one token, all layers
     max_positions: int | None  # None: no limit of its own
     weights_form: str = "float32"  # of its linears
+    product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,7 @@ class Plan:
     max_input_tokens: int
     max_total_tokens: int
     step_tokens: int
+    beside_tokens: int  # of these, of prompts beside texts that go on
     sequences: int
     prefix_caching: bool
 
@@ -55,7 +59,8 @@ class Plan:
             f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
-            f"a step computes up to {self.step_tokens:,} tokens of {self.sequences} sequences"
+            f"a step computes up to {self.step_tokens:,} tokens of {self.sequences} sequences, "
+            f"{self.beside_tokens:,} of prompts beside a text that goes on"
         )
 
 
@@ -89,32 +94,42 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         max_input_tokens=max_input,
         max_total_tokens=max_total,
         step_tokens=step_tokens,
+        beside_tokens=config.prefill_chunk_tokens or _piece(demand, machine, _BESIDE_SECONDS, _BESIDE_TOKENS),
         sequences=min(sequences, step_tokens),
         prefix_caching=config.prefix_caching,
     )
 
 
 def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
-    """Return a step's token budget: the newest token of every sequence, and a piece of a prompt.
+    """Return a step's token budget: the newest token of every sequence, and a piece of a prompt."""
+    if machine.device_type != "cpu":
+        return 2048
+    return sequences + _piece(demand, machine, _STEP_SECONDS, _STEP_TOKENS)
+
+
+def _piece(demand: Demand, machine: Machine, seconds: float, bounds: tuple[int, int]) -> int:
+    """Return how many tokens of a prompt are computed in so many seconds.
 
     On CPU a product of more than about 20 rows is bound by arithmetic, so bigger pieces gain next to
-    nothing; but each running text waits for the whole step. A piece is what takes 0.15 s.
+    nothing; but each running text waits for the whole step. On a GPU they are what they can be.
     """
     if machine.device_type != "cpu":
         return 2048
-    flops = machine.threads * _GIGAFLOPS[machine.isa] * 1e9
-    least, most = _CHUNK_TOKENS
-    chunk = int(_CHUNK_SECONDS * flops / (2 * max(demand.parameters, 1)))
-    return sequences + min(max(chunk, least), most) // 32 * 32
+    flops = machine.threads * _GIGAFLOPS[machine.isa] * 1e9 * demand.product_speed
+    least, most = bounds
+    chunk = int(seconds * flops / (2 * max(demand.parameters, 1)))
+    return min(max(chunk, least), most) // 16 * 16
 
 
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:
     """Return how many tokens the cache holds: as many as all sequences can use, if there is memory.
 
-    On CPU it may take a quarter of what is left beside the weights, as the machine serves others too.
+    On CPU, as the machine serves others too, it may take a quarter of what is left beside the weights, and
+    not more than these or 2 GiB: the prefix cache fills in time whatever there is.
     """
     left = machine.free_bytes - demand.weights_bytes
-    budget = left // 4 if machine.device_type == "cpu" else left * 9 // 10
+    modest = min(left // 4, max(demand.weights_bytes, 2 * GIB))
+    budget = modest if machine.device_type == "cpu" else left * 9 // 10
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or fits
     wanted = sequences * -(-longest // PAGE) * PAGE

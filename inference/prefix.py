@@ -101,12 +101,17 @@ class PrefixCache:
         """Return the digests of the first `count` blocks, all of them full."""
         chain = sequence.digests
         if len(chain) < count:
-            digest = chain[-1] if chain else _hash(sequence.request.salt.encode())
+            digest = chain[-1] if chain else _root(sequence.request.salt)
             tokens = sequence.ids[len(chain) * PAGE : count * PAGE].astype("<i8").tobytes()
             for at in range(0, len(tokens), PAGE * 8):
                 digest = _hash(digest + tokens[at : at + PAGE * 8])
                 chain.append(digest)
         return chain[:count]
+
+
+def _root(salt: str) -> bytes:
+    """Return what a chain begins with: another hash, or a salt could stand for the beginning of a chain."""
+    return blake2b(salt.encode(errors="surrogatepass"), digest_size=_DIGEST, person=b"salt").digest()
 
 
 def _hash(content: bytes) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
 from torch import Tensor
 
 from inference.linears import Packed
@@ -39,6 +40,11 @@ class Level(StrEnum):
         """Return whether prompts may be computed in pieces, packed with other sequences."""
         return self not in (Level.SEQUENTIAL, Level.UNCACHED)
 
+    @property
+    def native(self) -> bool:
+        """Return whether attention and its cache are the C extension's."""
+        return self in (Level.FUSED, Level.NATIVE)
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -50,6 +56,7 @@ class Served:
     exact: bool  # a token's logits are the same bits alone, in a batch and with its prompt in pieces
     vocabulary: int  # columns of its logits: can be more than the tokenizer's tokens
     kv_bytes: int  # of one token in the paged cache, all layers together; 0 if there is none
+    kv_dtype: torch.dtype  # of keys and values, whatever the cache
     make_runner: MakeRunner
     packed: tuple[Packed, ...]  # the linears that are packed
     torch_heavy: bool  # torch computes with big parameters
@@ -57,7 +64,10 @@ class Served:
     def __str__(self) -> str:
         """Return the level and what there is to say of it as one line for a person."""
         bits = "the same bits in any batch" if self.exact else "last bits depend on the batch"
-        return f"Level {self.name} ({bits}; {self.verdict.error:.1e} off the model's own logits)"
+        if not self.level.chunked:
+            bits = "one sequence at a time, its prompt whole, no prefix cache"
+        cache = f"KV cache in {str(self.kv_dtype).removeprefix('torch.')}; " if self.kv_bytes else ""
+        return f"Level {self.name} ({cache}{bits}; {self.verdict.error:.1e} off the model's own logits)"
 
     @property
     def name(self) -> str:

@@ -98,15 +98,15 @@ class FusedModel:
         self._layers = layers
         self._ends = ends
 
-    def make_runner(self, blocks: int) -> FusedRunner:
-        """Return what computes the model's steps, with a KV cache of so many blocks."""
+    def make_runner(self, blocks: int, kv_dtype: torch.dtype) -> FusedRunner:
+        """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16."""
         ropes: list[tuple[Rope, bool]] = []
         weights: list[LayerWeights] = []
         for layer in self._layers:
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
-            cache = NativeCacheLayer(self._library, layer.probed.shape, blocks)
+            cache = NativeCacheLayer(self._library, layer.probed.shape, blocks, kv_dtype)
             weights.append(layer.weights(cache, rotary))
         stack = NativeStack(self._library, weights, self._layers[0].shape)
         return FusedRunner(stack, [RopeTable(rope, spread=spread) for rope, spread in ropes], self._ends)
@@ -175,7 +175,7 @@ def fuse_model(
             built.append(layer)
             if layer.shape != built[0].shape:
                 raise OtherShape("its layers are of several shapes")
-    except OtherShape:
+    except Exception:
         for layer in built:
             layer.undo()
         raise

@@ -254,8 +254,8 @@ class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
     finish: FinishReason | None = None  # LENGTH or EOS, or STOP at a grammar's end without EOS
-    started: float = 0.0  # time.monotonic() of the first step that ran it
-    cached_tokens: int = 0
+    started: float = 0.0  # time.monotonic() of the first step that ran it; read of the first token only,
+    cached_tokens: int = 0  # as is this
     prompt_logprobs: tuple[float | None, ...] | None = None  # with the first token only
     prompt_top: tuple[tuple[tuple[int, float], ...], ...] = ()  # beside them, if top_n_tokens > 0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import itertools
 import sys
 import time
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Answer:
 
     sent: float
     times: list[float] = field(default_factory=list)  # of each piece of text
+    silent: list[float] = field(default_factory=list)  # of each event without text
     text: list[str] = field(default_factory=list)
     tokens: int | None = None  # as the server counts them
     prompt_tokens: int | None = None
@@ -52,18 +54,20 @@ class Answer:
         if usage := event.get("usage"):
             self.tokens, self.prompt_tokens = usage["completion_tokens"], usage.get("prompt_tokens")
         for choice in event.get("choices") or ():
-            if text := choice.get("text"):
-                self.times.append(now)
-                self.text.append(text)
+            text = choice.get("text")
+            (self.times if text else self.silent).append(now)
+            self.text.append(text or "")
 
     def summary(self, began: float) -> dict[str, Any]:
         """Return what is kept of it: seconds since `began`, and a digest of the text."""
+        # A random model may write nothing but special tokens, which aren't shown
+        times = self.times or self.silent
         return {
             "sent": self.sent - began,
-            "first": self.times[0] - self.sent,
-            "last": self.times[-1] - self.sent,
-            "gaps": [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)],
-            "tokens": self.tokens if self.tokens is not None else len(self.times),
+            "first": times[0] - self.sent,
+            "last": times[-1] - self.sent,
+            "gaps": [later - earlier for earlier, later in itertools.pairwise(times)],
+            "tokens": self.tokens if self.tokens is not None else len(times),
             "prompt_tokens": self.prompt_tokens,
             "text": hashlib.sha256("".join(self.text).encode()).hexdigest()[:12],
         }
@@ -106,7 +110,8 @@ class Exchange(asyncio.Protocol):
         """End the exchange, if the last event hasn't."""
         if self._refused:
             self._end(ValueError(f"{self._refused.decode()}: {bytes(self._lines[:300])!r}"))
-        self._end(exc or (None if self.answer.times else ValueError("closed without any text")))
+        some = self.answer.times or self.answer.silent
+        self._end(exc or (None if some else ValueError("closed without any text")))
 
     def close(self) -> None:
         """Close the connection."""

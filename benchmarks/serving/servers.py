@@ -181,7 +181,7 @@ SERVERS = (
     _parley("bf16 --dtype bfloat16", Group.HALF, "{model}-bf16", "--dtype bfloat16"),
     _parley("int8", Group.INT8, "{model}", "--quantize int8"),
     _llama_cpp("f32", Group.F32, ("c1", "c8")),
-    _llama_cpp("bf16", Group.HALF, ("c1",), once=True),
+    _llama_cpp("bf16", Group.HALF, ("c1", "c8")),
     _llama_cpp("q8_0", Group.INT8, ("c1",)),
     _vllm("float32", Group.F32, "{model}", ALL),
     _vllm("bfloat16", Group.HALF, "{model}-bf16", ("c8", "c32", "prefix8")),

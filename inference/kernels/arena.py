@@ -1,4 +1,4 @@
-"""Memory for packed weights: large maps that the system may back with huge pages, cut into pieces."""
+"""Memory for weights and caches: large maps that the system may back with huge pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 LINE = 64  # bytes: pieces begin at cache lines
 HUGE_PAGE = 2 << 20
+LARGE = 16 << 20  # bytes: from here on huge pages pay
 _MAP_BYTES = 64 << 20  # pages that no piece touches take no memory
 
 
@@ -27,16 +28,23 @@ class Arena:
         """Return (size) uint8, zeros at first."""
         whole = -(-size // LINE) * LINE
         if whole > self._left.numel():
-            self._left = _map(max(whole, _MAP_BYTES))
+            self._left = map_zeros(max(whole, _MAP_BYTES))
         piece, self._left = self._left[:size], self._left[whole:]
         return piece
 
 
-def _map(size: int) -> Tensor:
-    """Return memory of its own that begins at a huge page's address."""
-    private = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel that has none
-        private.madvise(mmap.MADV_HUGEPAGE)
+def map_zeros(size: int) -> Tensor:
+    """Return (size) uint8, a map of its own whose pages take memory when they are written.
+
+    From LARGE bytes on it begins at a huge page's address and asks for huge pages. Smaller ones would
+    take 2 MiB for whatever they hold.
+    """
+    large = size >= LARGE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared gets no huge pages
+    private = mmap.mmap(-1, size + HUGE_PAGE if large else max(size, 1), flags=flags)
+    if large and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel that has none
+            private.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(private, dtype=torch.uint8)  # holds the map
-    first = -memory.data_ptr() % HUGE_PAGE
+    first = -memory.data_ptr() % HUGE_PAGE if large else 0
     return memory[first : first + size]

@@ -84,7 +84,8 @@ class Library:
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
         self.arena = Arena()
-        weakref.finalize(self, functions.parley_close, self.handle)
+        # At the process's end nothing is closed: a thread that nobody waited for may still compute
+        weakref.finalize(self, functions.parley_close, self.handle).atexit = False
 
     def __repr__(self) -> str:
         extras = [name for name, has in (("vnni", self.has_vnni), ("bf16", self.has_bf16)) if has]
@@ -166,18 +167,21 @@ class PackedLinear:
         kind: WeightKind,
         *,
         round_inputs: bool = False,
+        arena: Arena | None = None,
     ) -> PackedLinear:
         """Pack a weight (n, k) of float32, bfloat16 or float16, rounded to `kind` where that is narrower.
 
-        `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16. Raises
-        ValueError for int8 weights of more than 65,536 inputs, whose sums could overflow.
+        `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16. `arena`: where
+        its memory comes from, if not from the library's own. Raises ValueError for int8 weights of more
+        than 65,536 inputs, whose sums could overflow.
         """
         n, k = weight.shape
         if kind is WeightKind.INT8 and k > _MOST_INT8_INPUTS:
             raise ValueError(f"int8 weights may have {_MOST_INT8_INPUTS} inputs at most, not {k}")
         rounds = round_inputs and kind is WeightKind.BFLOAT16 and library.has_bf16
         struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)
-        tensors = {"packed": library.arena.take(library.functions.parley_packed_bytes(ctypes.byref(struct)))}
+        size = library.functions.parley_packed_bytes(ctypes.byref(struct))
+        tensors = {"packed": (arena or library.arena).take(size)}
         rows, scales = _converted(weight.detach(), kind)
         if scales is not None:
             tensors["scales"] = _padded(scales)

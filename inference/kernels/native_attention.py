@@ -6,10 +6,8 @@ prompt is cut into pieces, on any pages, and with any number of threads (see att
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
-import mmap
 import weakref
 from typing import TYPE_CHECKING
 
@@ -19,13 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.blocks import PAGE
+from inference.kernels.arena import map_zeros
 from inference.kernels.native import Library
 from inference.kernels.reference import Attention
 
 if TYPE_CHECKING:
     from inference.paged import LayerShape
 
-_HUGE_PAGE = 2 << 20  # bytes
+_KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as `Kind` of native.h has them
 
 
 class StepStruct(ctypes.Structure):
@@ -51,6 +50,7 @@ class CacheStruct(ctypes.Structure):
         ("kv_heads", ctypes.c_int64),
         ("key_dim", ctypes.c_int64),
         ("value_dim", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
     )
 
 
@@ -140,25 +140,37 @@ class NativeStep:
 
 
 class NativeCacheLayer:
-    """Keys and values of one layer in pages of PAGE tokens, float32; memory is touched as it is used."""
+    """Keys and values of one layer in pages of PAGE tokens; memory is touched as it is used.
 
-    def __init__(self, library: Library, shape: LayerShape, blocks: int) -> None:
+    With the dtype bfloat16, keys (after rotation) and values are rounded to nearest even as they are
+    written. What is computed with them is float32 all the same.
+    """
+
+    def __init__(
+        self, library: Library, shape: LayerShape, blocks: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        assert dtype in _KINDS, "C reads float32 and bfloat16"
         self.shape = shape
-        self.keys = _on_huge_pages(blocks, shape.kv_heads, shape.key_dim, PAGE)
-        self.values = _on_huge_pages(blocks, shape.kv_heads, PAGE, shape.value_dim)
+        self.keys = _zeros((blocks, shape.kv_heads, shape.key_dim, PAGE), dtype)
+        self.values = _zeros((blocks, shape.kv_heads, PAGE, shape.value_dim), dtype)
         self._library = library
         self._functions = _declare(library.functions)
         self._plan = self._functions.parley_attention_plan_open()
         if not self._plan:
             raise MemoryError("No memory for a layer's attention")
-        weakref.finalize(self, self._functions.parley_attention_plan_close, self._plan)
+        weakref.finalize(self, self._functions.parley_attention_plan_close, self._plan).atexit = False
 
     @property
     def struct(self) -> CacheStruct:
         """Return what C knows of it; valid as long as this object lives."""
         shape = self.shape
         return CacheStruct(
-            self.keys.data_ptr(), self.values.data_ptr(), shape.kv_heads, shape.key_dim, shape.value_dim
+            self.keys.data_ptr(),
+            self.values.data_ptr(),
+            shape.kv_heads,
+            shape.key_dim,
+            shape.value_dim,
+            _KINDS[self.keys.dtype],
         )
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, step: NativeStep, how: Attention) -> Tensor:
@@ -199,16 +211,9 @@ def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionSt
     )
 
 
-def _on_huge_pages(*shape: int) -> Tensor:
-    """Return zeros, float32, on pages of 2 MiB where Linux gives them: scattered blocks are read faster."""
-    size = 4 * math.prod(shape)
-    memory = mmap.mmap(-1, size + _HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them has small pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.float32)
-    first = -whole.data_ptr() % _HUGE_PAGE // 4
-    return whole[first : first + size // 4].view(shape)
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros, if they are many on huge pages: scattered blocks are read faster."""
+    return map_zeros(dtype.itemsize * math.prod(shape)).view(dtype).view(shape)
 
 
 def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:

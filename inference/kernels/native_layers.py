@@ -108,7 +108,7 @@ class NativeStack:
         )
         if not self._handle:
             raise MemoryError("No memory for a stack of layers")
-        weakref.finalize(self, self._functions.parley_stack_close, self._handle)
+        weakref.finalize(self, self._functions.parley_stack_close, self._handle).atexit = False
 
     def run(
         self, hidden: Tensor, cos: Tensor | Sequence[Tensor], sin: Tensor | Sequence[Tensor], step: NativeStep

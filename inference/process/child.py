@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from inference.config import EngineConfig
 from inference.core import LocalCore
+from inference.environment import SWITCH_SECONDS
 from inference.errors import ModelUnavailable
 from inference.process.control import Control, send_logs
 from inference.process.messages import FROM_PARENT, Configuration, Progress, Ready, Unavailable
@@ -24,7 +25,6 @@ from inference.process.server import EngineServer
 
 LOG = logging.getLogger(__name__)
 
-SWITCH_SECONDS = 0.0005  # that a thread keeps the interpreter while the engine's waits for it
 DIED, UNAVAILABLE = 1, 3  # exit codes
 _PR_SET_PDEATHSIG = 1
 

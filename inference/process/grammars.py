@@ -45,7 +45,7 @@ class Shelf:
         """Return a grammar, not compiled unless one like it was used lately; raise FrameFault."""
         if digest is None:
             raise FrameFault("a request with a grammar came before the vocabulary")
-        key = (f"{digest} {hash(source.limits)}", source.lark)
+        key = (f"{digest} {source.limits}", source.lark)
         found = self._grammars.get(key)
         if found is None:
             found = ReceivedGrammar(self._vocabularies[digest], source)
@@ -66,9 +66,10 @@ class SharedVocabulary:
         with self._lock:
             if self._made is None:
                 assert self._message is not None
-                sent, self._message = self._message, None
+                sent = self._message
                 special = frozenset(sent.special_ids)
                 self._made = GrammarVocabulary(sent.token_bytes, special, sent.eos_token_ids)
+                self._message = None
             return self._made
 
 

@@ -39,6 +39,7 @@ READ_BYTES = 65_536
 PAUSE_SECONDS = 1.0  # before attaching again to an engine that lets go at once
 SHORT_SECONDS = 0.1  # of a stream: at once
 STOPPED = "The engine stopped"
+STOPPED_EARLY = "The server was stopped while the model was loading"
 GONE = "The engine's process is gone, and nobody starts it again: restart the server"
 
 
@@ -80,7 +81,7 @@ class RemoteCore:
                 self._life = Life.UP
                 return model
             self._halt.wait(self._pause)
-        raise ModelUnavailable("The server was stopped while the model was loading")
+        raise ModelUnavailable(STOPPED_EARLY)
 
     def share(self, vocabulary: GrammarVocabulary) -> None:
         """Have the tokens of grammars ready to be sent."""
@@ -153,7 +154,14 @@ class RemoteCore:
             self._sink(Frame((CoreFailure(request.id, STOPPED),)))
             return
         number = self._numbers.add(request.id)
-        self._post(pack(to_submit(number, request)))
+        try:
+            frame = pack(to_submit(number, request))
+        except Exception as error:  # whatever is wrong with one request, it has to end in one failure
+            LOG.exception("Request %s could not be sent", request.id)
+            self._numbers.remove(request.id)
+            self._sink(Frame((CoreFailure(request.id, f"The request could not be sent: {error}"),)))
+            return
+        self._post(frame)
 
     def _abort(self, request_id: str) -> None:
         number = self._numbers.remove(request_id)
@@ -293,6 +301,8 @@ class RemoteCore:
             raise ModelUnavailable(GONE) from error
         self._unframer = Unframer(ENGINE_LIMIT)
         self._socket, self._since = stream, time.monotonic()
+        if self._halt.is_set():  # `stop` came while there was no socket that it could have closed
+            self._close()
 
     def _greeted(self, progress: Callable[[str], None]) -> ModelInfo | None:
         """Return what is loaded once the engine is ready; None if it died before."""

@@ -21,11 +21,13 @@ class Routes(Generic[Owner]):
     def __init__(self) -> None:
         self._routes: dict[str, tuple[Owner, int]] = {}  # by the id that the core knows
         self._ids: dict[tuple[Owner, int], str] = {}
+        self._new: set[str] = set()  # core's ids of those of whom nothing has been said yet
 
     def add(self, owner: Owner, number: int, core_id: str) -> None:
         """Take a request on; raise FrameFault if its sender has one of that number."""
         if (owner, number) in self._ids:
             raise FrameFault(f"request number {number} is in use")
+        self._new.add(core_id)
         self._routes[core_id] = (owner, number)
         self._ids[owner, number] = core_id
 
@@ -34,6 +36,7 @@ class Routes(Generic[Owner]):
         core_id = self._ids.pop((owner, number), None)
         if core_id is not None:
             self._routes.pop(core_id, None)
+            self._new.discard(core_id)
         return core_id
 
     def drop(self, owner: Owner) -> list[str]:
@@ -57,7 +60,10 @@ class Routes(Generic[Owner]):
                 batch.failures.append(Failed(number, output.message))
                 self.remove(owner, number)
                 continue
-            put(batch, number, output)
+            first = output.id in self._new
+            if first:
+                self._new.discard(output.id)
+            put(batch, number, output, first=first)
             if output.finish is not None:
                 self.remove(owner, number)
         return batches
@@ -66,10 +72,9 @@ class Routes(Generic[Owner]):
         return len(self._routes)
 
 
-def put(batch: Batch, number: int, output: CoreOutput) -> None:
-    """Add a token to a batch, and what else there is to say of it."""
-    first = output.prompt_logprobs is not None
-    if output.finish is not None or output.top or first:
+def put(batch: Batch, number: int, output: CoreOutput, *, first: bool = False) -> None:
+    """Add a token to a batch, and what else there is to say of it; of a `first` token all is said."""
+    if first or output.finish is not None or output.top or output.prompt_logprobs is not None:
         batch.more.append(
             More(
                 len(batch.numbers),

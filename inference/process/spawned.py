@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
 from inference.core import FrameSink, Life
 from inference.errors import ModelUnavailable
-from inference.process.remote import RemoteCore
+from inference.process.remote import STOPPED_EARLY, RemoteCore
 from inference.process.supervision import EngineProcess
 from inference.types import CoreRequest, ModelInfo
 
@@ -26,6 +27,8 @@ class SpawnedCore:
         self._spawn = spawn
         self._process: EngineProcess | None = None  # set by `load`, as is the next
         self._remote: RemoteCore | None = None
+        self._lock = threading.Lock()  # held while the process is started, and to say that none is to be
+        self._stopped = False
 
     @property
     def process(self) -> EngineProcess:
@@ -35,13 +38,16 @@ class SpawnedCore:
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Spawn the engine and wait until it is ready; raise ModelUnavailable."""
-        self._process = self._spawn(self._config)
-        self._remote = RemoteCore(self._process.address)
-        self._process.start()
+        with self._lock:
+            if self._stopped:  # by another thread
+                raise ModelUnavailable(STOPPED_EARLY)
+            self._process = process = self._spawn(self._config)
+            self._remote = remote = RemoteCore(process.address)
+            process.start()
         try:
-            return self._remote.load(progress)
+            return remote.load(progress)
         except ModelUnavailable as error:  # the process may have ended without a word
-            raise ModelUnavailable(self._process.failure or str(error)) from None
+            raise ModelUnavailable(process.failure or str(error)) from None
 
     def share(self, vocabulary: GrammarVocabulary) -> None:
         """Have the tokens of grammars known before the first request with one."""
@@ -65,6 +71,8 @@ class SpawnedCore:
 
     def stop(self) -> None:
         """End the engine; returns when its process has ended."""
+        with self._lock:
+            self._stopped = True
         if self._remote is not None:
             self._remote.stop()
         if self._process is not None:

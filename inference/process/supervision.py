@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import inference
 from inference.config import EngineConfig
 from inference.core import Life
-from inference.environment import prepare_environment
+from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.process.address import Address
 from inference.process.control import Control, log_levels, relay, socket_pair
@@ -49,7 +48,7 @@ CLOSED_SECONDS = 5.0  # for a process to end that has closed its line
 class Ended:
     """How one process went."""
 
-    status: int  # of `Popen.wait`: negative for a signal
+    status: int | None  # of `Popen.wait`: negative for a signal; None: there was no process
     served_seconds: float | None  # since it was ready; None if it never was
     unavailable: str | None  # why it could not load the model, if it said so
 
@@ -168,10 +167,10 @@ class EngineProcess:
         return f"The engine's process ended {deaths} times while it loaded the model: {describe(ended)}"
 
     def _run_one(self) -> Ended:
-        line, theirs = socket_pair()
-        line.send(Configuration(self._config, os.getpid(), self._socket.path, log_levels()))
-        with theirs:
-            process = self._spawn(theirs.fileno())
+        try:
+            process, line = self._begin()
+        except OSError as error:  # of the machine: no memory, no descriptors
+            return Ended(None, None, f"The engine's process can't be started: {error}")
         self._process, self._line = process, line
         if self._stopping.is_set():  # `stop` may not have seen it
             line.send(Stop())
@@ -186,6 +185,17 @@ class EngineProcess:
         with self._changed:
             self._model = None
         return Ended(status, seen.served_seconds, seen.unavailable)
+
+    def _begin(self) -> tuple[subprocess.Popen[bytes], Control]:
+        """Start a process and tell it what to do; raise OSError."""
+        line, theirs = socket_pair()
+        line.send(Configuration(self._config, os.getpid(), self._socket.path, log_levels()))
+        try:
+            with theirs:
+                return self._spawn(theirs.fileno()), line
+        except OSError:
+            line.close()
+            raise
 
     def _spawn(self, line: int) -> subprocess.Popen[bytes]:
         listening = self._socket.listening.fileno()
@@ -266,7 +276,10 @@ class EngineProcess:
                 return
             with waiting:
                 waiting.setblocking(False)
-                waiting.send(pack(Unavailable(failure)))
+                try:
+                    waiting.send(pack(Unavailable(failure)))
+                except OSError:
+                    LOG.debug("one of those that waited for the engine has gone")
 
     def _tell(self, life: Life) -> None:
         if self._watcher is not None:
@@ -290,21 +303,25 @@ def describe(ended: Ended) -> str:
     """Return how a process ended, in words."""
     if ended.unavailable is not None:
         return ended.unavailable
-    if ended.status >= 0:
-        return f"exit code {ended.status}"
-    name = signal.Signals(-ended.status).name
-    if -ended.status == signal.SIGKILL:
-        return f"{name}: killed, or out of memory"
-    return name
+    assert ended.status is not None, "what never ran has said why"
+    killed = -ended.status == signal.SIGKILL
+    return describe_status(ended.status) + (": killed, or out of memory" if killed else "")
+
+
+def describe_status(status: int) -> str:
+    """Return what the exit status of a process, negative for a signal, says in words."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:  # a real-time one
+        return f"signal {-status}"
 
 
 def _environment() -> dict[str, str]:
     """Return the environment for the engine, in which it finds this very package."""
-    environ = dict(os.environ)
+    environ = child_environment(inference)
     prepare_environment(environ)
-    root = str(Path(inference.__file__).parents[1])
-    paths = [root, *environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     # What it writes is taken line by line, into the log: bars that move are none
     environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return environ

@@ -23,7 +23,7 @@ from inference.process import supervision
 from inference.process.remote import RemoteCore
 from inference.process.supervision import EngineProcess
 from inference.text.pipeline import load_text
-from inference.types import EngineState, Event, Grammar, GrammarKind, Request, Sampling
+from inference.types import EngineState, Event, FinishReason, Grammar, GrammarKind, Request, Sampling
 
 CONFIG = EngineConfig(threads=1, max_batch_total_tokens=8192)
 SECONDS = 60.0
@@ -159,6 +159,22 @@ def test_cached_tokens_of_a_prompt_come_through(engine: EngineProcess) -> None:
         assert other is not None
         assert (first.cached_tokens, other.cached_tokens) == (0, 0)
         assert 0 < second.cached_tokens < second.prompt_tokens
+
+    with_clients(engine.address, check)
+
+
+def test_an_end_by_a_stop_sequence_knows_of_the_beginning(engine: EngineProcess) -> None:
+    async def check(client: EngineClient) -> None:
+        long = Request(id="a", prompt="Something else, the same to everyone. " * 20, max_new_tokens=24)
+        *_, end = await answer(client, long)
+        assert end.finish is not None
+        stop = (end.finish.text[len(end.finish.text) // 2 :],)
+        finish = (await answer(client, replace(long, stop=stop)))[-1].finish
+        assert finish is not None
+        assert finish.reason is FinishReason.STOP
+        times = finish.timings
+        assert times.submitted <= times.queued <= times.started <= times.finished
+        assert 0 < finish.cached_tokens < finish.prompt_tokens
 
     with_clients(engine.address, check)
 

@@ -12,11 +12,16 @@
 #define SPLIT 256
 #define SCORE_STRIDE (SPLIT + PAGE) /* of a row's scores: not a power of two, for the cache's sake */
 
+/* Keys and values in bfloat16 are rounded as they are written; what is computed with them is float32. */
 typedef struct Cache {
-    float *keys;   /* [page][kv_head][key_dim][PAGE] */
-    float *values; /* [page][kv_head][PAGE][value_dim] */
+    void *keys;   /* [page][kv_head][key_dim][PAGE] */
+    void *values; /* [page][kv_head][PAGE][value_dim] */
     int64_t kv_heads, key_dim, value_dim;
+    int64_t kind; /* KIND_FLOAT32 or KIND_BFLOAT16: of keys and values */
 } Cache;
+
+static inline int is_narrow(const Cache *cache) { return cache->kind == KIND_BFLOAT16; }
+static inline int64_t number_bytes(const Cache *cache) { return is_narrow(cache) ? 2 : 4; }
 
 /* The tokens of piece i are positions [starts[i], stops[i]) of the sequence in slots[i]; the pieces'
  * tokens follow each other as rows. */

@@ -26,14 +26,16 @@ INLINE ISA(Seen) ISA(seen)(const ISA(Job) *job, int64_t query, int64_t split) {
     return (ISA(Seen)){from > 0 ? from : 0, to < SPLIT ? to : SPLIT};
 }
 
-INLINE const float *ISA(key_page)(const ISA(Job) *job, int64_t page) {
+INLINE const void *ISA(key_page)(const ISA(Job) *job, int64_t page) {
     const Cache *cache = &job->call->cache;
-    return cache->keys + (job->tile->pages[page] * cache->kv_heads + job->kv_head) * cache->key_dim * PAGE;
+    int64_t block = job->tile->pages[page] * cache->kv_heads + job->kv_head;
+    return (const char *)cache->keys + block * cache->key_dim * PAGE * number_bytes(cache);
 }
 
-INLINE const float *ISA(value_page)(const ISA(Job) *job, int64_t page) {
+INLINE const void *ISA(value_page)(const ISA(Job) *job, int64_t page) {
     const Cache *cache = &job->call->cache;
-    return cache->values + (job->tile->pages[page] * cache->kv_heads + job->kv_head) * cache->value_dim * PAGE;
+    int64_t block = job->tile->pages[page] * cache->kv_heads + job->kv_head;
+    return (const char *)cache->values + block * cache->value_dim * PAGE * number_bytes(cache);
 }
 
 /* Shaping: norm and rotation of one head. -------------------------------------------------------- */
@@ -58,16 +60,21 @@ INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t 
     }
 }
 
+/* Write n numbers to the places at, at + stride... of keys or values. */
+INLINE void ISA(keep)(const float *numbers, int64_t n, void *kept, int64_t at, int64_t stride, int narrow) {
+    for (int64_t i = 0; i < n && narrow; i++) ((uint16_t *)kept)[at + i * stride] = round_bf16(numbers[i]);
+    for (int64_t i = 0; i < n && !narrow; i++) ((float *)kept)[at + i * stride] = numbers[i];
+}
+
 static void ISA(write_token)(const AttentionCall *call, const Tile *tile, int64_t query, int64_t kv_head, float *head) {
     const Cache *cache = &call->cache;
     int64_t position = tile->position + query, row = tile->row + query, at = position % PAGE;
     int64_t block = tile->pages[position / PAGE] * cache->kv_heads + kv_head;
-    float *to = cache->keys + block * cache->key_dim * PAGE + at;
     ISA(shape_head)(&call->shaping, &call->key, row, kv_head, cache->key_dim, call->shaping.key_norm,
                     call->shaping.key_norm_size, head);
-    for (int64_t i = 0; i < cache->key_dim; i++) to[i * PAGE] = head[i];
-    memcpy(cache->values + (block * PAGE + at) * cache->value_dim, ISA(head_of)(&call->value, row, kv_head),
-           (size_t)cache->value_dim * sizeof(float));
+    ISA(keep)(head, cache->key_dim, cache->keys, block * cache->key_dim * PAGE + at, PAGE, is_narrow(cache));
+    ISA(keep)(ISA(head_of)(&call->value, row, kv_head), cache->value_dim, cache->values,
+              (block * PAGE + at) * cache->value_dim, 1, is_narrow(cache));
 }
 
 static void ISA(load_queries)(const ISA(Job) *job) {
@@ -85,17 +92,18 @@ static void ISA(load_queries)(const ISA(Job) *job) {
 }
 
 /* The pages of keys that will be needed next; the last one stands for those behind it. */
-static void ISA(look_ahead)(const ISA(Job) *job, int64_t split, const float **keys) {
+static void ISA(look_ahead)(const ISA(Job) *job, int64_t split, const void **keys) {
     int64_t last = (job->tile->position + job->tile->queries - 1) / PAGE, page = split * (SPLIT / PAGE);
     for (int64_t p = 0; p < SPLIT / PAGE; p++) keys[p] = ISA(key_page)(job, page + p < last ? page + p : last);
 }
 
 /* One split of a tile: fills at.split for the queries [first, last) that see some of it. ---------- */
 static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last,
-                              const float *const *ahead) {
-    const float *keys[SPLIT / PAGE], *values[SPLIT / PAGE];
+                              const void *const *ahead) {
+    const void *keys[SPLIT / PAGE], *values[SPLIT / PAGE];
     const Cache *cache = &job->call->cache;
     int64_t group = job->group, sum_size = cache->value_dim + 2, page = split * (SPLIT / PAGE);
+    int narrow = is_narrow(cache);
     ISA(Seen) top = ISA(seen)(job, first, split), bottom = ISA(seen)(job, last - 1, split);
     int64_t from = top.from / PAGE, pages = (bottom.to + PAGE - 1) / PAGE; /* of the split, seen by any */
     for (int64_t p = from; p < pages; p++) {
@@ -104,7 +112,7 @@ static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first,
     }
     float *score = job->at.score + first * group * SCORE_STRIDE, *sums = job->at.split + first * group * sum_size;
     ISA(score_split)(job->at.query + first * group * cache->key_dim, cache->key_dim, keys + from, values + from,
-                     pages - from, score + from * PAGE, (last - first) * group);
+                     pages - from, score + from * PAGE, (last - first) * group, narrow);
     for (int64_t i = first; i < last; i++) {
         ISA(Seen) seen = ISA(seen)(job, i, split);
         for (int64_t r = (i - first) * group; r < (i - first + 1) * group; r++) {
@@ -120,14 +128,14 @@ static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first,
         ISA(Seen) seen = ISA(seen)(job, i, split);
         int64_t r = (i - first) * group;
         ISA(weigh_values)(score + r * SCORE_STRIDE, values, seen.from, seen.to < common ? seen.to : common,
-                          cache->value_dim, sums + r * sum_size, group, NULL, 0);
+                          cache->value_dim, sums + r * sum_size, group, NULL, 0, narrow);
     }
     ISA(weigh_values)(score, values, common, top.to, cache->value_dim, sums, (last - first) * group,
-                      ahead, cache->key_dim);
+                      ahead, cache->key_dim, narrow);
     for (int64_t i = first; i < last; i++) {
         int64_t r = (i - first) * group;
         ISA(weigh_values)(score + r * SCORE_STRIDE, values, end, ISA(seen)(job, i, split).to, cache->value_dim,
-                          sums + r * sum_size, group, NULL, 0);
+                          sums + r * sum_size, group, NULL, 0, narrow);
     }
 }
 
@@ -214,7 +222,7 @@ static void ISA(attend_item)(const ISA(Job) *job, int64_t part, const ISA(Job) *
     int64_t rows = tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
     int64_t splits = (tile->position + tile->queries - 1) / SPLIT + 1;
     int64_t from = part * plan->span, to = from + plan->span < splits ? from + plan->span : splits;
-    const float *ahead[SPLIT / PAGE];
+    const void *ahead[SPLIT / PAGE];
     if (plan->decoding && to == splits) ISA(write_token)(job->call, tile, 0, job->kv_head, job->at.head);
     ISA(load_queries)(job);
     for (int64_t r = 0; r < rows; r++) job->at.result[(r + 1) * sum_size - 1] = 0;

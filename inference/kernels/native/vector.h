@@ -59,6 +59,22 @@ INLINE vf vabs(vf v) { return (vf)((vi)v & viset1(0x7fffffff)); }
 /* The first n of LANES; the others read as zero, and are not written. */
 INLINE vf vload_part(const float *p, int64_t n);
 INLINE void vstore_part(float *p, int64_t n, vf v);
+INLINE vf vload_bf16(const uint16_t *p);
+
+/* The first n of LANES in bfloat16; the others read as zero. */
+INLINE vf vload_bf16_part(const uint16_t *p, int64_t n) {
+    uint16_t part[LANES] = {0};
+    memcpy(part, p, (size_t)(n > LANES ? LANES : n) * sizeof *p);
+    return vload_bf16(part);
+}
+
+/* The nearest bfloat16, of two the even one; a NaN stays one. */
+INLINE uint16_t round_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 /* All ones in the first n lanes. */
 INLINE vi vfirst_mask(int64_t n) {
@@ -143,7 +159,7 @@ INLINE float vsum(vf v) { /* halves are added to each other, down to one */
         for (int i = 0; i < half; i++) s[i] += s[i + half];
     return s[0];
 }
-INLINE float vhmax(vf v) { /* NaN lanes are not seen */
+INLINE float vhmax(vf v) { /* NaN in the first lane is the result; in others it is not seen */
     float best = v[0];
     for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
     return best;

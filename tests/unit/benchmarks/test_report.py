@@ -56,6 +56,16 @@ POINTS = [
 ]
 SCALING = {"like": "a model", "weights": "bf16", "prefill_tokens_per_second": 900.0, "points": POINTS}
 
+SOAK = {
+    "sequences": 10_000,
+    "seconds": 583.7,
+    "ended": {"refused": 5, "finished": 8952},
+    "grown": [],
+    "overloads": 4069,
+    "preempted": 301,
+    "repeated": 278,
+}
+
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -88,6 +98,25 @@ def test_points_that_were_not_measured_stay_empty(results: Path) -> None:
     text = page(results, scaling=SCALING)
     assert "| 8192 | 100 (10.0) |  |" in text
     assert "(scaling.svg)" in text
+
+
+def test_what_rounding_costs_is_told_beside_the_exact_model(results: Path) -> None:
+    row = {"perplexity": 1.2345678, "right": 0.5, "agreement": 0.987654}
+    variants = {"exact": {**row, "agreement": 1.0}, "int8": row}
+    text = page(results, quality={"texts": 200, "variants": variants})
+    assert "on 200 held-out questions" in text
+    assert "| exact | 1.2346 | 50.0% | 100.00% |" in text
+    assert "| int8 | 1.2346 | 50.0% | 98.77% |" in text
+
+
+@pytest.mark.parametrize(("faults", "told"), [([], "grown): none."), (["a: no end"], "grown): a: no end.")])
+def test_a_soak_tells_what_it_broke(results: Path, faults: list[str], told: str) -> None:
+    held = {"engine": {"warm_mib": 285.7, "last_mib": 286.2, "warm_files": 9.0, "last_files": 9.0}}
+    text = page(results, soak={**SOAK, "faults": faults, "held": held})
+    assert "10,000 sequences" in text
+    assert "8,952 finished, 5 refused" in text
+    assert told in text
+    assert "| engine | 286 | 286 | 9 | 9 |" in text
 
 
 def test_sections_without_results_are_left_out(results: Path) -> None:

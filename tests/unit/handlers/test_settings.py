@@ -57,6 +57,7 @@ TGI = [
     ("--watermark-delta", "WATERMARK_DELTA", "1.0", "watermark_delta", 1.0),
     ("-g", "GRACEFUL_TERMINATION_TIMEOUT", "5", "graceful_termination_timeout", 5),
     ("--quantize", "QUANTIZE", "int8", "quantize", "int8"),
+    ("--kv-cache-dtype", "KV_CACHE_DTYPE", "bfloat16", "kv_cache_dtype", "bfloat16"),
     ("--prefix-caching", "PREFIX_CACHING", "0", "prefix_caching", False),
 ]
 ENVIRONMENT_ONLY = [
@@ -152,6 +153,12 @@ def test_other_ways_to_quantise_are_refused_with_what_to_do_instead(method: str,
     assert advice in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["fp8_e4m3fn", "fp8_e5m2"])
+def test_caches_of_8_bits_are_refused_with_what_to_do_instead(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"-kv-cache-dtype must be .*; bfloat16 is the smallest; it is"):
+        read_line("--kv-cache-dtype", name)
+
+
 def test_no_quantisation_can_be_said() -> None:
     assert Settings() == read_line("--quantize", "none").settings == read_line(QUANTIZE="none").settings
 
@@ -169,7 +176,8 @@ def test_a_setting_without_effect_is_warned_of_once_with_the_reason() -> None:
     reading = read_line("--cuda-graphs", "1,2", **variables)
     assert (
         "--cuda-graphs 1,2 has no effect here: this version captures no graphs",
-        "DISABLE_CUSTOM_KERNELS=true has no effect here: none of them is used",
+        "DISABLE_CUSTOM_KERNELS=true has no effect here: none of them is used; --native-kernels false goes "
+        "without Parley's own",
     ) == reading.warnings
 
 
@@ -244,8 +252,10 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         max_input_tokens=2,
         max_total_tokens=3,
         max_batch_prefill_tokens=4,
+        prefill_chunk_tokens=9,
         max_batch_total_tokens=5,
         max_batch_size=6,
+        kv_cache_dtype="float32",
         validation_workers=7,
         merge_linears=False,
         compute_threads=8,

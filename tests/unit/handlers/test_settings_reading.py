@@ -37,6 +37,7 @@ from tests.unit.handlers.test_settings import read_line
         ),
         ((), {"AIP_HEALTH_ROUTE": "/{x}"}, r"AIP_HEALTH_ROUTE must be a path such as /predict; it is '/{x}'"),
         (("--dtype", "int4"), {}, r"--dtype must be one of auto, float32, float16, bfloat16; it is 'int4'"),
+        ((), {"KV_CACHE_DTYPE": "int8"}, r"KV_CACHE_DTYPE must be auto, float32 or bfloat16; it is 'int8'"),
         ((), {"LOG_LEVEL": "loud"}, r"LOG_LEVEL must be .*; it is 'loud'"),
         (("--port", "1", "--port", "2"), {}, r"--port is given twice: leave one of them out"),
         (

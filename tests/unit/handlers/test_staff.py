@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,3 +181,39 @@ async def test_pauses_get_longer_while_deaths_follow_each_other(
     seconds = [message.split()[-2] for message in caplog.messages]
     assert seconds == ["0.01", "0.02", "0.01"]
     await office.close()
+
+
+@pytest.mark.usefixtures("doing")
+async def test_one_that_the_machine_has_no_room_for_is_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, refused = asyncio.create_subprocess_exec, list[OSError]()
+
+    async def refuse_twice(*given: Any, **named: Any) -> asyncio.subprocess.Process:
+        if len(refused) == 2:
+            return await make(*given, **named)
+        refused.append(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+        raise refused[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_twice)
+    with caplog.at_level(logging.ERROR, logger="parley"):
+        office = Office()
+        await complete(office)
+    assert sum("can't be started" in message for message in caplog.messages) == 2
+    await office.close()
+    assert office.failures == []
+
+
+async def test_one_that_ends_before_it_is_told_what_to_do_is_seen_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def break_line(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    line = [sys.executable, "-c", "raise SystemExit(4)"]
+    monkeypatch.setattr(staff_module, "command", lambda _: line)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_sendall", break_line)
+    office = Office()
+    await until(lambda: bool(office.failures))
+    await office.close()
+    assert "its exit code is 4" in office.failures[0]

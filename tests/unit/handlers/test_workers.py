@@ -252,6 +252,14 @@ def test_a_model_that_is_not_there_is_told_once_and_ends_with_1() -> None:
     assert told(live, "Traceback") == 0
 
 
+def test_a_fault_after_the_model_was_loaded_is_told_and_ends_with_1() -> None:
+    faulty = FAKE.replace("sys.exit(", "workers.Metrics.bind = lambda *_: 1 / 0\nsys.exit(")
+    with server(code=faulty, ready=False) as live:
+        assert live.process.wait(PATIENCE_SECONDS) == 1
+    assert told(live, "ZeroDivisionError: division by zero") >= 1
+    assert told(live, "Connected") == 0
+
+
 def test_a_port_in_use_is_told_before_anything_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

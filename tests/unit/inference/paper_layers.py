@@ -85,12 +85,20 @@ def forward(
 
 
 def native(
-    library: Library, layers: list[PaperLayer], shape: StackShape, blocks: int, kind: WeightKind
+    library: Library,
+    layers: list[PaperLayer],
+    shape: StackShape,
+    blocks: int,
+    kind: WeightKind,
+    kv_dtype: torch.dtype = torch.float32,
 ) -> NativeStack:
     """Return the same layers in C, over caches that hold nothing but NaN."""
-    return NativeStack(
-        library, [_native_layer(library, layer, shape, blocks, kind) for layer in layers], shape
-    )
+    kv_shape = LayerShape(shape.kv_heads, shape.head_dim, shape.head_dim)
+    caches = [NativeCacheLayer(library, kv_shape, blocks, kv_dtype) for _ in layers]
+    weights = [
+        _native_layer(library, layer, cache, kind) for layer, cache in zip(layers, caches, strict=True)
+    ]
+    return NativeStack(library, weights, shape)
 
 
 def with_head_norms(layer: PaperLayer, shape: StackShape, together: bool) -> PaperLayer:
@@ -145,9 +153,8 @@ def _activate(shape: StackShape, gate: Tensor) -> Tensor:
 
 
 def _native_layer(
-    library: Library, layer: PaperLayer, shape: StackShape, blocks: int, kind: WeightKind
+    library: Library, layer: PaperLayer, cache: NativeCacheLayer, kind: WeightKind
 ) -> LayerWeights:
-    cache = NativeCacheLayer(library, LayerShape(shape.kv_heads, shape.head_dim, shape.head_dim), blocks)
     cache.keys.fill_(torch.nan)
     cache.values.fill_(torch.nan)
     packed = {

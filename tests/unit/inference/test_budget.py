@@ -24,8 +24,19 @@ def sizes(limits: Limits, sequences: list[Sequence], *, used: int = 0) -> list[i
     return [given.get(sequence, 0) for sequence in sequences]
 
 
-def limits(tokens: int, *, rows: int = 1000, chunked: bool = True) -> Limits:
-    return Limits(tokens=tokens, sequences=4, logit_rows=rows, chunked=chunked)
+def limits(tokens: int, *, rows: int = 1000, chunked: bool = True, beside: int | None = None) -> Limits:
+    return Limits(tokens=tokens, sequences=4, logit_rows=rows, chunked=chunked, beside=beside)
+
+
+def test_prompts_take_a_small_piece_of_a_step_for_which_texts_wait() -> None:
+    assert sizes(limits(400, beside=32), prompts(100), used=1) == [32]
+    assert sizes(limits(400, beside=32), prompts(100), used=0) == [100]
+    assert sizes(limits(400, beside=32), prompts(100, 10), used=1) == [22, 10]
+
+
+def test_the_more_texts_go_on_the_more_prompts_may_come() -> None:
+    assert sizes(limits(400, beside=32), prompts(100), used=30) == [90]
+    assert sizes(limits(40, beside=32), prompts(100), used=30) == [10]
 
 
 def test_prompts_that_fit_are_computed_whole() -> None:

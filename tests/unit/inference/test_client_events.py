@@ -69,6 +69,18 @@ def test_a_stop_sequence_ends_the_request_and_the_core_forgets_it() -> None:
     with_puppet(check)
 
 
+def test_what_the_first_token_says_of_a_request_is_known_at_its_end() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))
+        core.sink(Frame((CoreOutput("a", 40, -0.5, started=123.5, cached_tokens=16),)))
+        core.say("a", "so END and on")  # the core doesn't know that it has ended
+        finish = (await generation.collect())[-1].finish
+        assert finish is not None
+        assert (finish.timings.started, finish.cached_tokens) == (123.5, 16)
+
+    with_puppet(check)
+
+
 def test_the_length_limit_comes_before_a_stop_sequence() -> None:
     async def check(client: EngineClient, core: Puppet) -> None:
         generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from inference.config import EngineConfig
 from inference.core import Core, FrameSink
-from inference.deferred import DeferredCore
+from inference.deferred import DeferredCore, torch_core
 from inference.errors import ModelUnavailable
 from inference.types import CoreRequest, LogprobsMode, ModelInfo, Sampling
 
@@ -83,3 +84,10 @@ make_engine(Settings())
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=100).returncode == 0
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "inference.engine", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelUnavailable, match=r"torch is not installed, .* pip install 'parley\[engine\]'"):
+        torch_core(EngineConfig())

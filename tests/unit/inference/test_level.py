@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.errors import ModelUnavailable  # noqa: E402
+from inference.kernels.arena import Arena  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.kernels.native_attention import NativeCacheLayer  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
+from inference.linears import ReorderedLinear  # noqa: E402
 from inference.served import Level, Served  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
@@ -152,6 +156,51 @@ def test_int8_is_near_and_says_so(library: Library, fuse: bool) -> None:
     assert f"{served.verdict.error:.1e} off" in str(served)
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("quantize", [True, False])
+def test_cache_in_bfloat16_is_near_and_gives_the_same_bits_however_a_prompt_is_cut(
+    library: Library, fuse: bool, quantize: bool
+) -> None:
+    model = toy("llama")
+    expected = own_logits(model, PROMPT)
+    options = Options(library=library, quantize=quantize, fuse=fuse, max_total_tokens=256)
+    wide = bring_up(toy("llama"), options)
+    served = bring_up(model, replace(options, kv_dtype=torch.bfloat16, kv_dtype_asked=True))
+    assert served.level is wide.level is (Level.FUSED if fuse else Level.NATIVE)
+    assert (served.kv_dtype, 2 * served.kv_bytes) == (torch.bfloat16, wide.kv_bytes)
+    assert served.exact is wide.exact
+    assert "KV cache in bfloat16" in str(served)
+    whole, *pieces = (served_logits(served, size) for size in (len(PROMPT), 1, 7, 50))
+    if fuse:
+        assert served.exact
+        assert all(torch.equal(each, whole) for each in pieces)
+    changed = float((whole - served_logits(wide, len(PROMPT))).norm() / expected.norm())
+    assert 1e-5 < changed < (0.1 if quantize else 0.01)  # 8 bits make more of a small change
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_wrong_layer_does_not_pass_for_the_rounding_of_a_cache(
+    library: Library, fuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = NativeCacheLayer.attend
+
+    def scaled(*given: Any) -> Tensor:
+        return attend(*given) * 1.01
+
+    monkeypatch.setattr(NativeCacheLayer, "attend", scaled)
+    options = Options(library=library, fuse=fuse, kv_dtype=torch.bfloat16, max_total_tokens=256)
+    served = bring_up(toy("llama"), options)
+    assert served.level is (Level.FUSED if fuse else Level.PAGED_MERGED)  # fused layers don't call it
+    assert (served.kv_dtype is torch.bfloat16) is fuse
+
+
+def test_cache_type_that_a_model_cannot_have_is_refused(library: Library) -> None:
+    options = Options(library=library, kv_dtype=torch.bfloat16)
+    assert bring_up(toy("bloom"), options).kv_dtype is torch.float32
+    with pytest.raises(ModelUnavailable, match="its cache is float32: start without --kv-cache-dtype"):
+        bring_up(toy("bloom"), replace(options, kv_dtype_asked=True))
+
+
 def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Library) -> None:
     with pytest.raises(ModelUnavailable, match="start without --quantize"):
         bring_up(toy("bloom"), Options(library=library, quantize=True))
@@ -166,6 +215,23 @@ def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: 
     assert served.level is Level.NATIVE
     assert "level fused can't be used" in served.reason
     assert_near(served_logits(served, 16), expected)
+
+
+def test_what_fails_while_layers_are_fused_leaves_the_next_level(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = toy("llama")
+    expected = own_logits(model, PROMPT)
+    monkeypatch.setattr("inference.level.fuse_model", lambda *_: [][0])
+    served = bring_up(model, Options(library=library, max_total_tokens=256))
+    assert served.level is Level.NATIVE
+    assert served.reason == "its layers can't be fused: IndexError: list index out of range"
+    assert_near(served_logits(served, 16), expected)
+
+
+def test_one_sequence_at_a_time_is_said_so() -> None:
+    served = bring_up(toy("bloom"), Options(library=None, max_total_tokens=256))
+    assert "(one sequence at a time, its prompt whole, no prefix cache; " in str(served)
 
 
 def test_computed_masks_have_no_paged_form() -> None:
@@ -191,3 +257,35 @@ def test_layer_that_computes_otherwise_far_behind_is_not_fused(library: Library)
     served = bring_up(model, Options(library=library, max_total_tokens=256))
     assert served.level is Level.NATIVE
     assert "computes something else" in served.reason
+
+
+class CountedArena(Arena):
+    """An arena that knows how many pieces it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces = 0
+
+    def take(self, size: int) -> Tensor:
+        self.pieces += 1
+        return super().take(size)
+
+
+def test_nothing_that_a_layer_was_only_tried_with_lies_beside_what_stays(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = CountedArena()
+    monkeypatch.setattr(library, "arena", arena)
+    served = bring_up(toy("llama"), Options(library=library, quantize=True, max_total_tokens=256))
+    assert served.level is Level.FUSED
+    assert arena.pieces == len(served.packed)  # a map goes back with the last of its pieces
+
+
+def test_where_reordered_linears_do_not_reproduce_plain_ones_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy("llama")
+    expected = own_logits(model, PROMPT)
+    monkeypatch.setattr(ReorderedLinear, "forward", lambda self, given: self.unpack()(given) * 1.01)
+    served = bring_up(model, Options(library=None, merge=False, max_total_tokens=256))
+    assert served.level is Level.PAGED
+    assert served.packed == ()
+    assert_near(served_logits(served, 16), expected)

@@ -68,6 +68,14 @@ def test_free_memory_is_what_the_container_leaves(four_threads_of_two_cores: Pat
     assert free_memory() == 2000
 
 
+def test_files_that_are_only_kept_in_memory_leave_room(four_threads_of_two_cores: Path) -> None:
+    (four_threads_of_two_cores / "memory.max").write_text("5000")
+    (four_threads_of_two_cores / "memory.current").write_text("4500")
+    stat = "anon 400\nfile 4100\nshmem 100\ninactive_file 1000\nactive_file 3000\n"
+    (four_threads_of_two_cores / "memory.stat").write_text(stat)
+    assert free_memory() == 4500
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

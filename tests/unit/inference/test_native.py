@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ from inference.kernels.native import (
     row_statistics,
 )
 
+ROOT = Path(__file__).parents[3]
 ISAS = ("baseline", "avx2", "avx512")
 EXACT = (WeightKind.FLOAT32, WeightKind.BFLOAT16, WeightKind.FLOAT16)
 DTYPES = {
@@ -276,3 +279,16 @@ def test_without_the_extension_the_reason_is_logged(
 def test_an_unknown_isa_is_an_error() -> None:
     with pytest.raises(ValueError, match="'avx9'"):
         open_library(1, "avx9")
+
+
+def test_thread_that_outlives_the_interpreter_can_still_compute() -> None:
+    code = """
+import atexit
+atexit.register(lambda: print(linear(x).sum().item(), flush=True))  # after whatever is registered later
+import torch
+from inference.kernels.native import PackedLinear, WeightKind, open_library
+linear = PackedLinear.pack(open_library(2), torch.ones(500, 500), None, WeightKind.FLOAT32)
+x = torch.ones(1, 500)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "250000.0\n"), done.stderr

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch import dtype as Dtype
 
 from inference.kernels.native import Library
 from inference.kernels.native_attention import NativeCacheLayer
@@ -35,12 +36,17 @@ SPLIT = 256  # of attention.h: keys are reduced in pieces of this many
 
 
 def run(
-    library: Library, sequences: list[Tokens], steps: list[Pieces], how: Attention, seed: int = 0
+    library: Library,
+    sequences: list[Tokens],
+    steps: list[Pieces],
+    how: Attention,
+    seed: int = 0,
+    dtype: Dtype = torch.float32,
 ) -> list[Tensor]:
     """Return each sequence's attention, computed by steps of pieces (sequence, start, stop)."""
     lengths = [sequence.length for sequence in sequences]
     shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
-    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2))
+    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype)
     layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
     layer.values.fill_(torch.nan)
     table = page_table(lengths, spare=2, seed=seed)
@@ -56,6 +62,12 @@ def run(
         for (i, a, b), part in zip(pieces, rows.split([b - a for _, a, b in pieces]), strict=True):
             found[i][a:b] = part
     return found
+
+
+def rounded(sequence: Tokens) -> Tokens:
+    """Return what a cache in bfloat16 holds of a sequence."""
+    key, value = (each.bfloat16().float() for each in (sequence.key, sequence.value))
+    return Tokens(sequence.query, key, value)
 
 
 def one_by_one(length: int) -> list[Pieces]:
@@ -98,6 +110,34 @@ def test_one_token_at_a_time_gives_the_same_bits(library: Library, sequence: Tok
     assert torch.equal(at_once, by_token)
 
 
+@every_library
+@pytest.mark.parametrize(("sequence", "how"), CASES.values(), ids=CASES.keys())
+def test_a_bfloat16_cache_differs_by_the_rounding_of_keys_and_values_alone(
+    library: Library, sequence: Tokens, how: Attention
+) -> None:
+    (found,) = run(library, [sequence], whole([sequence.length]), how, dtype=torch.bfloat16)
+    torch.testing.assert_close(found.double(), expected(rounded(sequence), how), atol=2e-5, rtol=1e-5)
+    (wide,) = run(library, [rounded(sequence)], whole([sequence.length]), how)
+    assert torch.equal(found, wide)  # so the arithmetic is float32's
+    (by_token,) = run(library, [sequence], one_by_one(sequence.length), how, seed=1, dtype=torch.bfloat16)
+    assert torch.equal(found, by_token)
+
+
+@every_library
+def test_every_float_is_rounded_to_the_nearest_bfloat16_of_two_the_even_one(library: Library) -> None:
+    upper = torch.arange(1 << 16, dtype=torch.int32) << 16
+    ends = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=torch.int32)
+    floats = (upper[:, None] | ends).view(torch.float32).view(-1, 1, 256)
+    layer = NativeCacheLayer(library, LayerShape(1, 256, 256), len(floats) // 16, torch.bfloat16)
+    step = native_step([(0, 0, len(floats))], page_table([len(floats)], spare=0, seed=0))
+    layer.attend(torch.zeros_like(floats), floats, floats, step, Attention(scaling=1.0, window=1))
+    pages = page_table([len(floats)], spare=0, seed=0)[0].tolist()
+    wanted = floats.view(-1).bfloat16()
+    for kept in (layer.values[pages].view(-1), layer.keys[pages].mT.reshape(-1)):
+        assert torch.equal(kept.isnan(), wanted.isnan())
+        assert torch.equal(kept[~kept.isnan()].view(torch.int16), wanted[~wanted.isnan()].view(torch.int16))
+
+
 def test_it_agrees_with_the_reference_kernel() -> None:
     library = next(iter(LIBRARIES.values()))
     sequence, how = tokens(90, 6, 2, 32), Attention(scaling=0.2, window=50)
@@ -110,11 +150,14 @@ def test_it_agrees_with_the_reference_kernel() -> None:
 
 
 @pytest.mark.parametrize("length", [SPLIT - 1, SPLIT, SPLIT + 1, 5 * SPLIT + 3])
-def test_the_number_of_threads_changes_no_bit(length: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_number_of_threads_changes_no_bit(length: int, dtype: Dtype) -> None:
     sequence, how = tokens(length, 3, 1, 16), Attention(scaling=0.25)
     steps = [[(0, 0, length - 1)], [(0, length - 1, length)]]  # the last one splits its keys over threads
     for isa in ISAS:
-        alone, together = (run(LIBRARIES[isa, threads], [sequence], steps, how)[0] for threads in (1, 3))
+        alone, together = (
+            run(LIBRARIES[isa, threads], [sequence], steps, how, dtype=dtype)[0] for threads in (1, 3)
+        )
         assert torch.equal(alone, together)
 
 
@@ -132,11 +175,11 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
     sequences = [tokens(length, 2 * group, 2, dim, seed=i) for i, length in enumerate(lengths)]
     isa = data.draw(st.sampled_from(ISAS))
     threads = data.draw(st.sampled_from([1, 3]))
-    found = run(
-        LIBRARIES[isa, threads], sequences, data.draw(steps_of(lengths)), how, data.draw(st.integers(0, 9))
-    )
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    steps, seed = data.draw(steps_of(lengths)), data.draw(st.integers(0, 9))
+    found = run(LIBRARIES[isa, threads], sequences, steps, how, seed, dtype)
     for sequence, rows in zip(sequences, found, strict=True):
-        (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how)
+        (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how, dtype=dtype)
         assert torch.equal(alone, rows)
 
 

@@ -6,8 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
+
+import pytest
+
+from inference.kernels.native import library_path, open_library
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "inference" / "kernels" / "native"
@@ -19,9 +24,21 @@ def listed(key: str) -> set[str]:
     return set(extension[key])
 
 
+def can_build() -> bool:
+    """Return whether an install finds what it takes."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return sys.platform == "linux" and shutil.which("cc") is not None and header.is_file()
+
+
 def test_every_source_is_listed() -> None:
     here = {path.relative_to(ROOT).as_posix() for path in SOURCES.iterdir()}
     assert here == listed("sources") | listed("depends")
+
+
+@pytest.mark.skipif(not can_build(), reason="there is no compiler, or Python's headers are missing")
+def test_where_it_can_be_built_it_was() -> None:
+    assert library_path() is not None, "setuptools goes on without it: build_ext says why"
+    assert open_library(threads=1) is not None
 
 
 def test_without_a_compiler_the_install_succeeds(tmp_path: Path) -> None:

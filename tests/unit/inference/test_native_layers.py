@@ -126,6 +126,21 @@ def test_it_agrees_with_float64(
     assert (found - wanted).abs().max() <= 2e-5 * wanted.abs().max()
 
 
+@every_library
+@pytest.mark.parametrize(("shape", "papers"), STACKS.values(), ids=STACKS.keys())
+def test_a_bfloat16_cache_changes_what_rounding_changes(
+    library: Library, shape: StackShape, papers: list[PaperLayer]
+) -> None:
+    x = sequence(40, shape.hidden)
+    stacks = [
+        native(library, papers, shape, page_count([40], 1), WeightKind.FLOAT32, dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    wide, narrow = (run(stack, [x], whole([40]), BASES)[0] for stack in stacks)
+    difference = (wide - narrow).norm() / wide.norm()
+    assert (1e-5 if papers else 0) <= difference <= (1e-2 if papers else 0)
+
+
 @pytest.mark.parametrize("kind", WeightKind)
 @pytest.mark.parametrize(("shape", "papers"), STACKS.values(), ids=STACKS.keys())
 def test_one_token_at_a_time_gives_the_same_bits(
@@ -146,13 +161,14 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
     shape, papers = STACKS[data.draw(st.sampled_from(["Llama", "OLMo 2", "Gemma 2", "odd sizes"]))]
     kind = data.draw(st.sampled_from(list(WeightKind)))
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
+    kv_dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
     inputs = [sequence(length, shape.hidden, seed) for seed, length in enumerate(lengths)]
     isa = data.draw(st.sampled_from(ISAS))
     library = LIBRARIES[isa, data.draw(st.sampled_from([1, 3]))]
-    together = native(library, papers, shape, page_count(lengths, 1), kind)
+    together = native(library, papers, shape, page_count(lengths, 1), kind, kv_dtype)
     found = run(together, inputs, data.draw(steps_of(lengths)), seed=data.draw(st.integers(0, 9)))
     for x, rows in zip(inputs, found, strict=True):
-        alone = native(LIBRARIES[isa, 1], papers, shape, page_count([len(x)], 1), kind)
+        alone = native(LIBRARIES[isa, 1], papers, shape, page_count([len(x)], 1), kind, kv_dtype)
         assert torch.equal(run(alone, [x], whole([len(x)]))[0], rows)
 
 

@@ -22,16 +22,19 @@ import sys
 from inference.places import SharedPlaces
 from inference.shared import SharedMemory
 descriptor, slots, slot = map(int, sys.argv[1:])
-places = SharedPlaces(SharedMemory(descriptor, 8 * slots), slot)
+memory = SharedMemory(descriptor, 8 * slots)
+places = SharedPlaces(memory, slot)
 most = 0
 print("ready", flush=True)
 sys.stdin.readline()
 for turn in range(3000):
     count = 1 + turn % 3
     if places.take(count, {LIMIT}):
-        most = max(most, places.taken)
+        with memory.locked():  # nobody takes between the reading of one count and of the next
+            most = max(most, places.taken)
         places.give(count)
 print(most, flush=True)
+sys.stdin.readline()  # what follows passes the limit
 places.take(2, 10**6)
 print("held", flush=True)
 sys.stdin.readline()
@@ -84,6 +87,8 @@ def test_processes_that_take_at_once_never_take_one_too_many(
         wake(process)
     most = [int(read(process)) for process in processes]
     assert 0 < max(most) <= LIMIT
+    for process in processes:
+        wake(process)
     assert [read(process) for process in processes] == ["held"] * 3
     assert places.taken == 6
 
@@ -93,6 +98,7 @@ def test_what_a_killed_process_had_is_given_back(
 ) -> None:
     places, processes = takers
     for process in processes:
+        wake(process)
         wake(process)
     while read(processes[1]) != "held":
         pass

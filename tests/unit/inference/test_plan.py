@@ -21,6 +21,21 @@ def test_cache_of_a_small_model_is_what_all_sequences_can_use() -> None:
     assert (plan.max_total_tokens, plan.max_input_tokens) == (2048, 2047)
 
 
+def test_cache_is_not_bigger_than_the_weights_or_two_gibibytes() -> None:
+    long = replace(DEMAND, max_positions=131_072)
+    rich = replace(MACHINE, free_bytes=100 * GIB)
+    assert make_plan(EngineConfig(), long, rich).kv_tokens == 2 * GIB // 46_080 // PAGE * PAGE
+    big = replace(long, weights_bytes=16 * GIB)
+    assert make_plan(EngineConfig(), big, rich).kv_tokens == 16 * GIB // 46_080 // PAGE * PAGE
+
+
+def test_pieces_of_prompts_are_bigger_where_products_are_faster() -> None:
+    plans = [make_plan(EngineConfig(), replace(DEMAND, product_speed=speed), MACHINE) for speed in (1.0, 3.0)]
+    assert plans[0].beside_tokens < plans[1].beside_tokens
+    assert plans[0].step_tokens < plans[1].step_tokens
+    assert make_plan(EngineConfig(prefill_chunk_tokens=7), DEMAND, MACHINE).beside_tokens == 7
+
+
 def test_cache_of_a_big_model_is_a_quarter_of_what_is_left() -> None:
     long = replace(DEMAND, max_positions=131_072)
     tight = make_plan(EngineConfig(), long, replace(MACHINE, free_bytes=4 * GIB + 512 * MIB))
@@ -59,7 +74,7 @@ def test_piece_of_a_prompt_follows_the_models_size_and_every_sequence_has_its_to
 
 def test_piece_of_a_prompt_follows_the_machine() -> None:
     plans = [make_plan(EngineConfig(), DEMAND, replace(MACHINE, threads=threads)) for threads in (2, 4, 8)]
-    assert [plan.step_tokens - plan.sequences for plan in plans] == [128, 256, 512]
+    assert [plan.step_tokens - plan.sequences for plan in plans] == [128, 256, 528]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
+from itertools import count
 
 import numpy as np
+import pytest
 
 from inference.blocks import PAGE, BlockPool
 from inference.prefix import PrefixCache
@@ -38,7 +41,7 @@ class Engine:
 def test_digests_are_a_chain_of_the_tokens_seeded_by_the_salt() -> None:
     engine = Engine()
     sequence = engine.run(shared("1", 2 * PAGE + 3, salt="s"), 2 * PAGE)
-    digest = blake2b(b"s", digest_size=16).digest()
+    digest = blake2b(b"s", digest_size=16, person=b"salt").digest()
     for block in range(2):
         tokens = np.array(sequence.request.prompt_ids[block * PAGE : (block + 1) * PAGE], dtype="<i8")
         digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
@@ -98,3 +101,28 @@ def test_known_blocks_are_adopted_even_in_the_middle_of_one() -> None:
     assert second.blocks[:3] == first.blocks[:3]
     assert engine.prefix.adopt(second) == 0
     assert engine.pool.check([first.blocks, second.blocks]) == []
+
+
+@pytest.mark.parametrize("person", [b"", b"salt"])
+def test_salt_can_not_stand_for_the_beginning_of_another_chain(person: bytes) -> None:
+    """What is hashed for the first block are a root and tokens; as text it must be no salt for the second."""
+    salt, root = next(
+        (salt, root)
+        for salt in map(str, count())
+        if is_text(root := blake2b(salt.encode(), digest_size=16, person=person).digest())
+    )
+    engine = Engine()
+    known = tuple(range(2 * PAGE))
+    first = engine.run(Sequence(replace(request("1", 1, 1), prompt_ids=known, salt=salt)), 2 * PAGE)
+    forged = (root + np.array(known[:PAGE], dtype="<i8").tobytes()).decode()
+    other = Sequence(replace(request("2", 1, 1), prompt_ids=(*known[PAGE:], 0), salt=forged))
+    assert first.published == 2
+    assert engine.prefix.find(other) == []
+
+
+def is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from inference.grammar.limits import GrammarLimits
 from inference.masks import SLOW_SECONDS, Guide, Late, MaskPool
 from inference.process import grammars
 from inference.process.framing import FrameFault, pack, unpack
-from inference.process.grammars import ReceivedGrammar, Shelf
+from inference.process.grammars import ReceivedGrammar, SharedVocabulary, Shelf
 from inference.process.messages import FROM_API, GrammarSource, Vocabulary
 from inference.process.remote import RemoteCore
 from inference.process.requests import to_submit
@@ -176,3 +176,22 @@ def test_a_received_grammar_is_a_compiled_one() -> None:
     assert isinstance(grammar, ReceivedGrammar)
     matcher = grammar.start()
     assert [matcher.finished, matcher.error] == [False, None]
+
+
+def test_limits_are_told_apart_whatever_their_hashes() -> None:
+    shelf, digest = shared()
+    one, other = (GrammarLimits(chain=chain) for chain in (-1, -2))
+    assert hash(one) == hash(other)
+    first = shelf.grammar(digest, GrammarSource("start: /a/", one, 0.1))
+    assert shelf.grammar(digest, GrammarSource("start: /a/", other, 0.1)) is not first
+
+
+def test_vocabulary_that_can_not_be_used_says_why_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("no such tokens")
+
+    monkeypatch.setattr(grammars, "GrammarVocabulary", refuse)
+    received = SharedVocabulary(Vocabulary((b"a",), (), ()))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such tokens"):
+            received.get()

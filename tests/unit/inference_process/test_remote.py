@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -164,6 +165,22 @@ def test_stopping_ends_a_load_that_waits() -> None:
         waiting.close()
         assert not thread.is_alive()
         assert len(raised) == 1
+
+
+def test_a_request_that_can_not_be_sent_fails_alone() -> None:
+    async def check(core: RemoteCore, ear: Ear) -> None:
+        core.submit(replace(request("bad"), salt="\ud800"))  # half a surrogate pair: no UTF-8
+        core.submit(request("good"))
+        await ear.wait(lambda: len(ear.ended()) == 2)
+        failure, *_ = ear.outputs
+        assert isinstance(failure, CoreFailure)
+        assert failure.message.startswith("The request could not be sent: ")
+        core.submit(request("bad"))
+        await ear.wait(lambda: len(ear.ended()) == 3)
+        assert len(ear.tokens("bad")) == len(ear.tokens("good")) > 0
+
+    with fake(shortest=20, longest=40) as (_, _, address):
+        asyncio.run(attached(address, check))
 
 
 def test_answers_are_the_same_as_without_a_process_between() -> None:

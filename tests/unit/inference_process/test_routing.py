@@ -74,15 +74,19 @@ def test_everyone_hears_of_its_own_requests_all_that_was_said_until_their_end(fr
 
 
 def _comparable(frames: list[Frame], heard: dict[str, list[Said]]) -> dict[str, list[Said]]:
-    """Undo the one thing that is left out: when a request started is said with its last token only."""
+    """Undo the one thing that is left out: when a request started is not said again with every token."""
     wanted = expected(frames)
     whole: dict[str, list[Said]] = {}
     for key, said in heard.items():
-        whole[key] = [
-            mine if isinstance(mine, CoreFailure) or said_fully(theirs) else _stripped_as(mine, theirs)
-            for mine, theirs in zip(said, wanted[key], strict=True)
-        ]
+        pairs = enumerate(zip(said, wanted[key], strict=True))
+        whole[key] = [_filled(mine, theirs, first=at == 0) for at, (mine, theirs) in pairs]
     return whole
+
+
+def _filled(mine: Said, theirs: Said, *, first: bool) -> Said:
+    if first or isinstance(mine, CoreFailure) or said_fully(theirs):
+        return mine
+    return _stripped_as(mine, theirs)
 
 
 def said_fully(output: Said) -> bool:

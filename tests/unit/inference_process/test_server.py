@@ -13,7 +13,7 @@ import pytest
 
 from inference.fake import FakeCore, FakeModel
 from inference.process.framing import pack
-from inference.process.messages import Abort, Attach, Batch, Failed, Progress, Ready, Unavailable
+from inference.process.messages import Abort, Attach, Batch, Failed, More, Progress, Ready, Unavailable
 from inference.process.server import EngineServer
 from inference.types import CoreFailure, CoreOutput, Frame, LogprobsMode, Sampling, StepStats
 from tests.unit.inference.puppet import MODEL
@@ -77,9 +77,11 @@ def test_a_step_is_one_frame_for_each_process_that_it_concerns() -> None:
             core.wait(lambda wanted=2 * at + 2: len(core.requests) == wanted)  # type: ignore[misc]
         ids = [request.id for request in core.requests]
         assert len(set(ids)) == 4
-        server.sink(Frame(tuple(CoreOutput(each, at, -1.0) for at, each in enumerate(ids)), STATS))
-        assert callers[0].batch() == Batch([0, 1], [0, 1], [-1.0, -1.0], stats=STATS)
-        assert callers[1].batch() == Batch([0, 1], [2, 3], [-1.0, -1.0])
+        outputs = (CoreOutput(each, at, -1.0, started=3.5, cached_tokens=16) for at, each in enumerate(ids))
+        server.sink(Frame(tuple(outputs), STATS))
+        first = [More(at, (), None, 3.5, 16, None, ()) for at in range(2)]  # said once of each request
+        assert callers[0].batch() == Batch([0, 1], [0, 1], [-1.0, -1.0], first, stats=STATS)
+        assert callers[1].batch() == Batch([0, 1], [2, 3], [-1.0, -1.0], first)
         server.sink(Frame((CoreFailure(ids[3], "no"), CoreOutput(ids[2], 9, -2.0))))
         assert callers[1].batch() == Batch([0], [9], [-2.0], failures=[Failed(1, "no")])
         server.sink(Frame((), STATS))

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import logging
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inference.client import EngineClient
 from inference.config import EngineConfig, ModelConfig
 from inference.core import Life
-from inference.errors import GenerationFailed, ModelUnavailable, NotReady
+from inference.errors import ModelUnavailable
 from inference.process import supervision
 from inference.process.messages import Ready
-from inference.process.spawned import SpawnedCore
 from inference.process.supervision import BACK_OFF_SECONDS, Ended, EngineProcess, describe
-from inference.types import EngineState, Request
-from tests.unit.inference.puppet import load_text
 from tests.unit.inference_process.fake_engine import PROGRAM
 from tests.unit.inference_process.serving import Caller
 
@@ -135,11 +131,47 @@ def test_repeated_death_while_loading_is_a_model_that_is_unavailable() -> None:
     process.stop()
 
 
-def test_whoever_waits_to_attach_hears_why_there_will_be_no_engine() -> None:
-    core = SpawnedCore(named("dies"), spawn)
-    with pytest.raises(ModelUnavailable, match="ended 3 times"):
-        core.load(lambda line: None)
-    core.stop()
+def test_who_waits_hears_why_though_another_has_gone_meanwhile() -> None:
+    process = EngineProcess(named("good"), program=("-c", "raise SystemExit(5)"))
+    gone = Caller(process.address)
+    gone.close()
+    waiting = Caller(process.address)
+    process.start()
+    assert "exit code 5" in waiting.receive().message
+    eventually(lambda: not Path(process.address).exists())
+    waiting.close()
+    process.stop()
+
+
+def test_a_machine_without_room_for_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    process = engine()
+    process.start()
+    with pytest.raises(ModelUnavailable, match=r"can't be started: .*Cannot allocate memory"):
+        process.wait(lambda line: None)
+    process.stop()
+
+
+def test_a_process_that_can_not_be_made_for_a_while_is_made_later(
+    running: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, lives, refused = subprocess.Popen, list[Life](), list[OSError]()
+
+    def refuse_once(*given: Any, **named: Any) -> object:
+        if refused:
+            return make(*given, **named)
+        refused.append(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+        raise refused[0]
+
+    running.watch(lives.append)
+    monkeypatch.setattr(subprocess, "Popen", refuse_once)
+    assert running.pid is not None
+    os.kill(running.pid, signal.SIGKILL)
+    eventually(lambda: lives == [Life.DOWN, Life.DOWN, Life.UP])
+    assert len(refused) == 1
 
 
 def test_a_killed_engine_is_started_again_on_the_same_address(running: EngineProcess) -> None:
@@ -213,6 +245,7 @@ def test_by_hand_it_says_how_it_is_started() -> None:
         (Ended(1, None, None), "exit code 1"),
         (Ended(-9, 5.0, None), "SIGKILL: killed, or out of memory"),
         (Ended(-11, 5.0, None), "SIGSEGV"),
+        (Ended(-40, 5.0, None), "signal 40"),
         (Ended(3, None, "no such model"), "no such model"),
     ],
 )
@@ -252,19 +285,6 @@ def test_pauses_double_to_a_minute_and_begin_anew_after_steady_service(
     assert process.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1, 2, 1]
 
 
-def test_nothing_is_made_before_it_is_loaded() -> None:
-    made: list[EngineConfig] = []
-
-    def make(config: EngineConfig) -> EngineProcess:
-        made.append(config)
-        return spawn(config)
-
-    core = SpawnedCore(named("good"), make)
-    assert not core.alive
-    core.stop()
-    assert made == []
-
-
 def test_a_directory_is_not_left_by_a_server_that_ends_by_an_error() -> None:
     code = """
 from inference.config import EngineConfig
@@ -276,63 +296,3 @@ raise SystemExit("an error")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "an error\n")
     assert not Path(done.stdout.strip()).parent.exists()
-
-
-# --- the client over it ---------------------------------------------------------------------
-
-
-async def ready(client: EngineClient) -> None:
-    async with asyncio.timeout(SECONDS):
-        while client.state is not EngineState.READY:  # noqa: ASYNC110 - as a client of the server sees it
-            await asyncio.sleep(0.01)
-
-
-def test_death_under_load_ends_every_request_once_and_service_resumes() -> None:
-    async def run() -> None:
-        core = SpawnedCore(named("good"), spawn)
-        client = EngineClient(core, EngineConfig(), load_text)
-        await client.start(lambda line: None)
-        generations = [await client.submit(Request(id=str(at), prompt="Hi")) for at in range(20)]
-        await asyncio.gather(*(anext(generation) for generation in generations))
-        assert core.process.pid is not None
-        os.kill(core.process.pid, signal.SIGKILL)
-        for generation in generations:
-            with pytest.raises(GenerationFailed, match="The engine stopped"):
-                await generation.collect()
-            with pytest.raises(StopAsyncIteration):
-                await anext(generation)
-        assert client.state is EngineState.LOADING
-        assert await client.probe() is False
-        with pytest.raises(NotReady, match="started again") as refusal:
-            client.admit()
-        assert 1 <= refusal.value.retry_after <= 60
-        with pytest.raises(NotReady, match="started again"):
-            await client.submit(Request(id="early", prompt="Hi"))
-        await ready(client)
-        assert await client.probe()
-        with client.admit():
-            again = await client.submit(Request(id="0", prompt="Hi", max_new_tokens=5))
-            assert len(await again.collect()) == 5
-        threads = [thread.name for thread in threading.enumerate()]
-        await client.close()
-        assert "engine-supervisor" in threads
-        assert "engine-supervisor" not in [thread.name for thread in threading.enumerate()]
-
-    asyncio.run(run())
-
-
-def test_closing_while_requests_run_ends_them_and_the_process() -> None:
-    async def run() -> None:
-        client = EngineClient(core, EngineConfig(), load_text)
-        await client.start(lambda line: None)
-        generation = await client.submit(Request(id="a", prompt="Hi"))
-        await anext(generation)
-        await client.close()
-        with pytest.raises(GenerationFailed, match="shuts down"):
-            await generation.collect()
-
-    core = SpawnedCore(named("good"), spawn)
-    asyncio.run(run())
-    assert core.process.pid is not None
-    assert not exists(core.process.pid)
-    assert not Path(core.process.address).exists()
