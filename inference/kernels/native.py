@@ -20,6 +20,7 @@ from torch import Tensor
 from inference.kernels.arena import Arena
 
 PANEL = 32  # outputs that are packed side by side
+INTERFACE = 2  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
 _SMALLEST_SCALE = 1e-30  # of int8: a row whose weights are smaller is zeros
 _MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
@@ -106,6 +107,8 @@ def open_library(threads: int | None = None, isa: str = "auto") -> Library | Non
         return None
     try:
         functions = _declare(ctypes.CDLL(str(path)))
+        if functions.parley_interface() != INTERFACE:
+            raise OSError("it was built from other sources")
     except (OSError, AttributeError) as error:
         log.warning("native kernels are off: %s can't be used, install again: %s", path.name, error)
         return None
@@ -127,6 +130,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     """Give the functions their types. Raises AttributeError if one is missing: it was built before this."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     signatures: dict[str, tuple[type | None, tuple[type, ...]]] = {
+        "parley_interface": (ctypes.c_int32, ()),
         "parley_open": (pointer, (ctypes.c_int32, ctypes.c_int32)),
         "parley_close": (None, (pointer,)),
         "parley_packed_bytes": (integer, (pointer,)),

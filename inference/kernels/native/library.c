@@ -24,6 +24,8 @@ static void find_features(Library *library) {
 #endif
 }
 
+int32_t parley_interface(void) { return INTERFACE; }
+
 Library *parley_open(int32_t threads, int32_t isa) {
     for (int32_t best = ISA_AVX512; isa < 0; best--)
         if (has((enum Isa)best)) isa = best;

@@ -25,6 +25,11 @@ typedef struct Library {
     int32_t threads; /* of the pool, the caller's included */
 } Library;
 
+/* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
+ * was built before the change must not be called. */
+#define INTERFACE 2
+
+EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
 EXPORT void parley_close(Library *library);
 

@@ -35,6 +35,15 @@ def test_every_source_is_listed() -> None:
     assert here == listed("sources") | listed("depends")
 
 
+@pytest.mark.skipif(library_path() is None, reason="the extension isn't built")
+def test_extension_of_other_sources_is_told_and_not_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inference.kernels.native.INTERFACE", -1)
+    assert open_library() is None
+    assert "can't be used, install again: it was built from other sources" in caplog.text
+
+
 @pytest.mark.skipif(not can_build(), reason="there is no compiler, or Python's headers are missing")
 def test_where_it_can_be_built_it_was() -> None:
     assert library_path() is not None, "setuptools goes on without it: build_ext says why"
