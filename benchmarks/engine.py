@@ -29,12 +29,13 @@ from typing import Any  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel  # noqa: E402
 
+from benchmarks.inprocess import greedy_request  # noqa: E402
 from benchmarks.limits import Limits, measure_limits  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
 from inference.engine import TorchCore  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
-from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, Sampling  # noqa: E402
+from inference.types import CoreFailure, Frame  # noqa: E402
 
 _SMOLLM2_135M = {
     "hidden_size": 576,
@@ -163,7 +164,7 @@ def _time_steps(
     # Room for what the first ones generate while the others' prompts are computed
     room = tokens + 8 + len(prompts) * len(prompts[0]) // 32
     for index, prompt in enumerate(prompts):
-        core.submit(_request(str(index), prompt, room))
+        core.submit(greedy_request(str(index), prompt, room))
     while len(times) < tokens:
         at, frame = frames.get(timeout=_PATIENCE)
         failed = [output for output in frame.outputs if isinstance(output, CoreFailure)]
@@ -240,18 +241,6 @@ def _kv_bytes(directory: Path) -> int:
 def _prompts(vocabulary: int, batch: int, length: int) -> list[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(0)
     return [tuple(row) for row in torch.randint(vocabulary, (batch, length), generator=generator).tolist()]
-
-
-def _request(id: str, prompt: tuple[int, ...], tokens: int) -> CoreRequest:
-    return CoreRequest(
-        id=id,
-        prompt_ids=prompt,
-        max_new_tokens=tokens,
-        sampling=Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=0,
-        prompt_logprobs=False,
-    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Engine:
         prompts = [self._prompt(random_, context) for _ in ids]
         began = time.perf_counter()
         for id, prompt in zip(ids, prompts, strict=True):
-            self._core.submit(_request(id, prompt, length))
+            self._core.submit(greedy_request(id, prompt, length))
         rate = None
         for batch in batches:
             for id in ids[batch:]:
@@ -90,7 +90,7 @@ class Engine:
     def _end(self, ids: list[str]) -> None:
         for id in ids:
             self._core.abort(id)
-        self._core.submit(_request(next(self._ids), self._prompt(random.Random(0), 1), 1))
+        self._core.submit(greedy_request(next(self._ids), self._prompt(random.Random(0), 1), 1))
         while not any(output.finish for output in self._outputs()):
             pass
 
@@ -122,7 +122,8 @@ def with_context(model: Path, directory: Path, tokens: int) -> Path:
     return directory
 
 
-def _request(id: str, prompt: tuple[int, ...], tokens: int) -> CoreRequest:
+def greedy_request(id: str, prompt: tuple[int, ...], tokens: int) -> CoreRequest:
+    """Return a request for exactly so many tokens."""
     return CoreRequest(
         id=id,
         prompt_ids=prompt,

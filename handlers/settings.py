@@ -114,7 +114,8 @@ class Settings:
     fuse_layers: bool = row(True, boolean, ENGINE,
         "compute whole layers on the CPU by one call, where that gives the model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
-        "keep float32 weights on the CPU in 16 bits where these hold them exactly", tgi=False)
+        "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
+        "--quantize rounds is small in any case", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0), ENGINE,

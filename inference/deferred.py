@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from inference.config import EngineConfig
@@ -21,17 +22,8 @@ def torch_core(config: EngineConfig) -> LocalCore:
     return TorchCore(config)
 
 
-class DeferredCore:
-    """Implements `Core` by the one that `make` returns, called by `load`."""
-
-    def __init__(self, make: Callable[[], Core]) -> None:
-        self._make = make
-        self._core: Core | None = None  # set by `load`
-
-    def load(self, progress: Callable[[str], None]) -> ModelInfo:
-        """Make the core and load it; raise ModelUnavailable."""
-        self._core = self._make()
-        return self._core.load(progress)
+class LaterCore(ABC):
+    """The part of a `Core` that is another one's, which is there once it was loaded."""
 
     def start(self, sink: FrameSink) -> None:
         """Begin to step."""
@@ -44,6 +36,23 @@ class DeferredCore:
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
         self._loaded().abort(request_id)
+
+    @abstractmethod
+    def _loaded(self) -> Core:
+        """Return the other one."""
+
+
+class DeferredCore(LaterCore):
+    """Implements `Core` by the one that `make` returns, called by `load`."""
+
+    def __init__(self, make: Callable[[], Core]) -> None:
+        self._make = make
+        self._core: Core | None = None  # set by `load`
+
+    def load(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Make the core and load it; raise ModelUnavailable."""
+        self._core = self._make()
+        return self._core.load(progress)
 
     def stop(self) -> None:
         """End the loop, if there is one."""

@@ -243,6 +243,8 @@ def _linears_dtype(
         return dtype
     if config.model.quantize:
         return torch.int8
+    if _rounds_inputs(config, library):
+        return torch.bfloat16
     rounded = rounded_dtype(config.model) or (torch.bfloat16 if weights.narrow else None)
     return rounded if rounded is not None and config.narrow_weights else dtype
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,22 +18,22 @@ Pack = Callable[[Tensor, Tensor | None], "Packed"]  # weight (n, k) and bias (n,
 NativePack = Callable[[Tensor, Tensor | None], "NativeLinear"]
 
 
-class Packed(nn.Module):
+class Packed(nn.Module, ABC):
     """Stands for a linear; its weight is only there in packed form."""
 
+    @abstractmethod
     def unpack(self) -> nn.Linear:
         """Return the linear again, with the weight it computes with."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Return what the packed weight takes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def form(self) -> str:
         """Return what the weight is kept in: float32, bfloat16, float16 or int8."""
-        raise NotImplementedError
 
 
 class NativeLinear(Packed):

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
-from inference.core import FrameSink, Life
+from inference.core import Life
+from inference.deferred import LaterCore
 from inference.errors import ModelUnavailable
 from inference.process.remote import STOPPED_EARLY, RemoteCore
 from inference.process.supervision import EngineProcess
-from inference.types import CoreRequest, ModelInfo
+from inference.types import ModelInfo
 
 if TYPE_CHECKING:
     from inference.grammar.vocabulary import GrammarVocabulary
 
 
-class SpawnedCore:
+class SpawnedCore(LaterCore):
     """Implements `ReturningCore` by an `EngineProcess` that it owns and a `RemoteCore` attached to it."""
 
     def __init__(
@@ -56,18 +57,6 @@ class SpawnedCore:
     def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
         """Have every change told, on the event loop."""
         self._loaded().watch(changed)
-
-    def start(self, sink: FrameSink) -> None:
-        """Begin to read; called on the event loop on which `sink` is then called."""
-        self._loaded().start(sink)
-
-    def submit(self, request: CoreRequest) -> None:
-        """Queue a request."""
-        self._loaded().submit(request)
-
-    def abort(self, request_id: str) -> None:
-        """Forget a request by the next step."""
-        self._loaded().abort(request_id)
 
     def stop(self) -> None:
         """End the engine; returns when its process has ended."""

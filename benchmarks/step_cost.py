@@ -1,4 +1,4 @@
-"""What a step costs beside the model and the sampler: `python -m tests.unit.inference.step_cost`."""
+"""What a step costs beside the model and the sampler: `python -m benchmarks.step_cost`."""
 
 from __future__ import annotations
 
