@@ -29,11 +29,11 @@ from handlers.service import Service
 from handlers.settings import Settings
 from inference.fake import fake_client
 
-Operations = Mapping[str, Operation]
+Operations = Mapping[str, Operation[Any, Response]]
 COUNT = "Count"
 
 
-async def constant(service: Service, call: Call) -> Response:
+async def constant(service: Service, call: Call[Any]) -> Response:
     """Answer without an engine: what remains is HTTP's share."""
     return json_reply({"generated_text": " there"})
 
@@ -62,7 +62,7 @@ def parley_app(service: Service, operations: Operations) -> ASGIApp:
 def starlette_app(service: Service, operations: Operations) -> ASGIApp:
     """Return the two operations under Starlette alone: no contract, no checks, no request ids."""
 
-    def route(path: str, operation: Operation) -> Route:
+    def route(path: str, operation: Operation[Any, Response]) -> Route:
         async def endpoint(request: Request) -> Response:
             return await operation(service, _call(request, orjson.loads(await request.body())))
 
@@ -100,7 +100,7 @@ SERVERS: dict[str, Callable[[Service, Operations], ASGIApp]] = {
 }
 
 
-def _call(scope: Any, body: Any) -> Call:
+def _call(scope: Any, body: Any) -> Call[Any]:
     """Return what an operation needs; errors inside of a stream want the exchange, too."""
     attach(scope.scope if isinstance(scope, Request) else scope, Exchange("benchmark", time.monotonic()))
     return Call(body=body, path={}, received=time.monotonic())

@@ -8,7 +8,7 @@ import queue
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import Any
 
 from inference.config import EngineConfig
 from inference.engine import TorchCore
-from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling, StepStats
+from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 
 ENDLESS = 1 << 20  # tokens: requests end when they are told to
+EVERY = 4  # steps something is measured beside them: the median step has warm caches before it
 SECONDS = 600  # without a frame; then the engine hangs
 
 
@@ -31,17 +32,36 @@ class Steps:
     seconds: float  # of a step, the median
     least: float
     prefill_tokens_per_second: float | None = None  # of the prompts before; None where none were computed
+    beside: float | None = None  # what was measured between the steps, the median
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A step's frame, when it came, when the engine went on, and what was measured in between."""
+
+    frame: Frame
+    at: float
+    resumed: float
+    measured: float | None
 
 
 class Engine:
-    """A loaded engine, driven step by step."""
+    """A loaded engine, driven step by step; `beside` measures something while it rests between two steps."""
 
-    def __init__(self, core: TorchCore, info: ModelInfo) -> None:
+    def __init__(self, core: TorchCore, info: ModelInfo, beside: Callable[[], float] | None = None) -> None:
         self.info = info
         self._core = core
-        self._frames: queue.Queue[tuple[float, Frame]] = queue.Queue()
+        self._frames: queue.Queue[_Ended] = queue.Queue()
         self._ids = map(str, itertools.count())
-        core.start(lambda frame: self._frames.put((time.perf_counter(), frame)))
+        self._turns = itertools.count()
+        self._beside = beside
+        core.start(self._put)
+
+    def _put(self, frame: Frame) -> None:
+        now = time.perf_counter()
+        due = self._beside is not None and next(self._turns) % EVERY == 0
+        measured = self._beside() if self._beside and due else None
+        self._frames.put(_Ended(frame, now, time.perf_counter(), measured))
 
     def decode(self, batches: list[int], context: int, count: int) -> Iterator[Steps]:
         """Yield `count` steps of each batch size, the largest first, after prompts of `context` tokens.
@@ -64,27 +84,32 @@ class Engine:
             steps, first = self._steps(batch, count)
             if rate is None:
                 rate = batches[0] * context / (first - began)
-            mean = statistics.fmean(stats.kv_tokens for _, stats in steps) / batch
+            mean = (
+                statistics.fmean(ended.frame.stats.kv_tokens for _, ended in steps if ended.frame.stats)
+                / batch
+            )
             seconds = [time for time, _ in steps]
-            yield Steps(batch, mean, statistics.median(seconds), min(seconds), rate)
+            measured = [ended.measured for _, ended in steps if ended.measured is not None]
+            beside = statistics.median(measured) if measured else None
+            yield Steps(batch, mean, statistics.median(seconds), min(seconds), rate, beside)
         self._end(ids)
 
-    def _steps(self, batch: int, count: int) -> tuple[list[tuple[float, StepStats]], float]:
-        """Return steps of just this batch with their seconds, and when the first of them began."""
-        steps: list[tuple[float, StepStats]] = []
-        before: float | None = None  # when the step before ended, if it was one of them, too
+    def _steps(self, batch: int, count: int) -> tuple[list[tuple[float, _Ended]], float]:
+        """Return steps of just this batch with their seconds, and when the first of them ended."""
+        steps: list[tuple[float, _Ended]] = []
+        before: float | None = None  # when this one could begin, if the step before was one of them, too
         first = 0.0
         while len(steps) < count:
-            now, frame = self._frames.get(timeout=SECONDS)
-            stats = frame.stats
-            for output in frame.outputs:
+            ended = self._frames.get(timeout=SECONDS)
+            stats = ended.frame.stats
+            for output in ended.frame.outputs:
                 if isinstance(output, CoreFailure):
                     raise RuntimeError(output.message)
             alone = stats is not None and not stats.prefill_tokens and stats.decode_sequences == batch
-            if alone and before is not None and stats is not None:
-                steps.append((now - before, stats))
-            first = first or (now if alone else 0.0)
-            before = now if alone else None
+            if alone and before is not None:
+                steps.append((ended.at - before, ended))
+            first = first or (ended.at if alone else 0.0)
+            before = ended.resumed if alone else None
         return steps, first
 
     def _end(self, ids: list[str]) -> None:
@@ -95,19 +120,19 @@ class Engine:
             pass
 
     def _outputs(self) -> list[Any]:
-        return list(self._frames.get(timeout=SECONDS)[1].outputs)
+        return list(self._frames.get(timeout=SECONDS).frame.outputs)
 
     def _prompt(self, random_: random.Random, count: int) -> tuple[int, ...]:
         return tuple(random_.randrange(3, self.info.vocabulary_size) for _ in range(count))
 
 
 @contextmanager
-def engine(config: EngineConfig) -> Iterator[Engine]:
+def engine(config: EngineConfig, beside: Callable[[], float] | None = None) -> Iterator[Engine]:
     """Load the engine, yield it, and free it."""
     core = TorchCore(config)
     info = core.load(print)
     try:
-        yield Engine(core, info)
+        yield Engine(core, info, beside)
     finally:
         core.stop()
 

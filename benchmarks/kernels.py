@@ -33,7 +33,16 @@ from inference.kernels.native import (  # noqa: E402
 )
 
 _COLD_BYTES = 128 << 20  # of weights that are gone through, several times what the last cache holds
-_PEAKS = {"float32": 0, "bfloat16": 0, "float16": 0, "int8": 1, "rounded": 2}  # of parley_peak
+_PEAKS = {  # of parley_peak
+    "float32": 0,
+    "bfloat16": 0,
+    "bfloat16 in 12 bits": 0,
+    "float16": 0,
+    "int8": 1,
+    "rounded": 2,
+    "rounded in 12 bits": 2,
+}
+_ROUNDED = {"rounded": WeightKind.BFLOAT16, "rounded in 12 bits": WeightKind.CODED}  # inputs, too
 _PEAK_ROUNDS = 20_000
 _ROUNDS = 8
 _VOCABULARY = 49_152
@@ -127,7 +136,7 @@ def _arguments() -> argparse.Namespace:
 
 def _linears(bench: Bench, n: int, k: int, kind: str, all_rows: list[int]) -> None:
     weights = [torch.randn(n, k) for _ in range(2)]
-    weight_kind = WeightKind.BFLOAT16 if kind == "rounded" else WeightKind(kind)
+    weight_kind = _ROUNDED.get(kind) or WeightKind(kind)
     packed = [_pack(bench.library, weights[0], weight_kind, kind)]
     while len(packed) * packed[0].nbytes < _COLD_BYTES:
         packed.append(_pack(bench.library, weights[0], weight_kind, kind))
@@ -145,7 +154,7 @@ def _linears(bench: Bench, n: int, k: int, kind: str, all_rows: list[int]) -> No
 
 
 def _pack(library: Library, weight: torch.Tensor, kind: WeightKind, name: str) -> PackedLinear:
-    return PackedLinear.pack(library, weight, None, kind, round_inputs=name == "rounded")
+    return PackedLinear.pack(library, weight, None, kind, round_inputs=name in _ROUNDED)
 
 
 def _statistics(bench: Bench, rows: int) -> None:

@@ -57,6 +57,18 @@ def _by_library(library: Library) -> Limits:
     )
 
 
+def reading(library: Library) -> Callable[[], float]:
+    """Return what reads memory once with our own threads, and gives the bytes per second."""
+    values = torch.rand(READ_FLOATS)
+
+    def run() -> float:
+        began = time.perf_counter()
+        library.functions.parley_read(library.handle, values.data_ptr(), READ_FLOATS)
+        return 4 * READ_FLOATS / (time.perf_counter() - began)
+
+    return run
+
+
 def _peak(library: Library, kind: int) -> float:
     def run() -> int:
         operations: int = library.functions.parley_peak(library.handle, kind, PEAK_ROUNDS)

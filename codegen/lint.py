@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jsonschema import Draft4Validator
 from openapi_spec_validator import OpenAPIV30SpecValidator
 
-from codegen import examples
+from codegen import examples, exchanges
 from codegen.document import EVENTS, SCHEMAS, Document, Node, Operation, at
 from handlers.http.support import SUPPORT
 
@@ -325,4 +325,5 @@ RULES: tuple[Rule, ...] = (
     examples.outside_schemas,
     examples.streams_described,
     examples.transcripts_valid,
+    exchanges.answered,
 )

@@ -35,6 +35,9 @@ class Reference:
     statuses: dict[Key, set[str]] = field(default_factory=dict)
     headers: dict[Key, set[str]] = field(default_factory=dict)  # of the 200, in small letters
     examples: dict[Key, list[Any]] = field(default_factory=dict)  # of the request
+    # the same schemas with all their keywords, as OpenAPI 3.0 would write them
+    schemas: dict[str, Schema] = field(default_factory=dict)
+    written: dict[tuple[Key, str, str], Schema] = field(default_factory=dict)  # the request's status is empty
 
 
 @cache
@@ -46,7 +49,7 @@ def read(directory: Path) -> tuple[Reference, ...]:
 def _openapi(path: Path, name: str) -> Reference:
     """Read a document whose paths are ours."""
     document = parse(path.read_text(encoding="utf-8"))
-    reference = Reference(name)
+    reference = Reference(name, schemas=_schemas(document))
     for address, item in document["paths"].items():
         for method in (method for method in METHODS if method in item):
             _operation(reference, document, (method.upper(), address), item[method])
@@ -59,7 +62,7 @@ def _openai(path: Path, name: str) -> Reference:
     for address, schema in OPENAI_REQUESTS.items():
         content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
         document["paths"][address]["post"]["requestBody"] = {"content": content}
-    reference = Reference(name)
+    reference = Reference(name, schemas=_schemas(document))
     for address, item in document["paths"].items():
         for method in item:
             _operation(reference, document, (method.upper(), "/v1" + address), item[method])
@@ -74,14 +77,24 @@ def _tasks(path: Path, name: str) -> Reference:
         kind: path.with_name(path.name.replace("input", kind))
         for kind in ("input", "output", "stream_output")
     }
-    schemas = {
-        kind: _json_schema(json.loads(file.read_text(encoding="utf-8"))) for kind, file in files.items()
-    }
+    documents = {kind: json.loads(file.read_text(encoding="utf-8")) for kind, file in files.items()}
+    schemas = {kind: _json_schema(document) for kind, document in documents.items()}
     reference.requests.update(dict.fromkeys(operations["input"], schemas["input"]))
     reference.responses.update({(key, "200", JSON): schemas["output"] for key in operations["output"]})
     reference.responses.update(
         {(key, "200", EVENTS): schemas["stream_output"] for key in operations["stream"]}
     )
+    for kind, status, media_type, keys in (
+        ("input", "", JSON, operations["input"]),
+        ("output", "200", JSON, operations["output"]),
+        ("stream_output", "200", EVENTS, operations["stream"]),
+    ):
+        # each of the three has its own definitions, some of the same names
+        names = {name: f"{kind}-{name}" for name in documents[kind].get("$defs", {})}
+        for name, node in documents[kind].get("$defs", {}).items():
+            reference.schemas[names[name]] = _renamed(_repaired(node), names)
+        written = _renamed(_repaired(documents[kind]), names)
+        reference.written.update({(key, status, media_type): written for key in keys})
     return reference
 
 
@@ -89,6 +102,7 @@ def _operation(reference: Reference, document: Any, key: Key, operation: Any) ->
     body = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
     if "schema" in body:
         reference.requests[key] = _converted(body["schema"], document)
+        reference.written[key, "", JSON] = _repaired(body["schema"])
         reference.examples[key] = [example["value"] for example in body.get("examples", {}).values()]
     reference.statuses[key] = set(operation["responses"])
     for status, response in operation["responses"].items():
@@ -97,11 +111,26 @@ def _operation(reference: Reference, document: Any, key: Key, operation: Any) ->
         for media_type, content in response.get("content", {}).items():
             media_type = JSON if status != "200" else media_type  # TGI's document has errors as event streams
             reference.responses[key, status, media_type] = _converted(content["schema"], document)
+            reference.written[key, status, media_type] = _repaired(content["schema"])
 
 
 def _converted(schema: Any, document: Any) -> Schema:
-    schemas = {name: _repaired(member) for name, member in document["components"]["schemas"].items()}
-    return to_draft4(_repaired(schema), {"schemas": schemas})
+    return to_draft4(_repaired(schema), {"schemas": _schemas(document)})
+
+
+def _schemas(document: Any) -> dict[str, Schema]:
+    return {name: _repaired(member) for name, member in document["components"]["schemas"].items()}
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """Return a schema whose references lead to the new names."""
+    if isinstance(node, Mapping):
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            place, _, name = reference.rpartition("/")
+            node = {**node, "$ref": f"{place}/{names.get(name, name)}"}
+        return {key: _renamed(value, names) for key, value in node.items()}
+    return [_renamed(value, names) for value in node] if isinstance(node, list) else node
 
 
 def _json_schema(document: Any) -> Schema:

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import Response
+
 from handlers.http.call import Operation
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
 
 Document = dict[str, Any]
+Operations = Mapping[str, Operation[Any, Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ HEALTH = Alias(
 
 
 def with_aliases(
-    document: Document, operations: Mapping[str, Operation], settings: Settings
-) -> tuple[Document, Mapping[str, Operation]]:
+    document: Document, operations: Operations, settings: Settings
+) -> tuple[Document, Operations]:
     """Return document and operations with the addresses that the settings add; the document given is changed.
 
     Raises SettingsError for an address where something else answers.

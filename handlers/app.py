@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import openapi
@@ -41,7 +42,7 @@ def say_connected() -> None:
 def create_app(
     service: Service,
     *,
-    operations: Mapping[str, Operation] = OPERATIONS,
+    operations: Mapping[str, Operation[Any, Response]] = OPERATIONS,
     on_unavailable: Callable[[str], None] = say_unavailable,
     on_loaded: Callable[[], None] = say_connected,
     progress: Callable[[str], None] = logger.info,

@@ -9,23 +9,32 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from starlette.responses import Response
-
 from handlers import prompts
 from handlers.http.call import Call
-from handlers.http.replies import Dialect, EventStream, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run, submitted
+from handlers.http.replies import Dialect, EventStream, JsonReply, json_reply
+from handlers.sequences import (
+    Flow,
+    counted,
+    draw_seed,
+    limits_of,
+    logprobs_mode,
+    new_id,
+    run,
+    streamed,
+    submitted,
+)
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import chat as wire
 from handlers.wire.calls import CallDeltas, call_ids
-from handlers.wire.chat import Body, Chat
+from handlers.wire.chat import Chat
 from handlers.wire.chat_answer import ChatAnswer
 from handlers.wire.choice import Choice, TextChoice, ToolChoice
 from handlers.wire.grammar import allowed
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.openai import Stamp, logprobs, to_choices
 from handlers.wire.outputs import finish_of
+from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
@@ -42,7 +51,9 @@ class Prepared:
     ignored: Headers  # names what has no effect with this model
 
 
-async def chat_completions(service: Service, call: Call) -> Response:
+async def chat_completions(
+    service: Service, call: Call[ChatRequest]
+) -> JsonReply[ChatCompletion] | EventStream[ChatCompletionChunk]:
     """Answer `POST /v1/chat/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
@@ -53,10 +64,10 @@ async def chat_completions(service: Service, call: Call) -> Response:
         flow = await _start(service, call, prepared)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
         headers |= prepared.ignored
-        return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
+        return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def prepare(service: Service, body: Body) -> Prepared:
+async def prepare(service: Service, body: ChatRequest) -> Prepared:
     """Understand a body and render its prompt; places in the engine are the caller's to take.
 
     Raises InvalidInput, ToolRefused or TemplateFailed.
@@ -98,7 +109,9 @@ def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
     )
 
 
-async def _complete(service: Service, call: Call, prepared: Prepared) -> Response:
+async def _complete(
+    service: Service, call: Call[ChatRequest], prepared: Prepared
+) -> JsonReply[ChatCompletion]:
     outputs = await run(service.engine, prepared.requests, call.owner)
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, prepared.requests, strict=True):
@@ -109,7 +122,9 @@ async def _complete(service: Service, call: Call, prepared: Prepared) -> Respons
     return json_reply(answer.body(outputs), headers=headers)
 
 
-async def _start(service: Service, call: Call, prepared: Prepared) -> Flow:
+async def _start(
+    service: Service, call: Call[ChatRequest], prepared: Prepared
+) -> Flow[ChatCompletionChunk]:
     generations = await submitted(service.engine, prepared.requests, call.owner)
     answer = ChatAnswer(
         prepared.chat,

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
-
-from starlette.responses import Response
+from typing import Any, TypeAlias
 
 import openapi
 from handlers.chat import chat_completions
 from handlers.completions import completions
 from handlers.generate import compat_generate
 from handlers.http.call import Call, Operation
+from handlers.http.replies import EventStream, JsonReply
 from handlers.http.validation import Verdict, available, compile_schema
 from handlers.service import Service
+from handlers.wire.types import SagemakerRequest, SagemakerResponse, SagemakerStreamResponse
 from openapi.schema import to_draft4
 
-SHAPES: dict[str, tuple[str, Operation]] = {  # the member that tells the shape: its schema, who answers
+Reply: TypeAlias = JsonReply[SagemakerResponse] | EventStream[SagemakerStreamResponse]
+Answer: TypeAlias = Operation[Any, Reply]  # of one shape of body, which validation has told from the others
+
+SHAPES: dict[str, tuple[str, Answer]] = {  # the member that tells the shape: its schema, who answers
     "inputs": ("CompatGenerateRequest", compat_generate),
     "messages": ("ChatRequest", chat_completions),
     "prompt": ("CompletionRequest", completions),
 }
 
 
-async def sagemaker_compatibility(service: Service, call: Call) -> Response:
+async def sagemaker_compatibility(service: Service, call: Call[SagemakerRequest]) -> Reply:
     """Answer `POST /invocations` as the first route whose request the body is."""
     answer = operation_of(call.body, service.settings.validator)
     return await answer(service, call)
 
 
-def operation_of(body: Mapping[str, Any], validator: str) -> Operation:
+def operation_of(body: SagemakerRequest, validator: str) -> Answer:
     """Return who answers a body that the contract let pass, so that it fits at least one of the shapes."""
     named = [SHAPES[member] for member in SHAPES if member in body]
     return next(answer for schema, answer in named if len(named) == 1 or fits(schema, validator)(body))

@@ -5,11 +5,19 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from starlette.responses import Response
-
 from handlers.http.call import Call
-from handlers.http.replies import Dialect, EventStream, Refused, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run, submitted
+from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
+from handlers.sequences import (
+    Flow,
+    counted,
+    draw_seed,
+    limits_of,
+    logprobs_mode,
+    new_id,
+    run,
+    streamed,
+    submitted,
+)
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import completions as wire
@@ -18,10 +26,13 @@ from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp
 from handlers.wire.outputs import finish_of
+from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
 from inference.types import LogprobsMode
 
 
-async def completions(service: Service, call: Call) -> Response:
+async def completions(
+    service: Service, call: Call[CompletionRequest]
+) -> JsonReply[CompletionFinal] | EventStream[Chunk]:
     """Answer `POST /v1/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
@@ -42,10 +53,12 @@ async def completions(service: Service, call: Call) -> Response:
         answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
         flow = Flow(generations, service.metrics, answer.chunks)
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
-        return EventStream(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
+        return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def _complete(service: Service, call: Call, completion: Completion, stamp: Stamp) -> Response:
+async def _complete(
+    service: Service, call: Call[CompletionRequest], completion: Completion, stamp: Stamp
+) -> JsonReply[CompletionFinal]:
     outputs = await run(service.engine, completion.requests, call.owner)
     finishes = [finish_of(events) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from starlette.responses import Response
-
 from handlers.http.call import Call
-from handlers.http.replies import EventStream, json_reply
-from handlers.sequences import Flow, counted, draw_seed, limits_of, logprobs_mode, new_id, run
+from handlers.http.replies import EventStream, JsonReply, json_reply
+from handlers.sequences import (
+    Flow,
+    counted,
+    draw_seed,
+    limits_of,
+    logprobs_mode,
+    new_id,
+    run,
+    streamed,
+)
 from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.outputs import Output, finish_of
-from handlers.wire.tgi import Body, Generate, Json
+from handlers.wire.tgi import Body, Generate
+from handlers.wire.types import (
+    CompatGenerateRequest,
+    CompatGenerateResponse,
+    GenerateRequest,
+    GenerateResponse,
+    StreamResponse,
+)
 from inference.types import LogprobsMode
 
 
-async def compat_generate(service: Service, call: Call) -> Response:
+async def compat_generate(
+    service: Service, call: Call[CompatGenerateRequest]
+) -> JsonReply[CompatGenerateResponse] | EventStream[StreamResponse]:
     """Answer `POST /`: an array of one, or a stream; the prompt comes first if the model continues texts."""
     full_text = service.engine.model.pipeline_tag in (None, "text-generation")
     if call.body.get("stream"):
@@ -26,18 +42,20 @@ async def compat_generate(service: Service, call: Call) -> Response:
     return json_reply([body], headers=headers)
 
 
-async def generate(service: Service, call: Call) -> Response:
+async def generate(service: Service, call: Call[GenerateRequest]) -> JsonReply[GenerateResponse]:
     """Answer `POST /generate`."""
     body, headers = await complete(service, call)
     return json_reply(body, headers=headers)
 
 
-async def generate_stream(service: Service, call: Call) -> Response:
+async def generate_stream(service: Service, call: Call[GenerateRequest]) -> EventStream[StreamResponse]:
     """Answer `POST /generate_stream`."""
     return await stream(service, call)
 
 
-async def complete(service: Service, call: Call, *, full_text: bool = False) -> tuple[Json, Headers]:
+async def complete(
+    service: Service, call: Call[Body], *, full_text: bool = False
+) -> tuple[GenerateResponse, Headers]:
     """Generate the whole text, the best of several if asked for; return the body and its headers."""
     service.metrics.count_request()
     with counted(service.metrics):
@@ -50,7 +68,9 @@ async def complete(service: Service, call: Call, *, full_text: bool = False) -> 
     return tgi.to_body(wanted, outputs), headers
 
 
-async def stream(service: Service, call: Call, *, full_text: bool = False) -> EventStream:
+async def stream(
+    service: Service, call: Call[Body], *, full_text: bool = False
+) -> EventStream[StreamResponse]:
     """Start to generate, and return the stream of tokens."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
@@ -61,7 +81,7 @@ async def stream(service: Service, call: Call, *, full_text: bool = False) -> Ev
             service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
         )
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
-        return EventStream(flow, headers=headers, on_close=held.pop_all().close)
+        return streamed(flow, headers=headers, on_close=held.pop_all().close)
 
 
 def understood(service: Service, body: Body, *, full_text: bool = False, do_sample: bool = False) -> Generate:

@@ -11,7 +11,7 @@ from handlers.service import Service
 RETRY_SECONDS = 1  # probes cost nothing while the engine isn't ready, so they may come soon again
 
 
-async def health(service: Service, call: Call) -> Response:
+async def health(service: Service, call: Call[None]) -> Response:
     """Answer `GET /health`: 200 with an empty body, or 503."""
     if not await service.engine.probe():
         raise Refused(
@@ -20,11 +20,11 @@ async def health(service: Service, call: Call) -> Response:
     return Response()
 
 
-async def root_health(service: Service, call: Call) -> Response:
+async def root_health(service: Service, call: Call[None]) -> Response:
     """Answer `GET /`, which load balancers in front of TGI probe."""
     return await health(service, call)
 
 
-async def ping(service: Service, call: Call) -> Response:
+async def ping(service: Service, call: Call[None]) -> Response:
     """Answer `GET /ping`, which SageMaker probes."""
     return await health(service, call)

@@ -5,12 +5,10 @@ As in TGI, any name of a model will do: the server has one model. Its own name i
 
 from __future__ import annotations
 
-from starlette.responses import Response
-
 from handlers.generate import generated, understood
 from handlers.health import health
 from handlers.http.call import Call
-from handlers.http.replies import Refused, json_reply
+from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.sequences import counted, limits_of
 from handlers.service import Service
 from handlers.together import together
@@ -19,38 +17,48 @@ from handlers.wire import kserve as wire
 from handlers.wire import tgi
 from handlers.wire.kserve import Tensor
 from handlers.wire.outputs import Output
-from handlers.wire.tgi import Body, Generate, Json
+from handlers.wire.tgi import Generate
+from handlers.wire.types import (
+    GenerateInstance,
+    KserveInferOutput,
+    KserveInferRequest,
+    KserveInferResponse,
+    KserveLive,
+    KserveModel,
+    KserveReady,
+    KserveServer,
+)
 
 
-async def kserve_server_metadata(service: Service, call: Call) -> Response:
+async def kserve_server_metadata(service: Service, call: Call[None]) -> JsonReply[KserveServer]:
     """Answer `GET /v2`."""
     extensions = ["health", "models", "metrics"]
     return json_reply({"name": "text-generation-inference", "version": TGI_VERSION, "extensions": extensions})
 
 
-async def kserve_live(service: Service, call: Call) -> Response:
+async def kserve_live(service: Service, call: Call[None]) -> JsonReply[KserveLive]:
     """Answer `GET /v2/health/live`: whoever is answered knows it."""
     return json_reply({"live": True})
 
 
-async def kserve_ready(service: Service, call: Call) -> Response:
+async def kserve_ready(service: Service, call: Call[None]) -> JsonReply[KserveReady]:
     """Answer `GET /v2/health/ready`: 200 if `GET /health` says so, or 503."""
     await health(service, call)
     return json_reply({"live": True, "ready": True})
 
 
-async def kserve_model_metadata(service: Service, call: Call) -> Response:
+async def kserve_model_metadata(service: Service, call: Call[None]) -> JsonReply[KserveModel]:
     """Answer `GET /v2/models/{name}` and the same of a version."""
     return json_reply(wire.metadata(call.path["name"], call.path.get("version")))
 
 
-async def kserve_model_ready(service: Service, call: Call) -> Response:
+async def kserve_model_ready(service: Service, call: Call[None]) -> JsonReply[KserveReady]:
     """Answer `GET /v2/models/{name}/ready` and the same of a version, as `GET /v2/health/ready`."""
     await health(service, call)
     return json_reply({"name": call.path["name"], "live": True, "ready": True})
 
 
-async def kserve_infer(service: Service, call: Call) -> Response:
+async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> JsonReply[KserveInferResponse]:
     """Answer `POST /v2/models/{name}/infer` and the same of a version: a text for each text of each input."""
     service.metrics.count_request()
     with counted(service.metrics):
@@ -59,17 +67,17 @@ async def kserve_infer(service: Service, call: Call) -> Response:
         with service.engine.admit(candidates * sum(len(tensor.texts) for tensor in tensors)):
             jobs = [_output(service, call, tensor) for tensor in tensors]
             outputs = await together("inputs", jobs)
-    return json_reply(_named(service, call) | {"outputs": outputs})
+    return json_reply(_named(service, call, outputs))
 
 
-def _tensors(body: Body) -> tuple[Tensor, ...]:
+def _tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
     try:
         return wire.to_tensors(body)
     except wire.Unreadable as error:
         raise Refused(str(error), error_type=error.error_type) from None
 
 
-async def _output(service: Service, call: Call, tensor: Tensor) -> Json:
+async def _output(service: Service, call: Call[KserveInferRequest], tensor: Tensor) -> KserveInferOutput:
     parameters = call.body.get("parameters")
     jobs = [
         _continue(service, {"inputs": text, "parameters": parameters}, call.owner) for text in tensor.texts
@@ -77,15 +85,20 @@ async def _output(service: Service, call: Call, tensor: Tensor) -> Json:
     return wire.to_output(tensor, await together("data", jobs))
 
 
-async def _continue(service: Service, body: Body, owner: str) -> tuple[Generate, Output]:
+async def _continue(service: Service, body: GenerateInstance, owner: str) -> tuple[Generate, Output]:
     wanted = understood(service, body)
     winner, *_ = await generated(service, wanted, owner)
     return wanted, winner
 
 
-def _named(service: Service, call: Call) -> Json:
-    """Return what the answer says of its request and of who answers."""
-    names = {"id": call.body.get("id"), "model_version": call.path.get("version")}
-    return {"model_name": service.engine.model.id} | {
-        name: value for name, value in names.items() if value is not None
-    }
+def _named(
+    service: Service, call: Call[KserveInferRequest], outputs: list[KserveInferOutput]
+) -> KserveInferResponse:
+    """Return the answer, which says what its request was called and who answers."""
+    answer: KserveInferResponse = {"model_name": service.engine.model.id, "outputs": outputs}
+    id, version = call.body.get("id"), call.path.get("version")
+    if id is not None:
+        answer["id"] = id
+    if version is not None:
+        answer["model_version"] = version
+    return answer

@@ -19,12 +19,11 @@ from prometheus_client.samples import Sample
 
 from handlers.board import Board
 from handlers.buckets import Histogram, cumulated
-from handlers.http.replies import text_reply
+from handlers.http.replies import TextReply, text_reply
 from handlers.metric_table import Series, bounds, layout, table, width
 from inference.types import Finish, ModelInfo, Request, StepStats
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
 
     from handlers.http.call import Call
     from handlers.service import Service
@@ -37,7 +36,7 @@ _FAMILIES: dict[str, Any] = {
 }
 
 
-async def metrics(service: Service, call: Call) -> Response:
+async def metrics(service: Service, call: Call[None]) -> TextReply:
     """Show every metric as Prometheus text."""
     return text_reply(service.metrics.render())
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from starlette.responses import Response
-
 from handlers.http.call import Call
-from handlers.http.replies import Refused, json_reply
+from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.service import Service
 from handlers.version import TGI_VERSION
+from handlers.wire.types import Info, ModelInfo, ModelList
 
 
-async def get_model_info(service: Service, call: Call) -> Response:
+async def get_model_info(service: Service, call: Call[None]) -> JsonReply[Info]:
     """Answer `GET /info`: the members of TGI 3, those of earlier versions that clients still read, ours."""
     model, settings = service.engine.model, service.settings
-    info = {
+    info: Info = {
         "model_id": model.id,
         "model_sha": model.sha,
         "model_pipeline_tag": model.pipeline_tag,
@@ -30,8 +27,6 @@ async def get_model_info(service: Service, call: Call) -> Response:
         "version": TGI_VERSION,
         "sha": None,
         "docker_label": settings.docker_label,
-    }
-    earlier = {
         "model_dtype": model.dtype,
         "model_device_type": model.device_type,
         "max_input_length": model.max_input_tokens,
@@ -40,23 +35,28 @@ async def get_model_info(service: Service, call: Call) -> Response:
         "max_batch_prefill_tokens": model.max_batch_prefill_tokens,
         "max_waiting_tokens": settings.max_waiting_tokens,
         "max_batch_size": settings.max_batch_size,
-    }
-    ours = {
         "quantize": settings.quantize,
         "execution": model.level,
         "deterministic": model.deterministic,
     }
-    return json_reply(info | earlier | ours)
+    return json_reply(info)
 
 
-async def openai_get_model_info(service: Service, call: Call) -> Response:
+async def openai_get_model_info(service: Service, call: Call[None]) -> JsonReply[ModelList]:
     """Answer `GET /v1/models`: OpenAI's list, and beside it the flat model of TGI's document."""
     model = _model(service)
-    flat = {name: model[name] for name in ("id", "created", "owned_by")}
-    return json_reply({"object": "list", "data": [model], **flat})
+    return json_reply(
+        {
+            "object": "list",
+            "data": [model],
+            "id": model["id"],
+            "created": model["created"],
+            "owned_by": model["owned_by"],
+        }
+    )
 
 
-async def openai_get_model(service: Service, call: Call) -> Response:
+async def openai_get_model(service: Service, call: Call[None]) -> JsonReply[ModelInfo]:
     """Answer `GET /v1/models/{model}`; `tgi` names the served model, as it does in requests."""
     model, asked = _model(service), call.path["model"]
     if asked not in (model["id"], "tgi"):
@@ -66,6 +66,6 @@ async def openai_get_model(service: Service, call: Call) -> Response:
     return json_reply(model)
 
 
-def _model(service: Service) -> dict[str, Any]:
+def _model(service: Service) -> ModelInfo:
     name = service.engine.model.id
     return {"id": name, "object": "model", "created": 0, "owned_by": name}

@@ -7,7 +7,6 @@ from handlers.cloud import sagemaker_compatibility
 from handlers.completions import completions
 from handlers.generate import compat_generate, generate, generate_stream
 from handlers.health import health, ping, root_health
-from handlers.http.call import Operation
 from handlers.kserve import (
     kserve_infer,
     kserve_live,
@@ -18,33 +17,34 @@ from handlers.kserve import (
 )
 from handlers.metrics import metrics
 from handlers.models import get_model_info, openai_get_model, openai_get_model_info
+from handlers.protocol import operations
 from handlers.tokenize import get_chat_tokenize, tokenize
 from handlers.vertex import vertex_compatibility
 
-OPERATIONS: dict[str, Operation] = {
-    "compat_generate": compat_generate,
-    "generate": generate,
-    "generate_stream": generate_stream,
-    "chat_completions": chat_completions,
-    "completions": completions,
-    "tokenize": tokenize,
-    "get_chat_tokenize": get_chat_tokenize,
-    "sagemaker_compatibility": sagemaker_compatibility,
-    "vertex_compatibility": vertex_compatibility,
-    "kserve_server_metadata": kserve_server_metadata,
-    "kserve_live": kserve_live,
-    "kserve_ready": kserve_ready,
-    "kserve_model_metadata": kserve_model_metadata,
-    "kserve_model_metadata_unversioned": kserve_model_metadata,
-    "kserve_model_ready": kserve_model_ready,
-    "kserve_model_ready_unversioned": kserve_model_ready,
-    "kserve_infer": kserve_infer,
-    "kserve_infer_unversioned": kserve_infer,
-    "root_health": root_health,
-    "health": health,
-    "ping": ping,
-    "get_model_info": get_model_info,
-    "openai_get_model_info": openai_get_model_info,
-    "openai_get_model": openai_get_model,
-    "metrics": metrics,
-}
+OPERATIONS = operations(
+    compat_generate=compat_generate,
+    generate=generate,
+    generate_stream=generate_stream,
+    chat_completions=chat_completions,
+    completions=completions,
+    tokenize=tokenize,
+    get_chat_tokenize=get_chat_tokenize,
+    sagemaker_compatibility=sagemaker_compatibility,
+    vertex_compatibility=vertex_compatibility,
+    kserve_server_metadata=kserve_server_metadata,
+    kserve_live=kserve_live,
+    kserve_ready=kserve_ready,
+    kserve_model_metadata=kserve_model_metadata,
+    kserve_model_metadata_unversioned=kserve_model_metadata,
+    kserve_model_ready=kserve_model_ready,
+    kserve_model_ready_unversioned=kserve_model_ready,
+    kserve_infer=kserve_infer,
+    kserve_infer_unversioned=kserve_infer,
+    root_health=root_health,
+    health=health,
+    ping=ping,
+    get_model_info=get_model_info,
+    openai_get_model_info=openai_get_model_info,
+    openai_get_model=openai_get_model,
+    metrics=metrics,
+)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from typing import Generic, TypeVar
 
-from handlers.http.replies import Refused, event
+from handlers.http.replies import Dialect, EventStream, Refused, event
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
@@ -26,7 +27,8 @@ from inference.errors import (
 )
 from inference.types import Event, LogprobsMode, Request, Watermark
 
-Render = Callable[[int, Event], Sequence[object]]  # a request's place and event -> bodies to stream
+Body = TypeVar("Body")  # of one event of a stream
+Render = Callable[[int, Event], Sequence[Body]]  # a request's place and event -> bodies to stream
 
 LABELS: dict[type[Exception], str] = {  # TGI's values of `err`; any other error is "incomplete"
     InvalidInput: "validation",
@@ -114,13 +116,13 @@ async def submitted(engine: EngineClient, requests: Sequence[Request], owner: st
     return generations
 
 
-class Flow(AsyncIterator[bytes]):
+class Flow(AsyncIterator[bytes], Generic[Body]):
     """The framed events of requests that run side by side, in the order in which they come.
 
     `aclose` it in every case: it aborts what still runs. However it ends is counted, once.
     """
 
-    def __init__(self, generations: Sequence[Generation], metrics: Metrics, render: Render) -> None:
+    def __init__(self, generations: Sequence[Generation], metrics: Metrics, render: Render[Body]) -> None:
         self._generations = generations
         self._metrics = metrics
         self._render = render
@@ -128,7 +130,9 @@ class Flow(AsyncIterator[bytes]):
         self._running = len(generations)  # 0 also after a failure, which was counted
 
     @classmethod
-    async def start(cls, service: Service, requests: Sequence[Request], owner: str, render: Render) -> Flow:
+    async def start(
+        cls, service: Service, requests: Sequence[Request], owner: str, render: Render[Body]
+    ) -> Flow[Body]:
         """Submit all requests; if one is refused, abort the others and raise its error."""
         return cls(await submitted(service.engine, requests, owner), service.metrics, render)
 
@@ -158,6 +162,17 @@ class Flow(AsyncIterator[bytes]):
             self._running -= 1
             self._metrics.finished(item.finish, self._generations[place].request)
         return b"".join(event(body) for body in self._render(place, item))
+
+
+def streamed(
+    flow: Flow[Body],
+    *,
+    dialect: Dialect = Dialect.TGI,
+    headers: Mapping[str, str],
+    on_close: Callable[[], None],
+) -> EventStream[Body]:
+    """Return the response of a flow; `on_close` is called once it is over."""
+    return EventStream(flow, dialect=dialect, headers=headers, on_close=on_close)
 
 
 async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Output], None]:

@@ -93,7 +93,8 @@ class Settings:
         "about 0.15 s, on a GPU 2,048", unit="tokens")
     prefill_chunk_tokens: int | None = row(None, COUNT, ENGINE,
         "most prompt tokens of a step in which texts go on, which wait for it "
-        "(at least three for each text); computed without it", unit="tokens", tgi=False)
+        "(at least three for each text; without a limit where four prompts wait for each); "
+        "computed without it", unit="tokens", tgi=False)
     max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
         "size of the KV cache; without it what all sequences of a step can use, on CPU no more than the "
         "weights' size, or 2 GiB, and a quarter of the free memory, on a GPU nine tenths", unit="tokens")
@@ -116,6 +117,9 @@ class Settings:
     narrow_weights: bool = row(True, boolean, ENGINE,
         "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
         "--quantize rounds is small in any case", tgi=False)
+    compress_weights: bool = row(True, boolean, ENGINE,
+        "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
+        "results; needs AVX-512", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0), ENGINE,
@@ -257,6 +261,7 @@ class Settings:
             native_kernels=self.native_kernels,
             fuse_layers=self.fuse_layers,
             narrow_weights=self.narrow_weights,
+            compress_weights=self.compress_weights,
             prefix_caching=self.prefix_caching,
         )
 

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import orjson
-from starlette.responses import Response
 
 from handlers import prompts
 from handlers.http.call import Call
-from handlers.http.replies import json_reply
+from handlers.http.replies import JsonReply, json_reply
 from handlers.sequences import counted
 from handlers.service import Service
 from handlers.wire.conversation import to_conversation
+from handlers.wire.types import ChatTokenizeRequest, ChatTokenizeResponse, TokenizeRequest, TokenizeResponse
 from inference.types import TextToken
 
 SLICE_TOKENS = 4096  # written as JSON in a millisecond or two, for which nothing else runs
 
 
-async def tokenize(service: Service, call: Call) -> Response:
+async def tokenize(service: Service, call: Call[TokenizeRequest]) -> JsonReply[TokenizeResponse]:
     """Answer `POST /tokenize`; special tokens are added unless the body says otherwise."""
     add_special_tokens = call.body.get("add_special_tokens") is not False
     tokens = await service.engine.tokenize(call.body["inputs"], add_special_tokens=add_special_tokens)
     return json_reply(await _to_json(tokens))
 
 
-async def get_chat_tokenize(service: Service, call: Call) -> Response:
+async def get_chat_tokenize(
+    service: Service, call: Call[ChatTokenizeRequest]
+) -> JsonReply[ChatTokenizeResponse]:
     """Answer `POST /chat_tokenize`; special tokens are those that the template writes."""
     service.metrics.count_request()
     with counted(service.metrics):
         conversation = to_conversation(call.body)
         text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
-    body = {"tokenize_response": await _to_json(tokens), "templated_text": text}
+    body: ChatTokenizeResponse = {"tokenize_response": await _to_json(tokens), "templated_text": text}
     return json_reply(body, headers=prompts.ignored_headers(service.engine, conversation))
 
 
-async def _to_json(tokens: Sequence[TextToken]) -> orjson.Fragment:
-    """Return the tokens as JSON; a long text's are written on a thread, or every stream would wait."""
-    if len(tokens) <= SLICE_TOKENS:
-        return orjson.Fragment(orjson.dumps(tokens))
-    return orjson.Fragment(await asyncio.to_thread(_dump_in_slices, tokens))
+async def _to_json(tokens: Sequence[TextToken]) -> TokenizeResponse:
+    """Return the tokens, written already; a long text's on a thread, or every stream would wait."""
+    short = len(tokens) <= SLICE_TOKENS
+    written = orjson.dumps(tokens) if short else await asyncio.to_thread(_dump_in_slices, tokens)
+    return cast(TokenizeResponse, orjson.Fragment(written))  # `TextToken` has the members of `SimpleToken`
 
 
 def _dump_in_slices(tokens: Sequence[TextToken]) -> bytes:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from inference.state import Chunk, Sequence
 
 _PER_TEXT = 3  # prompt tokens that may be computed for each text that goes on
+# Where so many prompts wait for each text that goes on, these wait for a whole step once: the many then begin
+# and end together, and break in upon each other less
+_CROWD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,11 @@ class Budget:
     it leaves a half of the step to prompts behind it that fit, and gets what they leave of that.
     """
 
-    def __init__(self, limits: Limits, used: int) -> None:
+    def __init__(self, limits: Limits, used: int, waiting: int = 0) -> None:
+        """`used`: texts that go on, a token each; `waiting`: prompts that aren't computed to their end."""
         self._limits = limits
         self._tokens = limits.tokens - used
-        if used and limits.beside is not None:
+        if limits.beside is not None and waiting < _CROWD * used:
             # With many texts a step takes long anyway, and more prompts come than small pieces would serve
             self._tokens = min(self._tokens, max(limits.beside, _PER_TEXT * used))
         self._share = max(self._tokens // 2, 1)  # of a prompt that doesn't fit, while others want the rest

@@ -49,4 +49,5 @@ class EngineConfig:
     native_kernels: bool = True  # linears and attention of the C extension
     fuse_layers: bool = True  # whole decoder layers in the C extension
     narrow_weights: bool = True  # float32 weights that 16 bits hold exactly are kept in 16 bits
+    compress_weights: bool = True  # bfloat16 weights that 12 bits hold exactly are kept in 12 bits
     prefix_caching: bool = True  # keys and values of ended requests are kept for others

@@ -13,6 +13,7 @@ from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from inference.kernels.native import WeightKind
+from inference.kernels.native_model import EndWeights
 from inference.layers import OtherShape, norm_weight
 from inference.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
 from inference.trace import Trace
@@ -60,17 +61,27 @@ class Ends:
     head: NativeLinear
     table: Tensor | None  # (vocabulary, hidden), maybe in 16 bits; None: it is the head's weight
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Return (tokens, hidden) in float32."""
-        rows = self.head.packed.rows(ids) if self.table is None else self.table.index_select(0, ids)
-        factor = self.bare.factors.embedding
-        return rows.float() if factor == 1.0 else rows.float() * factor
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return (rows, vocabulary) of what the last layer gave (rows, hidden)."""
+    @property
+    def weights(self) -> EndWeights:
+        """Return what C computes of them: all but what is done with the logits."""
         bare, factors = self.bare, self.bare.factors
-        normed = hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + bare.eps) * bare.norm
-        logits: Tensor = self.head(normed if factors.head == 1.0 else normed * factors.head)
+        return EndWeights(
+            table=self.head.packed if self.table is None else self.table,
+            head=self.head.packed,
+            norm=bare.norm,
+            eps=bare.eps,
+            embedding_factor=factors.embedding,
+            head_factor=factors.head,
+        )
+
+    @property
+    def finishes(self) -> bool:
+        """Return whether anything is done with the logits."""
+        return self.bare.factors.logits != 1.0 or self.bare.factors.cap is not None
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Do with the head's logits (rows, vocabulary), in place, what the model does with them."""
+        factors = self.bare.factors
         if factors.logits != 1.0:
             logits *= factors.logits
         if factors.cap is not None:

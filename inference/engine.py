@@ -34,6 +34,7 @@ from inference.plan import MIB, Plan, make_plan
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import Served
+from inference.stack import FusedRunner
 from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
@@ -188,10 +189,10 @@ class TorchCore:
 
     def _without_aborted(self, frame: Frame) -> Frame:
         """Drop what a step made for requests that were aborted meanwhile."""
+        if not self._aborts:  # one that comes just now came too late
+            return frame
         with self._wake:
             aborted = self._aborts.copy()
-        if not aborted:
-            return frame
         return Frame(tuple(output for output in frame.outputs if output.id not in aborted), frame.stats)
 
     def _prepare(self, served: Served, plan: Plan, eos: tuple[int, ...], library: Library | None) -> None:
@@ -283,6 +284,7 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
         fuse=config.fuse_layers,
         merge=config.merge_linears,
         narrow=config.narrow_weights,
+        compress=config.compress_weights,
         quantize=config.model.quantize == "int8",
         round_inputs=_rounds_inputs(config, library),
         dtype=dtype,
@@ -304,5 +306,6 @@ def _make_stepper(
     )
     table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
-    sampler = TorchSampler(masks.endings, library)
-    return Stepper(scheduler, served.make_runner(blocks), sampler, eos, masks)
+    runner = served.make_runner(blocks)
+    find = runner.statistics if isinstance(runner, FusedRunner) else None
+    return Stepper(scheduler, runner, TorchSampler(masks.endings, library, find), eos, masks)

@@ -51,6 +51,7 @@ class Options:
     fuse: bool = True
     merge: bool = True
     narrow: bool = True
+    compress: bool = True  # 16-bit weights, where that loses nothing
     quantize: bool = False  # to int8
     round_inputs: bool = False  # of linears, to bfloat16
     dtype: torch.dtype = torch.float32  # what is computed in
@@ -210,12 +211,17 @@ class _Climb:
     def _packs(self, library: Library) -> Packs:
         options = self._options
         if not self._rounds_linears:
-            final = native_pack(library, None, narrow=options.narrow, round_inputs=False)
+            final = native_pack(
+                library, None, narrow=options.narrow, round_inputs=False, compress=options.compress
+            )
             return Packs(final=final, exact=None)
         # What a layer is only tried with must not lie beside what stays, or its memory would never go back
         exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
         kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
-        return Packs(native_pack(library, kind, narrow=True, round_inputs=options.round_inputs), exact)
+        final = native_pack(
+            library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
+        )
+        return Packs(final, exact)
 
     def _merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
         """Merge parallel linears and return what undoes it; None if there are none."""

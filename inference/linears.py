@@ -33,7 +33,7 @@ class Packed(nn.Module, ABC):
     @property
     @abstractmethod
     def form(self) -> str:
-        """Return what the weight is kept in: float32, bfloat16, float16 or int8."""
+        """Return what the weight is kept in: a dtype, and in how many bits where it is packed in fewer."""
 
 
 class NativeLinear(Packed):
@@ -98,19 +98,22 @@ def native_pack(
     *,
     narrow: bool,
     round_inputs: bool,
+    compress: bool = False,
     arena: Arena | None = None,
 ) -> NativePack:
     """Return what packs for the C extension: as `kind`, or in the narrowest that holds a weight exactly.
 
-    Without `narrow` nothing is kept in 16 bits. `arena` is for what doesn't stay: its memory goes back.
+    Without `narrow` nothing is kept in 16 bits; `compress`: 12 bits instead where they hold it exactly, if
+    that pays. `arena` is for what doesn't stay: its memory goes back.
     """
 
     def pack(weight: Tensor, bias: Tensor | None) -> NativeLinear:
         fitting = kind or (narrowest(weight) if narrow else WeightKind.FLOAT32)
         bias = None if bias is None else bias.float()
-        return NativeLinear(
-            PackedLinear.pack(library, weight, bias, fitting, round_inputs=round_inputs, arena=arena), bias
+        packed = PackedLinear.pack(
+            library, weight, bias, fitting, round_inputs=round_inputs, compress=compress, arena=arena
         )
+        return NativeLinear(packed, bias)
 
     return pack
 

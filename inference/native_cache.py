@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep, cache_layers
 from inference.kernels.reference import Attention
 from inference.paged import Probed, install
 from inference.state import Pieces
@@ -19,8 +19,9 @@ class NativeCache:
         self, library: Library, layers: dict[nn.Module, Probed], blocks: int, dtype: torch.dtype
     ) -> None:
         self.step: NativeStep | None = None  # set before each forward
-        for module, probed in layers.items():
-            install(module, _Layer(self, NativeCacheLayer(library, probed.shape, blocks, dtype)))
+        caches = cache_layers(library, [probed.shape for probed in layers.values()], blocks, dtype)
+        for module, cache in zip(layers, caches, strict=True):
+            install(module, _Layer(self, cache))
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""

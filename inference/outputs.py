@@ -26,6 +26,8 @@ class Outputs:
         self._endings = frozenset(eos_token_ids)
         self._sequences: tuple[Sequence, ...] = ()
         self._slots: Integers = np.empty(0, dtype=np.int64)
+        self._limits: Integers = np.empty(0, dtype=np.int64)  # the lengths at which their texts end
+        self._heeds_eos = np.empty(0, dtype=np.bool_)
         self._said: tuple[list[str], list[float], list[int]] = ([], [], [])  # ids, started, cached tokens
         self._guides: list[tuple[int, Guide]] = []  # and their rows
 
@@ -43,10 +45,10 @@ class Outputs:
         that failed get a token without a meaning, and don't end here.
         """
         if sequences is not self._sequences:
-            self._keep(sequences)
+            self._keep(table, sequences)
         asked = [row for row in range(first, len(sequences)) if sequences[row].wants_prompt_logprobs]
-        table.append(self._slots, chosen.tokens)
-        finishes = self._finishes(table, chosen.tokens)
+        lengths = table.append(self._slots, chosen.tokens)
+        finishes = self._finishes(lengths, chosen.tokens)
         finishes |= self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
         finishes = {sequence: why for sequence, why in finishes.items() if sequence not in failures}
         ids, started, cached = self._said
@@ -57,12 +59,14 @@ class Outputs:
         for row in asked:
             outputs[row] = _with_prompt(outputs[row], sequences[row])
         if finishes:  # those that ended aren't kept until the next token
-            self._keep(())
+            self._keep(table, ())
         return outputs, finishes
 
-    def _keep(self, sequences: tuple[Sequence, ...]) -> None:
+    def _keep(self, table: SlotTable, sequences: tuple[Sequence, ...]) -> None:
         self._sequences = sequences
         self._slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+        self._limits = table.limits[self._slots]
+        self._heeds_eos = table.heeds_eos[self._slots]
         self._said = (
             [sequence.id for sequence in sequences],
             [sequence.started for sequence in sequences],
@@ -71,11 +75,10 @@ class Outputs:
         guides = ((row, sequence.guide) for row, sequence in enumerate(sequences))
         self._guides = [(row, guide) for row, guide in guides if guide is not None]
 
-    def _finishes(self, table: SlotTable, tokens: Integers) -> Finishes:
+    def _finishes(self, lengths: Integers, tokens: Integers) -> Finishes:
         """Return the ends that need no grammar to be seen."""
-        slots = self._slots
-        full = table.lengths[slots] >= table.limits[slots]
-        eos = (tokens[:, None] == self._eos).any(1) & table.heeds_eos[slots]
+        full = lengths >= self._limits
+        eos = (tokens[:, None] == self._eos).any(1) & self._heeds_eos
         found = full | eos
         if not found.any():
             return {}

@@ -22,9 +22,14 @@ class RopeTable:
 
     def at(self, positions: NDArray[np.int64]) -> Pair:
         """Return the cosines and sines (n, rotary_dim) of positions (n,)."""
-        self._reach(int(positions.max()))
+        cosines, sines = self.upto(int(positions.max()))
         rows = torch.from_numpy(positions)
-        return self._cosines.index_select(0, rows), self._sines.index_select(0, rows)
+        return cosines.index_select(0, rows), sines.index_select(0, rows)
+
+    def upto(self, last: int) -> Pair:
+        """Return the cosines and sines (more than last, rotary_dim), contiguous float32, of 0, 1...."""
+        self._reach(last)
+        return self._cosines, self._sines
 
     def _reach(self, last: int) -> None:
         size = len(self._cosines)
@@ -38,7 +43,8 @@ class RopeTable:
 
     def _block(self, start: int) -> Pair:
         pair = self._rope.tables(torch.arange(start, start + BLOCK))
-        return spread_pairs(pair) if self._spread else pair
+        cosines, sines = spread_pairs(pair) if self._spread else pair
+        return cosines.float().contiguous(), sines.float().contiguous()
 
 
 def spread_pairs(pair: Pair) -> Pair:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -28,9 +30,16 @@ class TorchSampler:
     What a row gets depends on its logits, its request and its own text, never on the rows beside it.
     """
 
-    def __init__(self, endings: Endings, library: Library | None = None) -> None:
+    def __init__(
+        self,
+        endings: Endings,
+        library: Library | None = None,
+        find: Callable[[Tensor], Statistics] | None = None,
+    ) -> None:
+        """Take what finds the statistics of logits, if the runner knows them; else `library` does."""
         self._endings = endings
         self._library = library
+        self._find = find or partial(statistics, library=library)
         self._recipe = Recipe(())
 
     @torch.inference_mode()
@@ -45,7 +54,8 @@ class TorchSampler:
             if sequences is not self._recipe.sequences:
                 self._recipe = Recipe(sequences)
             self._fill(columns, _values(work, logits), self._recipe)
-        failures = {sequences[row]: NOT_FINITE for row in np.isnan(columns.logprobs).nonzero()[0]}
+        broken = np.isnan(columns.logprobs)
+        failures = {sequences[row]: NOT_FINITE for row in broken.nonzero()[0]} if broken.any() else {}
         for sequence, scored in prompts.items():
             if np.isnan(scored.logprobs).any():
                 failures[sequence] = NOT_FINITE
@@ -64,7 +74,7 @@ class TorchSampler:
             if len(recipe.whole):
                 columns.fill_whole(scores, noise, recipe)
         if recipe.reads_logits:
-            columns.fill_own(logits, statistics(logits, self._library), recipe)
+            columns.fill_own(logits, self._find(logits), recipe)
         if len(recipe.shaped):
             columns.logprobs[recipe.shaped[broken]] = np.nan
 
@@ -136,9 +146,12 @@ class _Columns:
 
     def fill_own(self, logits: Tensor, found: Statistics, recipe: Recipe) -> None:
         """Fill in the rows that nothing was done with, and what is said of the model's own scores."""
-        self.tokens[recipe.plain] = found.tokens[recipe.plain]
         rows = recipe.own
-        self.logprobs[rows] = _pick(_rows(logits, rows), self.tokens[rows]) - found.totals[rows]
+        if len(recipe.plain) == len(self.tokens):
+            self.tokens, self.logprobs = found.tokens, found.best - found.totals
+        else:
+            self.tokens[recipe.plain] = found.tokens[recipe.plain]
+            self.logprobs[rows] = _pick(_rows(logits, rows), self.tokens[rows]) - found.totals[rows]
         wanted = [recipe.tops[row] for row in rows]
         if any(wanted):
             self._put_tops(rows, of_rows(_rows(logits, rows), found.totals[rows], wanted))
@@ -169,6 +182,8 @@ def _values(work: Work, logits: Tensor | None) -> Tensor:
     """Return the logits (n, vocabulary) of the sequences that get a token."""
     if logits is None:
         return _held(work)
+    if work.sequences is work.pieces.decodes:  # as in most steps: a row for each
+        return logits
     last = _last_rows(work.pieces)
     if work.late:
         pairs = zip(work.pieces.sampling, last, strict=True)

@@ -74,7 +74,8 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Return the next step's work; its blocks are held when this returns."""
         preempted = self._grow_decodes()
-        budget = Budget(self._limits, used=len(self._decodes.sequences))
+        unfinished = len(self._prompts) + len(self.waiting)
+        budget = Budget(self._limits, used=len(self._decodes.sequences), waiting=unfinished)
         cached = self._continue_prompts(budget)
         admitted, found = self._admit(budget) if self.waiting and not preempted else (0, 0)
         pieces = pack(self._table, self._decodes, budget.chunks())

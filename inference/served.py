@@ -89,4 +89,4 @@ class Served:
         sizes = Counter[str]()
         for each in self.packed:
             sizes[each.form] += each.nbytes
-        return f"torch.{sizes.most_common(1)[0][0]}" if sizes else None
+        return f"torch.{sizes.most_common(1)[0][0].partition(' ')[0]}" if sizes else None

@@ -21,12 +21,14 @@ from transformers import PreTrainedModel
 from inference.blocks import blocks_for
 from inference.ends import Ends, lookup, read_ends
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep, cache_layers
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
+from inference.kernels.native_model import Logits, NativeModel
 from inference.layers import LayerParts, Linears, OtherShape, read_layer
 from inference.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.paged import Probed
 from inference.rotary import RopeTable, is_static, spread_pairs
+from inference.rows import Statistics, statistics
 from inference.state import Pieces
 from inference.trace import LayerTrace, Rope, decoder_layers, trace_model
 
@@ -102,14 +104,17 @@ class FusedModel:
         """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16."""
         ropes: list[tuple[Rope, bool]] = []
         weights: list[LayerWeights] = []
-        for layer in self._layers:
+        shapes = [layer.probed.shape for layer in self._layers]
+        caches = cache_layers(self._library, shapes, blocks, kv_dtype)
+        for layer, cache in zip(self._layers, caches, strict=True):
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
             rotary = None if layer.rope is None else ropes.index(layer.rope)
-            cache = NativeCacheLayer(self._library, layer.probed.shape, blocks, kv_dtype)
             weights.append(layer.weights(cache, rotary))
         stack = NativeStack(self._library, weights, self._layers[0].shape)
-        return FusedRunner(stack, [RopeTable(rope, spread=spread) for rope, spread in ropes], self._ends)
+        model = NativeModel(self._library, stack, self._ends.weights)
+        tables = [RopeTable(rope, spread=spread) for rope, spread in ropes]
+        return FusedRunner(self._library, model, tables, self._ends)
 
     def undo(self) -> None:
         """Put the model's own linears back."""
@@ -126,21 +131,33 @@ class FusedModel:
 class FusedRunner:
     """Runs all pieces of a step through the C extension."""
 
-    def __init__(self, stack: NativeStack, ropes: list[RopeTable], ends: Ends) -> None:
-        self._stack = stack
+    def __init__(self, library: Library, model: NativeModel, ropes: list[RopeTable], ends: Ends) -> None:
+        self._library = library
+        self._model = model
         self._ropes = ropes
         self._ends = ends
+        self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
 
     @torch.inference_mode()
     def run(self, pieces: Pieces) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32."""
-        hidden = self._ends.embed(torch.from_numpy(pieces.ids))
         step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
-        pairs = [rope.at(pieces.positions) for rope in self._ropes]
-        hidden = self._stack.run(hidden, [pair[0] for pair in pairs], [pair[1] for pair in pairs], step)
-        if len(pieces.rows) < len(hidden):
-            hidden = hidden.index_select(0, torch.from_numpy(pieces.rows))
-        return self._ends.logits(hidden)
+        pairs = [rope.upto(step.last) for rope in self._ropes]
+        cosines, sines = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._last = None  # its memory is free for the next
+        finishes = self._ends.finishes
+        logits = self._model.run(pieces.ids, pieces.rows, cosines, sines, step, statistics=not finishes)
+        if finishes:
+            return self._ends.finish(logits.values)
+        self._last = logits
+        return logits.values
+
+    def statistics(self, scores: Tensor) -> Statistics:
+        """Return the statistics of scores (n, v), which are known of what `run` returned last."""
+        if self._last is None or scores is not self._last.values:
+            return statistics(scores, self._library)
+        _, tokens, best, totals = self._last
+        return Statistics(tokens, best.astype(np.float64), totals.astype(np.float64))
 
 
 def fuse_model(

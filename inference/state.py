@@ -159,10 +159,13 @@ class SlotTable:
         sequence.blocks[index] = block
         self.blocks[sequence.slot, index] = block
 
-    def append(self, slots: Integers, tokens: Integers) -> None:
-        """Add a generated token (n,) to the sequence of each of `slots` (n,)."""
-        self.tokens[slots, self.lengths[slots]] = tokens
-        self.lengths[slots] += 1
+    def append(self, slots: Integers, tokens: Integers) -> Integers:
+        """Add a generated token (n,) to the sequence of each of `slots` (n,); return their lengths (n,)."""
+        lengths = self.lengths[slots]
+        self.tokens[slots, lengths] = tokens
+        lengths += 1
+        self.lengths[slots] = lengths
+        return lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from handlers.app import create_app
@@ -51,7 +52,7 @@ def make_service(
 def live_server(
     service: Service | None = None,
     *,
-    operations: Mapping[str, Operation] = OPERATIONS,
+    operations: Mapping[str, Operation[Any, Response]] = OPERATIONS,
     wait: bool = True,
     **changes: Any,
 ) -> Iterator[LiveServer]:

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import codegen.__main__ as codegen
-from codegen import reference_docs
+from codegen import outputs
 from handlers import cli
 from handlers.settings import SETTINGS
 from tests.support import LiveServer, live_server
@@ -133,26 +132,5 @@ def test_the_architecture_names_every_module_of_the_server() -> None:
     assert unnamed == []
 
 
-def test_generated_pages_are_up_to_date() -> None:
-    assert reference_docs.check() == []
-
-
-def test_a_stale_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_docs, "DOCS", tmp_path)
-    assert len(reference_docs.check()) == 2
-    reference_docs.write()
-    assert reference_docs.check() == []
-    (tmp_path / "metrics.md").write_text("old")
-    assert ["docs/metrics.md is out of date: run python -m codegen docs"] == reference_docs.check()
-
-
-def test_one_check_finds_everything_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(codegen, "REFERENCES", tmp_path / "absent")
-    assert codegen.main(["--check"]) == 0
-    monkeypatch.setattr(reference_docs, "DOCS", tmp_path)
-    assert codegen.main(["--check"]) == 1
-    assert "docs/settings.md is out of date: run python -m codegen docs" in capsys.readouterr().out
-    assert codegen.main(["docs"]) == 0
-    assert codegen.main(["--check"]) == 0
+def test_what_is_generated_is_up_to_date() -> None:
+    assert outputs.check() == []

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
 
 if TYPE_CHECKING:
     from handlers.service import Service
 
+Body = TypeVar("Body")
+Body_co = TypeVar("Body_co", covariant=True)
+Reply = TypeVar("Reply", bound=Response)
+
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Generic[Body_co]):
     """One request that was routed, authorised and found to fit the contract."""
 
-    body: Any  # the JSON body, parsed and valid; None where the operation takes none
+    body: Body_co  # the JSON body, parsed and valid; None where the operation takes none
     path: Mapping[str, str]  # path parameters by name
     received: float  # time.monotonic() at which the request came in
     owner: str = ""  # whose it is: a digest of the bearer token that came with it, "" without one
 
 
-Operation = Callable[["Service", Call], Awaitable[Response]]
+Operation: TypeAlias = Callable[["Service", Call[Body]], Awaitable[Reply]]

@@ -10,6 +10,7 @@ of CPU per request, refuses chunked bodies, and lets NaN and integers beyond the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -43,7 +44,7 @@ Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body
 
 def contract_app(
     document: Mapping[str, Any],
-    operations: Mapping[str, Operation],
+    operations: Mapping[str, Operation[Any, Response]],
     service: Service,
     *,
     beside: ASGIApp,
@@ -78,6 +79,8 @@ class Routing(RoutingMiddleware):
         super().add_api(*args, **kwargs)
         for router in (self.router, *(mount.app for mount in self.router.routes)):
             router.redirect_slashes = False
+            for route in router.routes:  # a name in a path may have a line break, which `.` is not
+                route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route one request."""
@@ -136,14 +139,14 @@ class Validation(RoutedMiddleware[ValidationAPI]):
 class DispatchStep:
     """Calls one operation and sends its reply; a client that leaves cancels both."""
 
-    def __init__(self, function: Operation, service: Service, *, watched: bool) -> None:
+    def __init__(self, function: Operation[Any, Response], service: Service, *, watched: bool) -> None:
         self._function = function
         self._service = service
         self._watched = watched  # only what takes a body works long enough to be worth cancelling
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        call = Call(
+        call: Call[Any] = Call(
             body=exchange.body,
             path=scope.get("path_params", {}),
             received=exchange.received,
@@ -154,7 +157,7 @@ class DispatchStep:
             reply.keep_alive_seconds = self._service.settings.keep_alive_seconds
         await reply(scope, receive, send)
 
-    async def _watch(self, call: Call, receive: Receive) -> Response:
+    async def _watch(self, call: Call[Any], receive: Receive) -> Response:
         reply: Response | None = None
         try:
             async with UntilDisconnect(receive):

@@ -14,6 +14,9 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 
+import openapi
+
+EXPORT = "openapi-3.1.json"  # for tools that read no 3.0
 ASSETS = {
     "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
@@ -59,6 +62,7 @@ def docs_app(document: Mapping[str, Any], source: str) -> ASGIApp:
         _page("/openapi.json", as_json, "application/json"),
         _page("/api-doc/openapi.json", as_json, "application/json"),  # TGI's address
         _page("/openapi.yaml", source.encode(), "application/yaml"),
+        _page("/openapi-3.1.json", openapi.text(EXPORT).encode(), "application/json"),
         _page("/docs/", PAGE, "text/html"),
         _page("/docs/start.js", START, "text/javascript"),
         *(_page(f"/docs/{name}", (folder / name).read_bytes(), kind) for name, kind in ASSETS.items()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Generic, TypeVar
 
 import orjson
 from starlette.responses import Response
@@ -12,6 +13,8 @@ from starlette.types import Receive, Scope, Send
 from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import Dialect, settle
 from handlers.http.exchange import exchange_of
+
+Body_co = TypeVar("Body_co", covariant=True)
 
 KEEP_ALIVE_SECONDS = 15.0  # until the dispatch puts the setting in its place
 COMMENT = b":\n\n"
@@ -28,8 +31,8 @@ def event(data: object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-class EventStream(Response):
-    """A response of events that are sent as they come.
+class EventStream(Response, Generic[Body_co]):
+    """A response of events that are sent as they come; `Body_co` is what the contract says an event holds.
 
     `events` gives framed events (see `event`). The status is sent with the first of them: an exception
     raised before is answered with its own status, one raised after it becomes an error event. OpenAI's

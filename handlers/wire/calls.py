@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
 
+from handlers.wire.types import (
+    ChatCompletionDelta,
+    DeltaToolCall,
+    Function,
+    FunctionCall,
+    OutputMessage,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Messages
-
-Json = dict[str, Any]
 
 LONGEST_ID = 18  # digits of an id that is counted on from
 
@@ -44,7 +52,7 @@ class CallDeltas:
         """Return whether there are calls, and none of them was cut."""
         return self._last is not None and not self._open
 
-    def push(self, event: Event) -> list[Json]:
+    def push(self, event: Event) -> list[ChatCompletionDelta]:
         """Return the deltas of an event; its last event has at least one."""
         deltas = [delta for part in self._parser.push(event) for delta in self._deltas(part)]
         if event.finish is None:
@@ -55,7 +63,7 @@ class CallDeltas:
             deltas.append(text_delta("") if self._last is None else call_delta(self._last))
         return deltas
 
-    def _deltas(self, part: Part) -> list[Json]:
+    def _deltas(self, part: Part) -> list[ChatCompletionDelta]:
         if isinstance(part, TextPart):
             return [text_delta(part.text)]
         if isinstance(part, CallStart):
@@ -66,13 +74,13 @@ class CallDeltas:
             return self._first("")
         return self._arguments(part)
 
-    def _arguments(self, part: CallArguments) -> list[Json]:
+    def _arguments(self, part: CallArguments) -> list[ChatCompletionDelta]:
         if self._begun is None:
             return [call_delta(part.index, part.text)]
         first = self._first(part.text[:1])
         return [*first, call_delta(part.index, part.text[1:])] if len(part.text) > 1 else first
 
-    def _first(self, arguments: str) -> list[Json]:
+    def _first(self, arguments: str) -> list[ChatCompletionDelta]:
         """Return the first delta of the call that has begun, if it hasn't been told."""
         begun, self._begun = self._begun, None
         if begun is None:
@@ -80,39 +88,44 @@ class CallDeltas:
         return [call_delta(begun.index, arguments, id=next(self._ids), name=begun.name)]
 
 
-def text_delta(text: str) -> Json:
+def text_delta(text: str) -> TextDelta:
     """Return the delta that adds text to a message."""
     return {"content": text}
 
 
-def call_delta(index: int, arguments: str = "", *, id: str | None = None, name: str | None = None) -> Json:
+def call_delta(
+    index: int, arguments: str = "", *, id: str | None = None, name: str | None = None
+) -> ToolCallDelta:
     """Return the delta that adds to a call's arguments."""
-    function = {"name": name, "arguments": arguments}
+    function: Function = {"name": name, "arguments": arguments}
     return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
 
 
-def with_role(delta: Json) -> Json:
+def with_role(delta: ChatCompletionDelta) -> ChatCompletionDelta:
     """Return the first delta of a message; OpenAI's client would append the role of any other to it."""
-    return {"role": "assistant", **delta}
+    if "content" in delta:
+        return {"role": "assistant", "content": delta["content"]}
+    return {"role": "assistant", "tool_calls": delta["tool_calls"]}
 
 
-def message(deltas: Iterable[Json]) -> Json:
+def message(deltas: Iterable[ChatCompletionDelta]) -> OutputMessage:
     """Return the message that deltas add up to; without text its content is null if there are calls."""
     texts: list[str] = []
-    calls: dict[int, Json] = {}
+    calls: dict[int, DeltaToolCall] = {}
     arguments: dict[int, list[str]] = {}
     for delta in deltas:
-        texts.append(delta.get("content", ""))
-        for part in delta.get("tool_calls", ()):
+        if "content" in delta:
+            texts.append(delta["content"])
+            continue
+        for part in delta["tool_calls"]:
             at = part["index"]
             calls.setdefault(at, part)
             arguments.setdefault(at, []).append(part["function"]["arguments"])
     content = "".join(texts)
-    told: Json = {"role": "assistant", "content": content, "refusal": None}
-    if calls:
-        told["content"] = content or None
-        told["tool_calls"] = [_call(part, "".join(arguments[at])) for at, part in calls.items()]
-    return told
+    if not calls:
+        return {"role": "assistant", "content": content, "refusal": None}
+    told = [_call(part, "".join(arguments[at])) for at, part in calls.items()]
+    return {"role": "assistant", "content": content or None, "refusal": None, "tool_calls": told}
 
 
 def call_ids(messages: Messages, choice: int = 0, choices: int = 1) -> Iterator[str]:
@@ -138,6 +151,9 @@ def _ids(messages: Messages) -> Iterator[str]:
             yield from (str(call["id"]) for call in calls if isinstance(call, Mapping))
 
 
-def _call(part: Json, arguments: str) -> Json:
-    function = {"description": None, "name": part["function"]["name"], "arguments": arguments}
-    return {"id": part["id"], "type": "function", "function": function}
+def _call(first: DeltaToolCall, arguments: str) -> ToolCall:
+    id, name = first["id"], first["function"]["name"]
+    assert id is not None
+    assert name is not None
+    function: FunctionCall = {"description": None, "name": name, "arguments": arguments}
+    return {"id": id, "type": "function", "function": function}

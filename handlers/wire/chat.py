@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from handlers.wire.conversation import Conversation, to_conversation
 from handlers.wire.limits import Limits
@@ -12,10 +10,9 @@ from handlers.wire.openai import continuous_usage, include_usage, to_choices, to
 from handlers.wire.parameters import Draw, Parameters, check, samplings
 from handlers.wire.requests import numbered, to_request
 from handlers.wire.response_format import to_response_format
+from handlers.wire.types import ChatRequest
 from inference.errors import InvalidInput
 from inference.types import Grammar, LogprobsMode, Request
-
-Body = Mapping[str, Any]
 
 MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
 
@@ -37,7 +34,7 @@ class Chat:
     without_effect: tuple[str, ...]  # members that would have one beside others only
 
 
-def to_chat(body: Body, limits: Limits) -> Chat:
+def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     """Understand a chat body; raise InvalidInput or ToolRefused with the first check that fails.
 
     As in TGI, the tools come before the parameters, and the form of the answer after them.
@@ -97,7 +94,7 @@ def echoed(model: str | None) -> str | None:
     return None if model is None or model == "tgi" else model
 
 
-def _max_tokens(body: Body) -> int | None:
+def _max_tokens(body: ChatRequest) -> int | None:
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise InvalidInput(

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from handlers.wire.calls import CallDeltas, message, text_delta, with_role
-from handlers.wire.openai import finish_reason
-from inference.types import Event, FinishReason
+from handlers.wire.openai import end_reason, finish_reason
+from handlers.wire.outputs import finish_of
+from handlers.wire.types import (
+    ChatCompletionChoice,
+    ChatCompletionComplete,
+    ChatCompletionDelta,
+    ChatCompletionLogprobs,
+    ChatFinishReason,
+)
+from inference.types import Event, Finish, FinishReason
 
-Json = dict[str, Any]
-Tell = Callable[[Sequence[Event]], Json]  # the log-probabilities of events
-
-TOOL_CALLS = "tool_calls"  # the finish reason
+Tell = Callable[[Sequence[Event]], ChatCompletionLogprobs]  # the log-probabilities of events
 
 
 class Choice(Protocol):
     """One answer of possibly several; used for one generation, either whole or streamed."""
 
-    def push(self, event: Event) -> Sequence[Json]:
+    def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choices of the chunks that an event makes; the last event makes at least one."""
 
-    def whole(self, events: Sequence[Event]) -> Json:
+    def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer from all of its events."""
 
 
@@ -33,9 +38,9 @@ class TextChoice:
         self._tell = tell
         self._begun = False
 
-    def push(self, event: Event) -> Sequence[Json]:
+    def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choice of the event's chunk."""
-        delta = {"content": event.delta}
+        delta: ChatCompletionDelta = {"content": event.delta}
         if not self._begun:
             delta, self._begun = with_role(delta), True
         return (
@@ -47,13 +52,13 @@ class TextChoice:
             },
         )
 
-    def whole(self, events: Sequence[Event]) -> Json:
+    def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer."""
         return {
             "index": self._index,
             "message": message([text_delta("".join(event.delta for event in events))]),
             "logprobs": None if self._tell is None else self._tell(events),
-            "finish_reason": finish_reason(events[-1]),
+            "finish_reason": end_reason(finish_of(events)),
         }
 
 
@@ -70,7 +75,7 @@ class ToolChoice:
         self._untold: list[Event] = []
         self._begun = False
 
-    def push(self, event: Event) -> Sequence[Json]:
+    def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choices of the event's chunks."""
         self._untold.append(event)
         deltas = self._calls.push(event)
@@ -80,19 +85,19 @@ class ToolChoice:
             deltas[0], self._begun = with_role(deltas[0]), True
         told, self._untold = self._untold, []
         chunks = [self._chunk(delta, told if place == 0 else []) for place, delta in enumerate(deltas)]
-        chunks[-1]["finish_reason"] = self._reason(event)
+        chunks[-1]["finish_reason"] = None if event.finish is None else self._reason(event.finish)
         return chunks
 
-    def whole(self, events: Sequence[Event]) -> Json:
+    def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer."""
         return {
             "index": self._index,
             "message": message(delta for event in events for delta in self._calls.push(event)),
             "logprobs": None if self._tell is None else self._tell(events),
-            "finish_reason": self._reason(events[-1]),
+            "finish_reason": self._reason(finish_of(events)),
         }
 
-    def _chunk(self, delta: Json, told: Sequence[Event]) -> Json:
+    def _chunk(self, delta: ChatCompletionDelta, told: Sequence[Event]) -> ChatCompletionChoice:
         return {
             "index": self._index,
             "delta": delta,
@@ -100,8 +105,8 @@ class ToolChoice:
             "finish_reason": None,
         }
 
-    def _reason(self, event: Event) -> str | None:
+    def _reason(self, finish: Finish) -> ChatFinishReason:
         """Return why the answer ended: calls that weren't cut are to be answered."""
-        if event.finish is None or event.finish.reason is FinishReason.LENGTH or not self._calls.complete:
-            return finish_reason(event)
-        return TOOL_CALLS
+        if finish.reason is FinishReason.LENGTH or not self._calls.complete:
+            return end_reason(finish)
+        return "tool_calls"

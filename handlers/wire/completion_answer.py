@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 from handlers.wire.completion_logprobs import LogprobsTeller, joined
 from handlers.wire.completions import Completion
-from handlers.wire.openai import Stamp, counted_so_far, finish_reason, usage
+from handlers.wire.openai import Reason, Stamp, counted_so_far, end_reason, finish_reason, usage
 from handlers.wire.outputs import Output, finish_of, mean_logprob
+from handlers.wire.types import (
+    Chunk,
+    CompletionChoice,
+    CompletionComplete,
+    CompletionFinal,
+    CompletionLogprobs,
+    Usage,
+)
 from inference.types import Event, Finish, FinishReason
 
-Json = dict[str, Any]
+Told: TypeAlias = tuple[CompletionChoice, Usage | None]  # a choice of a chunk, and the chunk's counts
 
 
 class Answer:
@@ -22,21 +30,26 @@ class Answer:
         self._completion = completion
         self._stamp = stamp
 
-    def body(self, outputs: Sequence[Output]) -> Json:
+    def body(self, outputs: Sequence[Output]) -> CompletionFinal:
         """Return the whole answer; all outputs count, and the best of each prompt are told."""
         completion, told = self._completion, best(self._completion, outputs)
         prompts, n = completion.prompts, completion.n
         choices = [self._choice(index, prompts[index // n], output) for index, output in enumerate(told)]
-        return frame(self._stamp, choices, usage_of(completion, list(map(finish_of, outputs))))
+        return whole(self._stamp, choices, usage_of(completion, list(map(finish_of, outputs))))
 
-    def _choice(self, index: int, prompt: str, output: Output) -> Json:
+    def _choice(self, index: int, prompt: str, output: Output) -> CompletionComplete:
         completion, teller = self._completion, LogprobsTeller(self._completion.logprobs)
         logprobs = [teller.prompt(output[0].prompt, prompt)] if completion.echo else []
         if completion.scored:
-            return choice(index, prompt, joined(logprobs), "length")
+            return {"index": index, "text": prompt, "logprobs": joined(logprobs), "finish_reason": "length"}
         logprobs.append(teller.generated(output))
-        text = (prompt if completion.echo else "") + finish_of(output).text_before_stop
-        return choice(index, text, joined(logprobs), finish_reason(output[-1]))
+        finish = finish_of(output)
+        return {
+            "index": index,
+            "text": (prompt if completion.echo else "") + finish.text_before_stop,
+            "logprobs": joined(logprobs),
+            "finish_reason": end_reason(finish),
+        }
 
 
 class AnswerStream:
@@ -52,20 +65,20 @@ class AnswerStream:
         ]
         self._finishes: dict[int, Finish] = {}  # by choice
 
-    def chunks(self, place: int, event: Event) -> list[Json]:
+    def chunks(self, place: int, event: Event) -> list[Chunk]:
         """Return the chunks of an event of the choice `place`."""
-        chunks = [frame(self._stamp, [told], counts) for told, counts in self._choices[place].push(event)]
+        chunks = [chunk(self._stamp, [told], counts) for told, counts in self._choices[place].push(event)]
         if event.finish is not None:
             chunks += self._end(place, event.finish)
         return chunks
 
-    def _end(self, place: int, finish: Finish) -> list[Json]:
+    def _end(self, place: int, finish: Finish) -> list[Chunk]:
         """Return what follows the last chunk of a choice: after the last choice, the usage if asked for."""
         self._finishes[place] = finish
         if not self._completion.include_usage or len(self._finishes) < len(self._choices):
             return []
         finishes = [self._finishes[place] for place in sorted(self._finishes)]
-        return [frame(self._stamp, [], usage_of(self._completion, finishes))]
+        return [chunk(self._stamp, [], usage_of(self._completion, finishes))]
 
 
 class ChoiceStream:
@@ -78,9 +91,9 @@ class ChoiceStream:
         self._prompt_tokens = prompt_tokens
         self._teller = LogprobsTeller(completion.logprobs)
 
-    def push(self, event: Event) -> list[tuple[Json, Json | None]]:
+    def push(self, event: Event) -> list[Told]:
         """Return the choices of an event's chunks, each with its counts, which the last one always has."""
-        told = []
+        told: list[Told] = []
         if event.index == 1 and self._completion.echo:
             told.append(self._echo(event))
         if not self._completion.scored:
@@ -89,14 +102,14 @@ class ChoiceStream:
             told.append((choice(self._index, event.delta, logprobs, finish_reason(event)), counts))
         return told
 
-    def _echo(self, event: Event) -> tuple[Json, Json | None]:
+    def _echo(self, event: Event) -> Told:
         logprobs = self._teller.prompt(event.prompt, self._prompt)
         if not self._completion.scored:
             return choice(self._index, self._prompt, logprobs, None), self._so_far(0)
         assert event.finish is not None, "one token is all that is generated"
         return choice(self._index, self._prompt, logprobs, "length"), usage([without_text(event.finish)])
 
-    def _so_far(self, generated: int) -> Json | None:
+    def _so_far(self, generated: int) -> Usage | None:
         return counted_so_far(self._prompt_tokens, generated) if self._completion.continuous_usage else None
 
 
@@ -109,7 +122,7 @@ def best(completion: Completion, outputs: Sequence[Output]) -> tuple[Output, ...
     return tuple(output for group in groups for output in sorted(group, key=mean_logprob, reverse=True)[:n])
 
 
-def usage_of(completion: Completion, finishes: Sequence[Finish]) -> Json:
+def usage_of(completion: Completion, finishes: Sequence[Finish]) -> Usage:
     """Return the token counts of all sequences; a prompt counts once, and each candidate was generated."""
     told = [without_text(finish) for finish in finishes] if completion.scored else finishes
     return usage(told, completion.candidates)
@@ -120,9 +133,22 @@ def without_text(finish: Finish) -> Finish:
     return replace(finish, reason=FinishReason.LENGTH, text="", text_before_stop="", generated_tokens=0)
 
 
-def frame(stamp: Stamp, choices: Sequence[Json], counts: Json | None) -> Json:
-    """Return a whole answer or a chunk of one."""
-    body: Json = {
+def whole(stamp: Stamp, choices: list[CompletionComplete], counts: Usage) -> CompletionFinal:
+    """Return a whole answer."""
+    return {
+        "object": "text_completion",
+        "id": stamp.id,
+        "created": stamp.created,
+        "choices": choices,
+        "model": stamp.model,
+        "system_fingerprint": stamp.fingerprint,
+        "usage": counts,
+    }
+
+
+def chunk(stamp: Stamp, choices: list[CompletionChoice], counts: Usage | None) -> Chunk:
+    """Return a chunk of a stream."""
+    body: Chunk = {
         "object": "text_completion",
         "id": stamp.id,
         "created": stamp.created,
@@ -130,9 +156,13 @@ def frame(stamp: Stamp, choices: Sequence[Json], counts: Json | None) -> Json:
         "model": stamp.model,
         "system_fingerprint": stamp.fingerprint,
     }
-    return body if counts is None else body | {"usage": counts}
+    if counts is not None:
+        body["usage"] = counts
+    return body
 
 
-def choice(index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
-    """Return a choice; while it goes on its reason is the empty string, which TGI's typed clients expect."""
+def choice(
+    index: int, text: str, logprobs: CompletionLogprobs | None, reason: Reason | None
+) -> CompletionChoice:
+    """Return a chunk's choice; while it goes on its reason is empty, which TGI's typed clients expect."""
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason or ""}

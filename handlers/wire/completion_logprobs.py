@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from handlers.wire.openai import IMPOSSIBLE
 from handlers.wire.parameters import shortest
+from handlers.wire.types import CompletionLogprobs
 from inference.types import Event, PromptToken, Token
 
-Json = dict[str, Any]
 Scored = Token | PromptToken
 
 UNSEEN = 8  # characters that tokens without a text of their own may stand for
@@ -51,14 +50,14 @@ class LogprobsTeller:
         self._top = top
         self._places = TokenPlaces()
 
-    def prompt(self, tokens: Sequence[PromptToken], text: str) -> Json | None:
+    def prompt(self, tokens: Sequence[PromptToken], text: str) -> CompletionLogprobs | None:
         """Return the part of a prompt that is echoed."""
         if self._top is None:
             return None
         scored = [(token, token.top_tokens) for token in tokens]
         return to_logprobs(scored, self._places.prompt(tokens, text), self._top)
 
-    def generated(self, events: Sequence[Event]) -> Json | None:
+    def generated(self, events: Sequence[Event]) -> CompletionLogprobs | None:
         """Return the part of generated tokens."""
         if self._top is None:
             return None
@@ -66,18 +65,23 @@ class LogprobsTeller:
         return to_logprobs(scored, self._places.generated(events), self._top)
 
 
-def joined(parts: Sequence[Json | None]) -> Json | None:
+def joined(parts: Sequence[CompletionLogprobs | None]) -> CompletionLogprobs | None:
     """Return the parts of a completion as one."""
     told = [part for part in parts if part is not None]
     if not told:
         return None
+    likeliest = [tokens for part in told for tokens in part["top_logprobs"] or ()]
     return {
-        name: None if values is None else [value for part in told for value in part[name]]
-        for name, values in told[0].items()
+        "tokens": [token for part in told for token in part["tokens"]],
+        "token_logprobs": [logprob for part in told for logprob in part["token_logprobs"]],
+        "top_logprobs": None if told[0]["top_logprobs"] is None else likeliest,
+        "text_offset": [offset for part in told for offset in part["text_offset"]],
     }
 
 
-def to_logprobs(tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequence[int], top: int) -> Json:
+def to_logprobs(
+    tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequence[int], top: int
+) -> CompletionLogprobs:
     """Return tokens, each with the likeliest at its place, as the four lists; `top` of 0 leaves one out."""
     return {
         "tokens": [token.text for token, _ in tokens],
@@ -87,11 +91,11 @@ def to_logprobs(tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequen
     }
 
 
-def _likeliest(token: Scored, others: Sequence[Token], top: int) -> Json | None:
+def _likeliest(token: Scored, others: Sequence[Token], top: int) -> dict[str, float | None] | None:
     """Return the likeliest tokens by their texts, and the token itself if it isn't among them."""
     if token.logprob is None:
         return None
-    named: Json = {}
+    named: dict[str, float | None] = {}
     for other in others[:top]:
         named.setdefault(other.text, _logprob(other))  # of two with the same text the likelier one
     if all(other.id != token.id for other in others[:top]):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, check, samplings
 from handlers.wire.requests import numbered, to_request
+from handlers.wire.types import CompletionRequest
+from handlers.wire.types import Prompt as WirePrompt
 from inference.errors import InvalidInput
 from inference.types import LogprobsMode, Request
 
-Body = Mapping[str, Any]
 Ids = tuple[int, ...]
 
 EMPTY_PROMPT = "Empty array detected. Do not use an empty array for the prompt."
@@ -61,7 +61,7 @@ class Completion:
         return tuple(request.prompt for request in self.requests[:: self.candidates])
 
 
-def to_asked(body: Body, limits: Limits) -> Asked:
+def to_asked(body: CompletionRequest, limits: Limits) -> Asked:
     """Return how much is asked for; raise InvalidInput for what can't be, or not as a stream."""
     n = to_choices(body, limits)
     best_of = body.get("best_of")
@@ -76,7 +76,7 @@ def to_asked(body: Body, limits: Limits) -> Asked:
 
 
 def to_completion(
-    body: Body,
+    body: CompletionRequest,
     asked: Asked,
     prompts: Sequence[Prompt],
     limits: Limits,
@@ -116,7 +116,7 @@ def to_completion(
     )
 
 
-def _prompts(given: str | Sequence[Any]) -> tuple[str | Ids, ...]:
+def _prompts(given: WirePrompt) -> tuple[str | Ids, ...]:
     """Return the prompts as they are given: one text or several, the ids of one prompt or of several."""
     if isinstance(given, str):
         return (given,)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from handlers.wire.messages import to_template
 from handlers.wire.tools import to_tools
+from handlers.wire.types import ChatRequest, ChatTokenizeRequest
 from inference.errors import InvalidInput
 from inference.tools.types import ToolUse
 from inference.types import Messages
 
-Body = Mapping[str, Any]
+Body: TypeAlias = ChatRequest | ChatTokenizeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def to_conversation(body: Body) -> Conversation:
 
 
 def _reasoning_effort(body: Body) -> str | None:
-    given: str | None = body.get("reasoning_effort")
+    given = body.get("reasoning_effort")
     other = (body.get("chat_template_kwargs") or {}).get("reasoning_effort", given)
     if given is not None and other != given:
         raise InvalidInput(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from handlers.wire.limits import Limits
+from handlers.wire.types import GrammarType, ResponseFormat
 from inference.errors import GrammarRefused
 from inference.grammar.meaning import as_meant
 from inference.types import Grammar, GrammarKind
 
-Given = Mapping[str, Any]
 
-
-def to_grammar(given: Given, member: str) -> Grammar:
+def to_grammar(given: GrammarType | ResponseFormat, member: str) -> Grammar:
     """Return the grammar of `{"type", "value"}`; `member` is where it stands, for messages.
 
     Types are `json` or its other name `json_object` (a JSON Schema, or a text that holds one), `json_schema`

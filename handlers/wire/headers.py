@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from handlers.wire.types import Usage
 from inference.types import Finish
 
 Headers = dict[str, str]
@@ -32,7 +33,7 @@ def batch_headers(
     finishes: Sequence[Finish],
     received: float,
     *,
-    counts: Mapping[str, int],
+    counts: Usage,
 ) -> Headers:
     """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time.
 

@@ -8,19 +8,22 @@ answered in the form it came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from handlers.wire.outputs import Output, finish_of
 from handlers.wire.tgi import Generate, to_details, to_text
+from handlers.wire.types import (
+    KserveInferOutput,
+    KserveInferRequest,
+    KserveInput,
+    KserveModel,
+    KserveOutput,
+    KserveTensor,
+)
 from inference.errors import InvalidInput
 
-Body = Mapping[str, Any]
-Json = dict[str, Any]
-
-DATATYPE = "BYTES"
-TENSOR = {"name": "text", "datatype": DATATYPE, "shape": [-1]}
+TENSOR: KserveTensor = {"name": "text", "datatype": "BYTES", "shape": [-1]}
 
 
 class Unreadable(Exception):
@@ -40,51 +43,57 @@ class Tensor:
     as_bytes: bool
 
 
-def to_tensors(body: Body) -> tuple[Tensor, ...]:
+def to_tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
     """Return the inputs with the names of their outputs; raise InvalidInput or Unreadable, in TGI's words."""
-    inputs: Sequence[Body] = body["inputs"]
-    outputs: Sequence[Body] | None = body.get("outputs")
+    inputs, outputs = body["inputs"], body.get("outputs")
     if not inputs:
         raise InvalidInput("`inputs` cannot be empty")
     if outputs is not None and len(outputs) != len(inputs):
         raise Unreadable("Inputs and outputs length mismatch", "length mismatch")
-    named = inputs if outputs is None else outputs
+    named: Sequence[KserveInput | KserveOutput] = inputs if outputs is None else outputs
     return tuple(
         _tensor(item, named[at].get("name") or f"output{at}", f"inputs[{at}]")
         for at, item in enumerate(inputs)
     )
 
 
-def to_output(tensor: Tensor, answers: Sequence[tuple[Generate, Output]]) -> Json:
+def to_output(tensor: Tensor, answers: Sequence[tuple[Generate, Output]]) -> KserveInferOutput:
     """Return the output of an input; with `details`, how its texts came about is a parameter of it."""
     texts = [to_text(wanted, finish_of(output)) for wanted, output in answers]
-    data: list[Any] = list(texts[0].encode()) if tensor.as_bytes else texts
+    data = list(texts[0].encode()) if tensor.as_bytes else texts
     shape = [1, len(data)] if tensor.as_bytes else [len(data)]
-    told: Json = {"name": tensor.name, "shape": shape, "datatype": DATATYPE, "data": data}
+    told: KserveInferOutput = {"name": tensor.name, "shape": shape, "datatype": "BYTES", "data": data}
     if answers[0][0].details:
         told["parameters"] = {"details": [to_details(finish_of(output)) for _, output in answers]}
     return told
 
 
-def metadata(name: str, version: str | None) -> Json:
+def metadata(name: str, version: str | None) -> KserveModel:
     """Return what the model takes and gives; TGI has `version` for what the protocol calls `versions`."""
-    versions: Json = {} if version is None else {"version": version, "versions": [version]}
-    about = {"platform": "parley", "extensions": ["infer", "ready"], "inputs": [TENSOR], "outputs": [TENSOR]}
-    return {"name": name} | versions | about
+    model: KserveModel = {
+        "name": name,
+        "platform": "parley",
+        "extensions": ["infer", "ready"],
+        "inputs": [TENSOR],
+        "outputs": [TENSOR],
+    }
+    return model if version is None else {**model, "version": version, "versions": [version]}
 
 
-def _tensor(given: Body, name: str, place: str) -> Tensor:
+def _tensor(given: KserveInput, name: str, place: str) -> Tensor:
     data = given["data"]
     elements = list(_flat(data))
-    if elements and all(isinstance(element, str) for element in elements):
-        _check_shape(given.get("shape"), len(elements), place)
-        return Tensor(name=name, texts=tuple(elements), as_bytes=False)
-    if any(not isinstance(element, int) or isinstance(element, bool) for element in data):
+    texts = tuple(element for element in elements if isinstance(element, str))
+    if texts and len(texts) == len(elements):
+        _check_shape(given.get("shape"), len(texts), place)
+        return Tensor(name=name, texts=texts, as_bytes=False)
+    numbers = [element for element in data if isinstance(element, int) and not isinstance(element, bool)]
+    if len(numbers) != len(data):
         raise InvalidInput(f"`{place}.data` must be texts, or the bytes of one text as numbers from 0 to 255")
-    return Tensor(name=name, texts=(_decoded(data, place),), as_bytes=True)
+    return Tensor(name=name, texts=(_decoded(numbers, place),), as_bytes=True)
 
 
-def _flat(data: Sequence[Any]) -> Iterator[Any]:
+def _flat(data: Iterable[object]) -> Iterator[object]:
     """Yield the elements of nested arrays, row by row."""
     rows = [iter(data)]
     while rows:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Literal
 
+from handlers.wire.types import Message, MessageChunk, MessageContent, MessageToolCall
 from inference.errors import InvalidInput
 
-Message = Mapping[str, Any]
-
-PASSED_ON = ("name", "tool_call_id")
+PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
 
 
 def to_template(messages: Iterable[Message]) -> tuple[dict[str, object], ...]:
@@ -34,13 +33,13 @@ def _message(message: Message, where: str) -> dict[str, object]:
     return rendered
 
 
-def _text(content: str | Iterable[Message] | None, where: str) -> str | None:
+def _text(content: MessageContent | None, where: str) -> str | None:
     if content is None or isinstance(content, str):
         return content
     return "".join(_part(part, f"{where}.content[{place}]") for place, part in enumerate(content))
 
 
-def _part(part: Message, where: str) -> str:
+def _part(part: MessageChunk, where: str) -> str:
     kind = part["type"]
     if kind != "text":
         raise InvalidInput(
@@ -48,10 +47,10 @@ def _part(part: Message, where: str) -> str:
         )
     if "text" not in part:
         raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
-    return str(part["text"])
+    return part["text"]
 
 
-def _call(call: Message, where: str) -> dict[str, object]:
+def _call(call: MessageToolCall, where: str) -> dict[str, object]:
     if call["type"] != "function" or "function" not in call:
         raise InvalidInput(
             f"`{where}` must be of type 'function' and have a `function`. Given: {call['type']!r}"

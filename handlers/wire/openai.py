@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeAlias
 
 from handlers.wire.limits import Limits
 from handlers.wire.parameters import Parameters, several, shortest, single
+from handlers.wire.types import (
+    ChatCompletionLogprob,
+    ChatCompletionLogprobs,
+    ChatCompletionTopLogprob,
+    ChatRequest,
+    CompletionRequest,
+    Usage,
+)
 from inference.errors import InvalidInput
 from inference.types import Event, Finish, FinishReason, Token
 
-Body = Mapping[str, Any]
-Json = dict[str, Any]
+Body: TypeAlias = ChatRequest | CompletionRequest
+Reason: TypeAlias = Literal["stop", "length"]
 TokenBytes = Sequence[bytes]
 
 IMPOSSIBLE = -9999.0  # OpenAI's log-probability of what has no probability
-FINISH_REASONS = {FinishReason.EOS: "stop", FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+FINISH_REASONS: Mapping[FinishReason, Reason] = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +69,7 @@ def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
 
 def to_choices(body: Body, limits: Limits) -> int:
     """Return how many texts are asked for each prompt; raise InvalidInput if that's none or too many."""
-    n: int | None = body.get("n")
+    n = body.get("n")
     if n is not None and not 1 <= n <= limits.max_n:
         raise InvalidInput(f"`n` must be > 0 and <= {limits.max_n}. Given: {n}")
     return 1 if n is None else n
@@ -73,12 +85,17 @@ def continuous_usage(body: Body) -> bool:
     return bool((body.get("stream_options") or {}).get("continuous_usage_stats"))
 
 
-def finish_reason(event: Event) -> str | None:
+def finish_reason(event: Event) -> Reason | None:
     """Return OpenAI's word for why the text ended with this event, None if it goes on."""
     return None if event.finish is None else FINISH_REASONS[event.finish.reason]
 
 
-def usage(finishes: Iterable[Finish], choices: int = 1) -> Json:
+def end_reason(finish: Finish) -> Reason:
+    """Return OpenAI's word for why a text ended."""
+    return FINISH_REASONS[finish.reason]
+
+
+def usage(finishes: Iterable[Finish], choices: int = 1) -> Usage:
     """Return the token counts of an answer, summed over its sequences.
 
     Each `choices` that follow each other continue the same prompt, which is counted once.
@@ -91,7 +108,7 @@ def usage(finishes: Iterable[Finish], choices: int = 1) -> Json:
     return counts | {"prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)}}
 
 
-def counted_so_far(prompt: int, completion: int) -> Json:
+def counted_so_far(prompt: int, completion: int) -> Usage:
     """Return token counts while an answer goes on, when it isn't known yet how many were cached."""
     return {
         "prompt_tokens": prompt,
@@ -100,21 +117,25 @@ def counted_so_far(prompt: int, completion: int) -> Json:
     }
 
 
-def logprobs(events: Sequence[Event], top: int, token_bytes: TokenBytes | None = None) -> Json:
+def logprobs(
+    events: Sequence[Event], top: int, token_bytes: TokenBytes | None = None
+) -> ChatCompletionLogprobs:
     """Return the log-probabilities of tokens with the `top` likeliest ones at each place.
 
     More than `top` tokens can be equally likely; OpenAI gives no more than asked for. `token_bytes` has the
     bytes of each token by its id: a part of a character has no text of its own.
     """
-    content = [
-        _token(event.token, token_bytes)
-        | {"top_logprobs": [_token(token, token_bytes) for token in event.top_tokens[:top]]}
+    content: list[ChatCompletionLogprob] = [
+        {
+            **_token(event.token, token_bytes),
+            "top_logprobs": [_token(token, token_bytes) for token in event.top_tokens[:top]],
+        }
         for event in events
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(token: Token, token_bytes: TokenBytes | None) -> Json:
+def _token(token: Token, token_bytes: TokenBytes | None) -> ChatCompletionTopLogprob:
     logprob = shortest(token.logprob)
     return {
         "token": token.text,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inference.types import Event, Finish
 
 Output = tuple[Event, ...]  # all events of one request; the last one has its `finish`
 
 
-def finish_of(output: Output) -> Finish:
+def finish_of(output: Sequence[Event]) -> Finish:
     """Return what is known of an output at its end."""
     finish = output[-1].finish
     assert finish is not None, "the last event of a generation has its finish"

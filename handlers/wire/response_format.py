@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from handlers.wire.grammar import schema_grammar, to_grammar
+from handlers.wire.types import JsonSchemaConfig, ResponseFormat
 from inference.errors import InvalidInput
 from inference.types import Grammar
-
-Given = Mapping[str, Any]
 
 MEMBER = "response_format"
 ANY_OBJECT: Mapping[str, object] = {"type": "object"}
@@ -20,7 +18,7 @@ PLACES = {  # of what each type needs; for all others it's `value` alone
 }
 
 
-def to_response_format(given: Given | None) -> Grammar | None:
+def to_response_format(given: ResponseFormat | None) -> Grammar | None:
     """Return the grammar of an answer's form; None for any text.
 
     `{"type": "json_object"}` alone, and a `json_schema` without its `schema`, are any JSON object. A
@@ -41,7 +39,7 @@ def to_response_format(given: Given | None) -> Grammar | None:
     return to_grammar(given, MEMBER)
 
 
-def _openais(config: Given | None) -> Grammar:
+def _openais(config: JsonSchemaConfig | None) -> Grammar:
     if config is None:
         raise InvalidInput(
             f"`{MEMBER}.json_schema` is missing: give it with the JSON Schema in its member `schema`"
@@ -50,7 +48,7 @@ def _openais(config: Given | None) -> Grammar:
     return schema_grammar(ANY_OBJECT if schema is None else schema, f"{MEMBER}.json_schema.schema")
 
 
-def _refuse_superfluous(given: Given) -> None:
+def _refuse_superfluous(given: ResponseFormat) -> None:
     kind = given["type"]
     there = [name for name in ("value", "json_schema", "schema") if given.get(name) is not None]
     places = PLACES.get(kind, ("value",))

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 from handlers.wire.grammar import allowed, to_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.outputs import Output, finish_of, mean_logprob
 from handlers.wire.parameters import Draw, Parameters, check, samplings, several, shortest, single
 from handlers.wire.requests import numbered, to_request
+from handlers.wire.types import (
+    BestOfSequence,
+    CompatGenerateRequest,
+    Details,
+    GenerateInstance,
+    GenerateParameters,
+    GenerateRequest,
+    GenerateResponse,
+    KserveInferRequest,
+    PrefillToken,
+    StreamDetails,
+    StreamResponse,
+)
+from handlers.wire.types import Token as WireToken
 from inference.errors import InvalidInput
 from inference.types import Event, Finish, Grammar, LogprobsMode, PromptToken, Request, Token
 
-Body = Mapping[str, Any]
-Json = dict[str, Any]
+Body: TypeAlias = GenerateRequest | CompatGenerateRequest | GenerateInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +45,7 @@ class Generate:
         return self.requests[0].prompt
 
 
-def sequences(body: Body, limits: Limits, *, stream: bool) -> int:
+def sequences(body: Body | KserveInferRequest, limits: Limits, *, stream: bool) -> int:
     """Return how many places in the engine the body takes; raise InvalidInput for what TGI refuses first."""
     parameters = body.get("parameters") or {}
     best_of = parameters.get("best_of")
@@ -46,7 +59,7 @@ def sequences(body: Body, limits: Limits, *, stream: bool) -> int:
         raise InvalidInput("`best_of` != 1 is not allowed for this endpoint")
     if not 1 <= best_of <= limits.max_best_of:
         raise InvalidInput(f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
-    return int(best_of)
+    return best_of
 
 
 def to_generate(
@@ -69,7 +82,7 @@ def to_generate(
     parameters = _parameters(given, limits, do_sample)
     check(parameters, limits)
     grammar = _grammar(given, limits)
-    prefill = bool(given.get("decoder_input_details"))
+    prefill, wanted = bool(given.get("decoder_input_details")), given.get("return_full_text")
     request = replace(
         to_request(parameters, id=id, prompt=body["inputs"], logprobs=logprobs),
         grammar=grammar,
@@ -79,7 +92,7 @@ def to_generate(
     return Generate(
         requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
         details=prefill or bool(given.get("details")),
-        return_full_text=full_text if given.get("return_full_text") is None else given["return_full_text"],
+        return_full_text=full_text if wanted is None else wanted,
     )
 
 
@@ -89,28 +102,29 @@ def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
     return (outputs[winner], *outputs[:winner], *outputs[winner + 1 :])
 
 
-def to_body(generate: Generate, outputs: Sequence[Output]) -> Json:
+def to_body(generate: Generate, outputs: Sequence[Output]) -> GenerateResponse:
     """Return the answer of `/generate`: the first output, and with `details` the others beside it."""
     winner, *losers = outputs
-    body: Json = {"generated_text": to_text(generate, finish_of(winner))}
+    text = to_text(generate, finish_of(winner))
     if not generate.details:
-        return body
-    details = _sequence(winner)
+        return {"generated_text": text}
+    details = _details(winner)
     if losers:
-        details["best_of_sequences"] = [
-            {"generated_text": to_text(generate, finish_of(loser)), **_sequence(loser)} for loser in losers
-        ]
-    return body | {"details": details}
+        details["best_of_sequences"] = [_loser(generate, loser) for loser in losers]
+    return {"generated_text": text, "details": details}
 
 
-def to_event(generate: Generate, event: Event) -> Json:
+def to_event(generate: Generate, event: Event) -> StreamResponse:
     """Return the stream event of a token; the last one has the whole text, too."""
-    body: Json = {"index": event.index, "token": to_token(event.token)}
+    finish = event.finish
+    body: StreamResponse = {
+        "index": event.index,
+        "token": to_token(event.token),
+        "generated_text": None if finish is None else to_text(generate, finish),
+        "details": None if finish is None or not generate.details else to_details(finish),
+    }
     if event.top_tokens:
         body["top_tokens"] = [to_token(token) for token in event.top_tokens]
-    finish = event.finish
-    body["generated_text"] = None if finish is None else to_text(generate, finish)
-    body["details"] = None if finish is None or not generate.details else to_details(finish)
     return body
 
 
@@ -119,7 +133,7 @@ def to_text(generate: Generate, finish: Finish) -> str:
     return generate.inputs + finish.text if generate.return_full_text else finish.text
 
 
-def to_details(finish: Finish) -> Json:
+def to_details(finish: Finish) -> StreamDetails:
     """Return how a text came about, without its tokens."""
     return {
         "finish_reason": finish.reason.value,
@@ -129,7 +143,7 @@ def to_details(finish: Finish) -> Json:
     }
 
 
-def to_token(token: Token) -> Json:
+def to_token(token: Token) -> WireToken:
     """Return a generated token as TGI tells it."""
     return {
         "id": token.id,
@@ -139,7 +153,7 @@ def to_token(token: Token) -> Json:
     }
 
 
-def _parameters(given: Body, limits: Limits, do_sample: bool) -> Parameters:
+def _parameters(given: GenerateParameters, limits: Limits, do_sample: bool) -> Parameters:
     return Parameters(
         best_of=given.get("best_of"),
         temperature=single(given.get("temperature")),
@@ -164,16 +178,15 @@ def _parameters(given: Body, limits: Limits, do_sample: bool) -> Parameters:
     )
 
 
-def _grammar(given: Body, limits: Limits) -> Grammar | None:
+def _grammar(given: GenerateParameters, limits: Limits) -> Grammar | None:
     """Return the grammar, which TGI looks at after everything else."""
     wanted = given.get("grammar")
     return None if wanted is None else allowed(to_grammar(wanted, "parameters.grammar"), limits)
 
 
-def _sequence(events: Output) -> Json:
-    """Return the members that `details` and each of `best_of_sequences` have in common."""
+def _details(events: Output) -> Details:
     finish = finish_of(events)
-    members: Json = {
+    details: Details = {
         "finish_reason": finish.reason.value,
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
@@ -181,10 +194,26 @@ def _sequence(events: Output) -> Json:
         "tokens": [to_token(event.token) for event in events],
     }
     if any(event.top_tokens for event in events):
-        members["top_tokens"] = [[to_token(token) for token in event.top_tokens] for event in events]
-    return members
+        details["top_tokens"] = [[to_token(token) for token in event.top_tokens] for event in events]
+    return details
 
 
-def _prefill_token(token: PromptToken) -> Json:
+def _loser(generate: Generate, events: Output) -> BestOfSequence:
+    """Return one of `best_of_sequences`: its text, and what `details` says of the winner."""
+    details = _details(events)
+    sequence: BestOfSequence = {
+        "generated_text": to_text(generate, finish_of(events)),
+        "finish_reason": details["finish_reason"],
+        "generated_tokens": details["generated_tokens"],
+        "seed": details["seed"],
+        "prefill": details["prefill"],
+        "tokens": details["tokens"],
+    }
+    if "top_tokens" in details:
+        sequence["top_tokens"] = details["top_tokens"]
+    return sequence
+
+
+def _prefill_token(token: PromptToken) -> PrefillToken:
     logprob = None if token.logprob is None else shortest(token.logprob)
     return {"id": token.id, "text": token.text, "logprob": logprob}

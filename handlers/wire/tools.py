@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from handlers.wire.types import ChatRequest, ChatTokenizeRequest, FunctionDefinition, ToolChoice
+from handlers.wire.types import Tool as WireTool
 from inference.errors import InvalidInput, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
-
-Body = Mapping[str, Any]
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 MOST_TOOLS = 128  # OpenAI's limit, too
 
 
-def to_tools(body: Body) -> ToolUse | None:
+def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     """Return the tools that the answer may call and how; None where it calls none.
 
     An empty list is no tools. A tool that is named is the only one that is shown, and is called once. Raises
@@ -35,7 +34,7 @@ def to_tools(body: Body) -> ToolUse | None:
     return ToolUse(tools=named, required=True, parallel=False)
 
 
-def _tools(given: Sequence[Body]) -> tuple[Tool, ...]:
+def _tools(given: Sequence[WireTool]) -> tuple[Tool, ...]:
     if len(given) > MOST_TOOLS:
         raise InvalidInput(f"`tools` supports up to {MOST_TOOLS} tools. Given: {len(given)}")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
@@ -43,7 +42,7 @@ def _tools(given: Sequence[Body]) -> tuple[Tool, ...]:
     return tools
 
 
-def _tool(tool: Body, where: str) -> Tool:
+def _tool(tool: WireTool, where: str) -> Tool:
     function = tool.get("function")
     if tool["type"] != "function" or function is None:
         raise InvalidInput(
@@ -58,7 +57,7 @@ def _tool(tool: Body, where: str) -> Tool:
     )
 
 
-def _parameters(function: Body, where: str) -> Mapping[str, object]:
+def _parameters(function: FunctionDefinition, where: str) -> Mapping[str, object]:
     """Return the schema of the arguments; TGI takes it under two names."""
     schema, other = function.get("parameters"), function.get("arguments")
     if schema is not None and other is not None and not _same(schema, other):
@@ -80,7 +79,7 @@ def _same(schema: object, other: object) -> bool:
         return False
 
 
-def _choice(given: str | Body | None) -> str:
+def _choice(given: ToolChoice | None) -> str:
     """Return the choice as a word: `auto`, `none`, `required` or a function's name."""
     if given is None:
         return AUTO
@@ -92,7 +91,7 @@ def _choice(given: str | Body | None) -> str:
             "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
             '{"type": "function", "function": {"name": ...}}'
         )
-    return str(function["name"])
+    return function["name"]
 
 
 def _refuse_namesakes(tools: Iterable[Tool]) -> None:

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from inference.kernels.arena import Arena
+from inference.kernels.coding import survey
+from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 2  # as in native.h
+INTERFACE = 4  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
-_SMALLEST_SCALE = 1e-30  # of int8: a row whose weights are smaller is zeros
 _MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
@@ -36,6 +37,7 @@ class WeightKind(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     INT8 = "int8"  # symmetric, a scale for each output; so are the inputs as they come, a scale for each row
+    CODED = "bfloat16 in 12 bits"  # exactly the same values
 
 
 _DTYPES = {
@@ -43,6 +45,7 @@ _DTYPES = {
     WeightKind.BFLOAT16: torch.bfloat16,
     WeightKind.FLOAT16: torch.float16,
     WeightKind.INT8: torch.int8,
+    WeightKind.CODED: torch.bfloat16,
 }
 
 
@@ -70,6 +73,9 @@ class LinearStruct(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("sums", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("bases", ctypes.c_void_p),
+        ("exceptions", ctypes.c_void_p),
+        ("firsts", ctypes.c_void_p),
     )
 
 
@@ -84,6 +90,7 @@ class Library:
         self.threads: int = struct.threads
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
+        self.compresses: bool = self.isa == "avx512"  # shorter vectors decode too slowly
         self.arena = Arena()
         # At the process's end nothing is closed: a thread that nobody waited for may still compute
         weakref.finalize(self, functions.parley_close, self.handle).atexit = False
@@ -134,6 +141,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
         "parley_open": (pointer, (ctypes.c_int32, ctypes.c_int32)),
         "parley_close": (None, (pointer,)),
         "parley_packed_bytes": (integer, (pointer,)),
+        "parley_survey": (None, (pointer, pointer, pointer, pointer, pointer)),
         "parley_pack": (None, (pointer, pointer, pointer, pointer)),
         "parley_gather": (None, (pointer, pointer, pointer, integer, pointer)),
         "parley_linear_scratch": (integer, (pointer, pointer, integer)),
@@ -171,25 +179,28 @@ class PackedLinear:
         kind: WeightKind,
         *,
         round_inputs: bool = False,
+        compress: bool = False,
         arena: Arena | None = None,
     ) -> PackedLinear:
         """Pack a weight (n, k) of float32, bfloat16 or float16, rounded to `kind` where that is narrower.
 
-        `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16. `arena`: where
-        its memory comes from, if not from the library's own. Raises ValueError for int8 weights of more
-        than 65,536 inputs, whose sums could overflow.
+        `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16; so has `compress`,
+        which keeps them in 12 bits, where that pays. `arena`: where its memory comes from, if not from the
+        library's own. Raises ValueError for int8 weights of more than 65,536 inputs: sums could overflow.
         """
         n, k = weight.shape
         if kind is WeightKind.INT8 and k > _MOST_INT8_INPUTS:
             raise ValueError(f"int8 weights may have {_MOST_INT8_INPUTS} inputs at most, not {k}")
-        rounds = round_inputs and kind is WeightKind.BFLOAT16 and library.has_bf16
+        rows, tensors = _converted(weight.detach(), kind)
+        rounds = round_inputs and rows.dtype == torch.bfloat16 and library.has_bf16
         struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)
+        if kind is WeightKind.CODED or (compress and kind is WeightKind.BFLOAT16 and library.compresses):
+            coding = survey(library.functions, library.handle, struct, rows)
+            if kind is WeightKind.CODED or coding.pays:
+                struct.kind = list(WeightKind).index(WeightKind.CODED)
+                tensors |= coding.tensors()
         size = library.functions.parley_packed_bytes(ctypes.byref(struct))
-        tensors = {"packed": (arena or library.arena).take(size)}
-        rows, scales = _converted(weight.detach(), kind)
-        if scales is not None:
-            tensors["scales"] = _padded(scales)
-            tensors["sums"] = _padded(rows.sum(1, dtype=torch.int32) * 128)
+        tensors["packed"] = (arena or library.arena).take(size)
         if bias is not None:
             tensors["bias"] = _padded(bias.detach().float())
         for name, tensor in tensors.items():
@@ -288,18 +299,12 @@ def row_statistics(library: Library, logits: Tensor) -> tuple[Tensor, Tensor, Te
     return indices, maxima, sums
 
 
-def _converted(weight: Tensor, kind: WeightKind) -> tuple[Tensor, Tensor | None]:
-    """Return the weight's rows as they are packed, and the scales (n) of int8."""
+def _converted(weight: Tensor, kind: WeightKind) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the weight's rows as they are packed, and what int8 has beside them, by its name in native.h."""
     if kind is not WeightKind.INT8:
-        return weight.to(_DTYPES[kind]).contiguous(), None
-    rows = torch.empty(weight.shape, dtype=torch.int8)
-    scales = torch.empty(weight.shape[0])
-    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
-        part = weight[first : first + _ROWS_AT_ONCE].float()
-        scale = (part.abs().amax(1) / 127).clamp(min=_SMALLEST_SCALE)
-        rows[first : first + _ROWS_AT_ONCE] = (part / scale[:, None]).round().to(torch.int8)
-        scales[first : first + _ROWS_AT_ONCE] = scale
-    return rows, scales
+        return weight.to(_DTYPES[kind]).contiguous(), {}
+    rows, scales = quantize_rows(weight)
+    return rows, {"scales": _padded(scales), "sums": _padded(rows.sum(1, dtype=torch.int32) * 128)}
 
 
 def _padded(values: Tensor) -> Tensor:

@@ -103,12 +103,12 @@ class NativeStack:
         structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
         self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
-        self._handle = self._functions.parley_stack_open(
+        self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
         )
-        if not self._handle:
+        if not self.handle:
             raise MemoryError("No memory for a stack of layers")
-        weakref.finalize(self, self._functions.parley_stack_close, self._handle).atexit = False
+        weakref.finalize(self, self._functions.parley_stack_close, self.handle).atexit = False
 
     def run(
         self, hidden: Tensor, cos: Tensor | Sequence[Tensor], sin: Tensor | Sequence[Tensor], step: NativeStep
@@ -124,7 +124,7 @@ class NativeStack:
         out = torch.empty_like(hidden)
         failed = self._functions.parley_stack_run(
             self._library.handle,
-            self._handle,
+            self.handle,
             ctypes.byref(step.struct),
             _pointers(cosines),
             _pointers(sines),
@@ -143,6 +143,16 @@ class NativeStack:
             "a rotation for each of the step's tokens"
         )
         return [each.float().contiguous() for each in tensors]
+
+    def check_tables(self, cos: Sequence[Tensor], sin: Sequence[Tensor], last: int) -> None:
+        """Assert that tables of rotations by position can be read up to position `last`."""
+        size = self.shape.head_dim if self.shape.rotary_dim is None else self.shape.rotary_dim
+        assert len(cos) == len(sin) >= self._rotaries, "an embedding for each that the layers name"
+        for table in (*cos, *sin):
+            assert table.shape[0] > last, "a rotation for each position"
+            assert table.shape[1] == size, "a rotation for each number that is rotated"
+            assert table.is_contiguous(), "C reads the tables"
+            assert table.dtype is torch.float32, "C reads the tables"
 
     def _struct(self, layer: LayerWeights) -> _Layer:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling

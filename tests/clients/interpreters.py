@@ -3,7 +3,8 @@
 A client is looked for with the interpreter that PARLEY_CLIENT_PYTHON_<NAME> names (TEXT_GENERATION,
 OPENAI, HUGGINGFACE_HUB), or else with the one that runs the tests; tests of a client that neither has are
 skipped. Set the variable where a client pins libraries that the server can't live with. The frameworks, which
-are many packages, have the interpreter that PARLEY_CLIENT_PYTHON_FRAMEWORKS names, or none.
+are many packages, have the interpreter that PARLEY_CLIENT_PYTHON_FRAMEWORKS names, or none; and the tools
+that make clients of the document that of PARLEY_CLIENT_PYTHON_GENERATORS.
 """
 
 from __future__ import annotations

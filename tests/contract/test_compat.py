@@ -9,9 +9,11 @@ import pytest
 from jsonschema import Draft4Validator
 
 import openapi
+from codegen import compat_docs, compat_rows, compat_table
 from codegen.__main__ import main
 from codegen.compat import Report, Violation, compare, contradictions, instances, validate_response
-from codegen.document import EVENTS, Document
+from codegen.compat_rows import Row
+from codegen.document import EVENTS, JSON, Document
 from codegen.references import read
 from codegen.samples import Samples
 from openapi.yamlload import parse
@@ -156,6 +158,123 @@ def test_every_contradiction_has_a_reason() -> None:
 def test_missing_references_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compat", "--references", str(tmp_path / "absent")]) == 2
     assert "--references" in capsys.readouterr().out
+
+
+# --- the rows of openapi/compatibility ---------------------------------------------------------
+
+ROWS = compat_table.read()
+PLACES = {"request": "request", f"200 {JSON}": "response", f"200 {EVENTS}": "event"}
+
+
+def edited(edit: Any) -> list[str]:
+    """Return what the rows say untruly of a contract that was edited."""
+    document = openapi.load()
+    edit(document)
+    return list(compat_table.untrue(Document(document), ROWS))
+
+
+def test_every_row_is_true_of_the_contract() -> None:
+    assert list(compat_table.untrue(Document.load(), ROWS)) == []
+    assert {row.document for row in ROWS} == set(compat_docs.NAMES)
+
+
+@with_references
+def test_the_rows_are_what_the_documents_say_and_none_is_missing() -> None:
+    found = compat_rows.rows(Document.load(), read(REFERENCES))
+    assert list(compat_table.disagreements(found, ROWS)) == []
+    assert len(ROWS) > 1500
+
+
+@with_references
+def test_no_row_says_same_where_an_instance_shows_otherwise(report: Report) -> None:
+    """The samples that two validators disagree on are an oracle that knows nothing of shapes."""
+    differing: dict[tuple[str, str, str], list[str]] = {}
+    for row in ROWS:
+        if row.status != "same" and row.place in PLACES:
+            differing.setdefault((row.document, PLACES[row.place], row.operation), []).append(row.member)
+    for found in (found for _, violations in report.explained for found in violations):
+        if found.side in PLACES.values() and found.at:
+            # a validator names the union that nothing of fits, a row the member in it
+            near = differing.get((found.document, found.side, found.operation), [])
+            assert [
+                member
+                for member in near
+                if f"{member}/".startswith(f"{found.at}/") or f"{found.at}/".startswith(f"{member}/")
+            ], str(found)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (
+            lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"].pop("top_k"),
+            "tgi-3.3.6: POST /generate request parameters/top_k: there is no such member",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"]["top_k"].update(
+                {"x-support": "later"}
+            ),
+            "tgi-3.3.6: POST /generate request parameters/top_k: it is later now, and not",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"]["adapter_id"].update(
+                {"x-support": "honoured"}
+            ),
+            "tgi-3.3.6: POST /generate request parameters/adapter_id: it is honoured now, and not refused",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"]["details"].update(
+                {"x-default": True}
+            ),
+            "tgi-3.3.6: POST /generate request parameters/details: ours is 'false or true; without it true'",
+        ),
+        (
+            lambda d: d["paths"].pop("/chat_tokenize"),
+            "tgi-3.3.6: POST /chat_tokenize answers 200: whether the operation is in the contract",
+        ),
+        (
+            lambda d: d["paths"]["/generate"]["post"]["responses"].pop("429"),
+            "tgi-3.3.6: POST /generate answers 429: it is same no longer",
+        ),
+        (
+            lambda d: d["components"]["schemas"]["ModelInfo"]["properties"].update(shutdown_date={}),
+            "openai: GET /v1/models/{model} 200 application/json shutdown_date: the contract has it now",
+        ),
+    ],
+)
+def test_a_row_that_is_not_true_any_more_is_told(edit: Any, told: str) -> None:
+    assert [line for line in edited(edit) if line.startswith(told)]
+
+
+def test_a_row_without_a_reason_is_told() -> None:
+    row = next(row for row in ROWS if row.status == "refused")
+    bare = Row(*row.key, row.status, row.theirs, row.ours)
+    (told,) = compat_table.untrue(Document.load(), [bare])
+    assert told.endswith("it is refused: say why")
+
+
+def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
+    compat_table.write(ROWS, tmp_path)
+    files = [file.name for file in sorted(tmp_path.iterdir())]
+    assert files == [file.name for file in sorted(compat_table.FOLDER.iterdir())]
+    for name in files:
+        assert (tmp_path / name).read_text() == (compat_table.FOLDER / name).read_text()
+
+
+def test_a_row_that_is_made_again_keeps_its_reason() -> None:
+    row = next(row for row in ROWS if row.status == "refused")
+    bare = Row(*row.key, row.status, row.theirs, "something else")
+    (kept,) = compat_table.with_reasons([bare], ROWS)
+    assert (kept.reason, kept.ours) == (row.reason, "something else")
+    (other,) = compat_table.with_reasons([Row(*row.key, "ignored")], ROWS)
+    assert other.reason == ""
+
+
+def test_a_row_that_the_documents_do_not_make_is_told() -> None:
+    row = ROWS[0]
+    assert list(compat_table.disagreements([], [row])) == [
+        f"{' '.join(row.key)}: kept as {row.status} (-; ours -), and found nothing"
+    ]
 
 
 def test_the_table_of_members_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import openapi
+from codegen.export import to_31
 from openapi.yamlload import parse
 from tests.support import live_server
 
@@ -18,6 +19,12 @@ def test_the_document_is_served_as_json(client: httpx.Client, path: str) -> None
     answer = client.get(path)
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == openapi.load()
+
+
+def test_the_document_is_served_as_openapi_3_1(client: httpx.Client) -> None:
+    answer = client.get("/openapi-3.1.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == to_31(openapi.load())
 
 
 def test_the_document_is_served_as_it_was_written(client: httpx.Client) -> None:
@@ -69,7 +76,8 @@ def test_the_pages_script_reads_the_document_and_asks_no_validator(client: httpx
 
 def test_the_pages_are_open_even_with_a_key() -> None:
     with live_server(api_key="key") as live, httpx.Client(base_url=live.base_url) as client:
-        for path in ("/docs/", "/openapi.json", "/openapi.yaml", "/api-doc/openapi.json"):
+        documents = ("/openapi.json", "/openapi.yaml", "/openapi-3.1.json", "/api-doc/openapi.json")
+        for path in ("/docs/", *documents):
             assert client.get(path).status_code == 200
         scheme = client.get("/openapi.json").json()["components"]["securitySchemes"]["bearerAuth"]
         assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -48,11 +49,11 @@ class Script:
         finally:
             self.ended.append("source")
 
-    async def generate_stream(self, service: Service, call: Call) -> Response:
+    async def generate_stream(self, service: Service, call: Call[Any]) -> Response:
         """Stream."""
         return EventStream(self.events(), on_close=lambda: self.ended.append("stream"))
 
-    async def generate(self, service: Service, call: Call) -> Response:
+    async def generate(self, service: Service, call: Call[Any]) -> Response:
         """Wait for ever."""
         try:
             self.begun.set()

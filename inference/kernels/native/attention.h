@@ -41,7 +41,8 @@ typedef struct Attention {
 
 /* What happens to queries and keys between the linear and the attention. */
 typedef struct Shaping {
-    const float *cosines, *sines; /* [row][rotary_dim]; NULL: no rotation */
+    const float *cosines, *sines; /* [row][rotary_dim], or [position][rotary_dim]; NULL: no rotation */
+    int64_t by_position;
     int64_t rotary_dim;           /* the first so many numbers of a head */
     int64_t interleaved;
     const float *query_norm, *key_norm;     /* NULL: none */

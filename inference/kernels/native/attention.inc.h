@@ -43,8 +43,9 @@ INLINE const float *ISA(head_of)(const Heads *heads, int64_t row, int64_t head) 
     return heads->first + row * heads->row_stride + head * heads->head_stride;
 }
 
-INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t row, int64_t head, int64_t dim,
-                            const float *norm, int64_t norm_size, float *out) {
+/* `rotation`: the row of the tables. */
+INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t row, int64_t rotation, int64_t head,
+                            int64_t dim, const float *norm, int64_t norm_size, float *out) {
     const float *x = ISA(head_of)(heads, row, head);
     if (!norm)
         memcpy(out, x, (size_t)dim * sizeof(float));
@@ -55,7 +56,7 @@ INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t 
         ISA(apply_norm)(x, scale, norm + head * dim, dim, out);
     }
     if (shaping->cosines) {
-        int64_t at = row * shaping->rotary_dim;
+        int64_t at = rotation * shaping->rotary_dim;
         ISA(rotate)(out, shaping->cosines + at, shaping->sines + at, shaping->rotary_dim, shaping->interleaved);
     }
 }
@@ -70,8 +71,8 @@ static void ISA(write_token)(const AttentionCall *call, const Tile *tile, int64_
     const Cache *cache = &call->cache;
     int64_t position = tile->position + query, row = tile->row + query, at = position % PAGE;
     int64_t block = tile->pages[position / PAGE] * cache->kv_heads + kv_head;
-    ISA(shape_head)(&call->shaping, &call->key, row, kv_head, cache->key_dim, call->shaping.key_norm,
-                    call->shaping.key_norm_size, head);
+    ISA(shape_head)(&call->shaping, &call->key, row, call->shaping.by_position ? position : row, kv_head,
+                    cache->key_dim, call->shaping.key_norm, call->shaping.key_norm_size, head);
     ISA(keep)(head, cache->key_dim, cache->keys, block * cache->key_dim * PAGE + at, PAGE, is_narrow(cache));
     ISA(keep)(ISA(head_of)(&call->value, row, kv_head), cache->value_dim, cache->values,
               (block * PAGE + at) * cache->value_dim, 1, is_narrow(cache));
@@ -84,7 +85,8 @@ static void ISA(load_queries)(const ISA(Job) *job) {
     float *out = job->at.query;
     for (int64_t i = 0; i < job->tile->queries; i++)
         for (int64_t g = 0; g < job->group; g++, out += dim) {
-            ISA(shape_head)(&call->shaping, &call->query, job->tile->row + i, job->kv_head * job->group + g, dim,
+            int64_t row = job->tile->row + i, rotation = call->shaping.by_position ? job->tile->position + i : row;
+            ISA(shape_head)(&call->shaping, &call->query, row, rotation, job->kv_head * job->group + g, dim,
                             call->shaping.query_norm, call->shaping.query_norm_size, out);
             for (int64_t d = 0; d < dim; d += LANES)
                 vstore_part(out + d, dim - d, vload_part(out + d, dim - d) * scaling);

@@ -57,8 +57,8 @@ EXPORT void parley_stack_close(Stack *stack) {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Bytes that preparing `rows` rows for any of the linears takes. */
-static int64_t prepared_bytes(const Library *library, const Stack *stack, int64_t rows) {
-    int64_t bytes = 0;
+static int64_t prepared_bytes(const Library *library, const Stack *stack, const Ends *ends, int64_t rows) {
+    int64_t bytes = ends ? (int64_t)linear_input_bytes(library, ends->head, rows) : 0;
     for (int64_t i = 0; i < stack->count; i++) {
         const Layer *layer = &stack->layers[i];
         const Linear *linears[] = {layer->qkv, layer->out, layer->gate_up, layer->down};
@@ -74,10 +74,10 @@ static void *take(char **next, int64_t bytes) {
 }
 
 /* Lay the buffers out for `rows` rows from `start` on; returns how many bytes they take. */
-static int64_t lay_out(Stack *stack, const Library *library, int64_t rows, int few, char *start) {
+static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, int64_t rows, int few, char *start) {
     const Shape *shape = &stack->shape;
     char *next = start;
-    int64_t row = rows * (int64_t)sizeof(float), prepared = prepared_bytes(library, stack, rows);
+    int64_t row = rows * (int64_t)sizeof(float), prepared = prepared_bytes(library, stack, ends, rows);
     stack->hidden[0] = take(&next, row * shape->hidden);
     stack->hidden[1] = take(&next, row * shape->hidden);
     stack->normed = take(&next, row * shape->hidden);
@@ -92,8 +92,8 @@ static int64_t lay_out(Stack *stack, const Library *library, int64_t rows, int f
     return next - start;
 }
 
-static int reserve(Stack *stack, const Library *library, int64_t rows, int few) {
-    int64_t bytes = lay_out(stack, library, rows, few, NULL);
+static int reserve(Stack *stack, const Library *library, const Ends *ends, int64_t rows, int few) {
+    int64_t bytes = lay_out(stack, library, ends, rows, few, NULL);
     if (bytes > stack->room) {
         void *memory = aligned_alloc(64, (size_t)bytes);
         if (!memory) return -1;
@@ -101,7 +101,7 @@ static int reserve(Stack *stack, const Library *library, int64_t rows, int few) 
         stack->memory = memory;
         stack->room = bytes;
     }
-    lay_out(stack, library, rows, few, stack->memory);
+    lay_out(stack, library, ends, rows, few, stack->memory);
     return 0;
 }
 
@@ -115,16 +115,33 @@ static Task stack_task(const Library *library) {
     }
 }
 
+static int run(StackCall *call) {
+    Stack *stack = call->stack;
+    call->rows = call->step->tokens;
+    call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
+    if (reserve(stack, call->library, call->ends, call->rows, call->few)) return -1;
+    const Cache *cache = &stack->layers[0].cache;
+    int32_t threads = call->library->threads;
+    if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;
+    pool_run(call->library, stack_task(call->library), call, 1);
+    return 0;
+}
+
 /* hidden (rows, hidden) -> out. Returns 0, or -1 if there is no memory. */
 EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *step, const float *const *cosines,
                             const float *const *sines, const float *in, float *out) {
-    int64_t rows = step->tokens;
-    if (!rows) return 0;
-    int few = rows * stack->shape.hidden <= FEW_NUMBERS;
-    if (reserve(stack, library, rows, few)) return -1;
-    const Cache *cache = &stack->layers[0].cache;
-    if (stack->count && attention_plan(&stack->plan, step, cache, stack->shape.heads, library->threads)) return -1;
-    StackCall call = {stack, library, step, cosines, sines, in, out, rows, few};
-    pool_run(library, stack_task(library), &call, 1);
-    return 0;
+    StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
+                      .in = in, .out = out};
+    return step->tokens ? run(&call) : 0;
+}
+
+/* A whole model; `cosines` and `sines` of each rotary embedding are by position. Returns 0, -1 if there is no
+ * memory, or -2 if an id is no row of the embedding. */
+EXPORT int parley_model_run(const Library *library, Stack *stack, const Ends *ends, const Step *step,
+                            const float *const *cosines, const float *const *sines, const Tokens *tokens) {
+    StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
+                      .by_position = 1, .ends = ends, .tokens = tokens};
+    for (int64_t row = 0; row < step->tokens; row++)
+        if (tokens->ids[row] < 0 || tokens->ids[row] >= ends->vocabulary) return -2;
+    return step->tokens ? run(&call) : 0;
 }

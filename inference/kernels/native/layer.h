@@ -3,6 +3,7 @@
 #define PARLEY_LAYER_H
 
 #include "attention.h"
+#include "rows.h"
 
 enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2 };
 
@@ -42,11 +43,35 @@ typedef struct Stack {
     int64_t own_size, room;
 } Stack;
 
+/* What a model has before its layers and after them. */
+typedef struct Ends {
+    const Linear *packed_table; /* the embedding (vocabulary, hidden) as a linear's weight; or NULL, and it is */
+    const void *table;          /* [id][hidden] */
+    int64_t table_kind;         /* of `table`: enum Kind, no int8 */
+    int64_t vocabulary;
+    const Linear *head;
+    const float *norm; /* the last one's weights */
+    float eps;
+    float embedding_factor, head_factor; /* the embedding, and what the head is given, are multiplied by them */
+} Ends;
+
+/* A step's tokens, and what is made of them. */
+typedef struct Tokens {
+    const int64_t *ids;    /* [row] */
+    const int64_t *rows;   /* [count]: which rows get logits */
+    int64_t count;
+    float *logits;         /* [count][vocabulary of the head] */
+    Statistics statistics; /* of the logits; its indices NULL: not wanted */
+} Tokens;
+
 typedef struct StackCall {
     Stack *stack;
     const Library *library;
     const Step *step;
     const float *const *cosines, *const *sines; /* of each rotary embedding: [row][rotary_dim] */
+    int64_t by_position; /* of the tables' rows */
+    const Ends *ends;    /* NULL: the layers only, from `in` to `out` */
+    const Tokens *tokens; /* with the ends */
     const float *in;
     float *out;
     int64_t rows;

@@ -88,12 +88,10 @@ typedef struct {
     int64_t rows, row_blocks, panels, panel_blocks;
 } ISA(Grid);
 
-INLINE ISA(Grid) ISA(grid)(const StackCall *call, int64_t panels) {
-    int64_t rows = ISA(least)(call->rows, 64), row_blocks = ISA(blocks)(call->rows, rows);
-    int64_t wanted = call->library->threads == 1 ? 1 : 8 * call->library->threads;
-    int64_t each = panels * row_blocks / wanted;
-    each = each < 1 ? 1 : call->rows > 16 && each > 4 ? 4 : each;
-    return (ISA(Grid)){rows, row_blocks, each, ISA(blocks)(panels, each)};
+/* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
+INLINE ISA(Grid) ISA(grid)(int64_t rows, int64_t panels) {
+    int64_t most = ISA(least)(rows, 64);
+    return (ISA(Grid)){most, ISA(blocks)(rows, most), 1, panels};
 }
 
 INLINE vf ISA(activate)(int64_t activation, vf x) {
@@ -122,12 +120,13 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
     int64_t half = stack->shape.inner / PANEL; /* panels of the gates */
-    ISA(Grid) grid = ISA(grid)(call, gated ? half : linear_panels(from->linear));
     int64_t panels = gated ? half : linear_panels(from->linear), ready = !call->few;
-    for (int64_t i; (i = pool_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
+    ISA(Grid) grid = ISA(grid)(call->rows, panels);
+    for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
         int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
-        if (!ready) input = ISA(own_input)(call, from, own, i == 0);
+        if (!ready || (call->few && i == 0)) /* who takes the first tile in another's stead keeps the sums now */
+            input = ISA(own_input)(call, from, own, i == 0);
         ready = 1;
         linear_tile(call->library, from->linear, &input, first, last, panel, end, y, from->linear->n);
         if (!gated) continue;
@@ -161,7 +160,7 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
         .shaping = {
             .cosines = layer->rotary < 0 ? NULL : call->cosines[layer->rotary],
             .sines = layer->rotary < 0 ? NULL : call->sines[layer->rotary],
-            .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
+            .by_position = call->by_position, .rotary_dim = shape->rotary_dim, .interleaved = shape->interleaved, .eps = shape->eps,
             .query_norm = layer->query_norm, .query_norm_size = layer->query_norm_size,
             .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size,
         },
@@ -177,10 +176,13 @@ static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source)
     pool_barrier(worker);
 }
 
+#include "ends.inc.h"
+
 void ISA(stack_task)(Worker *worker, void *argument) {
     const StackCall *call = argument;
     const Stack *stack = call->stack;
-    ISA(Source) from = {.x = call->in};
+    ISA(Source) from = {.x = call->ends ? stack->hidden[1] : call->in};
+    if (call->ends) ISA(embed)(worker, call, stack->hidden[1]);
     for (const Layer *layer = stack->layers; layer < stack->layers + stack->count; layer++) {
         from.x_out = stack->hidden[0];
         from.norm = layer->input_norm;
@@ -193,6 +195,10 @@ void ISA(stack_task)(Worker *worker, void *argument) {
         ISA(feed_forward)(worker, call, &from);
         ISA(linear)(worker, call, &(ISA(Source)){.x = stack->inner, .linear = layer->down}, stack->given, 0);
         from = (ISA(Source)){.x = stack->hidden[1], .given = stack->given, .given_norm = layer->mlp_norm};
+    }
+    if (call->ends) {
+        if (call->tokens->count) ISA(logits)(worker, call, &from);
+        return;
     }
     from.x_out = call->out;
     ISA(finish)(worker, call, &from);

@@ -4,9 +4,7 @@
 #include <string.h>
 
 #define LINE 64
-#define ROWS_OF_A_TILE 48         /* their inputs stay in the caches while panels pass */
-#define BYTES_OF_A_TILE (1 << 18) /* of weights: tens of microseconds from memory */
-#define TILES_OF_A_THREAD 8       /* at least, so that no thread waits long for the last */
+#define ROWS_OF_A_TILE 48 /* their inputs stay in the caches while panels pass */
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -14,24 +12,30 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int kind_of(const Library *library, const Linear *linear) {
     if (linear->kind == KIND_INT8 && library->vnni) return KIND_VNNI;
-    if (linear->kind == KIND_BFLOAT16 && linear->round_inputs && library->bf16) return KIND_ROUNDED;
+    if (!linear->round_inputs || !library->bf16) return linear->kind;
+    if (linear->kind == KIND_BFLOAT16) return KIND_ROUNDED;
+    if (linear->kind == KIND_CODED) return KIND_CODED_ROUNDED;
     return linear->kind;
 }
 
-/* Bytes of an element, and how many of one output lie together. */
-static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : kind == KIND_INT8 || kind == KIND_VNNI ? 1 : 2; }
+/* By enum Kind: bytes of an element as rows have it, how many of one output lie together, and a panel's bytes of one k. */
+static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : kind == KIND_INT8 ? 1 : 2; }
 
 static int64_t group_of(int kind) {
-    return kind == KIND_INT8 || kind == KIND_VNNI ? 4 : kind == KIND_BFLOAT16 || kind == KIND_ROUNDED ? 2 : 1;
+    return kind == KIND_INT8 || kind == KIND_CODED ? 4 : kind == KIND_BFLOAT16 ? 2 : 1;
 }
 
+static int64_t panel_step(int kind) { return kind == KIND_CODED ? QUAD_BYTES / QUAD : PANEL * bytes_of(kind); }
+
 static int64_t panel_bytes(const Linear *linear) {
-    return round_up(linear->k, group_of(linear->kind)) * PANEL * bytes_of(linear->kind);
+    return round_up(linear->k, group_of(linear->kind)) * panel_step(linear->kind);
 }
+
+static int is_rounded(int kind) { return kind == KIND_ROUNDED || kind == KIND_CODED_ROUNDED; }
 
 /* --- inputs --------------------------------------------------------------------------------- */
 
-static int64_t input_bytes(int kind) { return kind == KIND_VNNI ? 1 : kind == KIND_INT8 || kind == KIND_ROUNDED ? 2 : 4; }
+static int64_t input_bytes(int kind) { return kind == KIND_VNNI ? 1 : kind == KIND_INT8 || is_rounded(kind) ? 2 : 4; }
 
 /* Of a prepared row: whole lines, and never a power of two, or the rows of a block would share cache sets. */
 static int64_t input_stride(int kind, int64_t k) {
@@ -40,12 +44,12 @@ static int64_t input_stride(int kind, int64_t k) {
 }
 
 static int64_t scales_bytes(int kind, int64_t rows) {
-    return kind == KIND_ROUNDED ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
+    return is_rounded(kind) ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
 }
 
 int linear_needs_input(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
-    return kind == KIND_INT8 || kind == KIND_VNNI || kind == KIND_ROUNDED;
+    return kind == KIND_INT8 || kind == KIND_VNNI || is_rounded(kind);
 }
 
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
@@ -71,7 +75,7 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
     char *first = (char *)prepared + scales_bytes(kind, rows);
     for (int64_t row = from; row < to; row++) {
 #if defined(__x86_64__)
-        if (kind == KIND_ROUNDED) {
+        if (is_rounded(kind)) {
             round_row_avx512(x + row * x_stride, linear->k, (uint16_t *)(first + row * stride));
             continue;
         }
@@ -84,12 +88,13 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
 
 static TileFunction *tile_function(const Library *library, int kind) {
     static TileFunction *const baseline[] = {linear_float32_baseline, linear_bfloat16_baseline, linear_float16_baseline,
-                                             linear_int8_baseline};
+                                             linear_int8_baseline, linear_coded_baseline};
 #if defined(__x86_64__)
     static TileFunction *const avx2[] = {linear_float32_avx2, linear_bfloat16_avx2, linear_float16_avx2,
-                                         linear_int8_avx2};
+                                         linear_int8_avx2, linear_coded_avx2};
     static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
-                                           linear_int8_avx512,    linear_rounded_avx512,  linear_vnni_avx512};
+                                           linear_int8_avx512,    linear_coded_avx512,    linear_rounded_avx512,
+                                           linear_vnni_avx512,    linear_coded_rounded_avx512};
     if (library->isa == ISA_AVX512) return avx512[kind];
     if (library->isa == ISA_AVX2) return avx2[kind];
 #endif
@@ -110,7 +115,7 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
         .x_scales = is_prepared && offset ? input->prepared : NULL,
         .w = linear->packed,
         .panel_bytes = panel_bytes(linear),
-        .panel_step = PANEL * bytes_of(kind),
+        .panel_step = panel_step(linear->kind),
         .row_from = row_from,
         .row_to = row_to,
         .panel_from = panel_from,
@@ -119,13 +124,6 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
         .y_stride = y_stride,
     };
     tile_function(library, kind)(&tile);
-}
-
-static int64_t panels_of_a_tile(const Library *library, const Linear *linear, int64_t chunks) {
-    int64_t all = linear_panels(linear) * chunks;
-    int64_t fair = all / (TILES_OF_A_THREAD * library->threads);
-    int64_t panels = smaller(fair, BYTES_OF_A_TILE / panel_bytes(linear));
-    return panels < 1 ? 1 : smaller(panels, linear_panels(linear));
 }
 
 void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
@@ -138,11 +136,10 @@ void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_
     }
     Input input = {.x = x, .x_stride = x_stride, .prepared = scratch, .rows = rows};
     int64_t chunks = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE, panels = linear_panels(linear);
-    int64_t width = panels_of_a_tile(library, linear, chunks), across = (panels + width - 1) / width;
-    for (int64_t tile; (tile = pool_tile(worker, chunks * across)) >= 0;) {
-        int64_t chunk = tile / across, from = tile % across * width;
-        linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, from,
-                    smaller(from + width, panels), y, y_stride);
+    for (int64_t tile; (tile = pool_near_tile(worker, chunks * panels)) >= 0;) {
+        int64_t chunk = tile / panels, panel = tile % panels;
+        linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, panel, panel + 1, y,
+                    y_stride);
     }
     pool_barrier(worker);
 }
@@ -177,14 +174,6 @@ EXPORT void parley_linear(const Library *library, const Linear *linear, const fl
 
 EXPORT int64_t parley_packed_bytes(const Linear *linear) { return linear_panels(linear) * panel_bytes(linear); }
 
-typedef struct Packing {
-    const Linear *linear;
-    char *packed;
-    char *rows; /* (n, k), or where rows are unpacked to */
-    const int64_t *ids;
-    int64_t count;
-} Packing;
-
 /* Copy row `n` of W between its place in the panels and `row`. */
 static void copy_row(const Packing *p, int64_t n, char *row, int is_packing) {
     int64_t bytes = bytes_of(p->linear->kind), together = group_of(p->linear->kind) * bytes;
@@ -195,11 +184,23 @@ static void copy_row(const Packing *p, int64_t n, char *row, int is_packing) {
     }
 }
 
+void linear_row(const Linear *linear, int64_t n, void *row) {
+    Packing p = {.linear = linear, .packed = (char *)linear->packed};
+    if (linear->kind == KIND_CODED)
+        coded_unpack_row(linear, n, row);
+    else
+        copy_row(&p, n, row, 0);
+}
+
 static void pack(Worker *worker, void *argument) {
     Packing *p = argument;
     int64_t row_bytes = p->linear->k * bytes_of(p->linear->kind), size = panel_bytes(p->linear);
     for (int64_t panel; (panel = pool_tile(worker, linear_panels(p->linear))) >= 0;) {
         memset(p->packed + panel * size, 0, (size_t)size);
+        if (p->linear->kind == KIND_CODED) {
+            coded_pack_panel(p, panel);
+            continue;
+        }
         for (int64_t n = panel * PANEL; n < smaller(p->linear->n, (panel + 1) * PANEL); n++)
             copy_row(p, n, p->rows + n * row_bytes, 1);
     }
@@ -209,7 +210,7 @@ static void pack(Worker *worker, void *argument) {
 static void gather(Worker *worker, void *argument) {
     Packing *p = argument;
     int64_t row_bytes = p->linear->k * bytes_of(p->linear->kind);
-    for (int64_t i; (i = pool_tile(worker, p->count)) >= 0;) copy_row(p, p->ids[i], p->rows + i * row_bytes, 0);
+    for (int64_t i; (i = pool_tile(worker, p->count)) >= 0;) linear_row(p->linear, p->ids[i], p->rows + i * row_bytes);
     pool_barrier(worker);
 }
 

@@ -5,7 +5,41 @@
 #include "native.h"
 
 /* How the products are summed: enum Kind, and what some CPUs have for it. */
-enum { KIND_ROUNDED = 4, KIND_VNNI = 5 }; /* bfloat16 with bfloat16 inputs; int8 with VPDPBUSD */
+enum { KIND_ROUNDED = 5, KIND_VNNI = 6, KIND_CODED_ROUNDED = 7 }; /* with bfloat16 inputs; int8 with VPDPBUSD */
+
+/* bfloat16 in 12 bits. Of a weight's exponent there is only what it is above the panel's base, 0 to 15: trained
+ * weights have few others (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and those are listed. Four k
+ * of a panel are a quad of three lines, 64 bytes each: A for the first two k, B for the others, C for all.
+ *
+ *   A, B   the lowest bit of the exponent's code, and the mantissa
+ *   C      bit 7 the sign and bits 2-0 the code's other bits, for A's byte at the same place; bit 3 the sign for
+ *          B's, bits 6-4 the code's other bits for the next of B's; after the last of four bytes the first is next
+ *
+ * So C as it is, and turned by four bits in every four bytes, has above each byte of A and of B what belongs
+ * there in a bfloat16. Bytes lie so that interleaving two lines, as SIMD does it by groups of 16 bytes, gives
+ * words in the order of bfloat16's panel. */
+#define QUAD 4
+#define QUAD_WEIGHTS (QUAD * PANEL)
+#define QUAD_BYTES 192
+
+typedef struct Exception {
+    uint32_t at; /* in its panel: quad * QUAD_WEIGHTS + the place that it has in four k of bfloat16's panel */
+    uint16_t bits, unused;
+} Exception;
+
+#define NO_EXCEPTION UINT32_MAX /* `at` of the last one of a panel */
+
+typedef struct Packing {
+    const Linear *linear;
+    char *packed;
+    char *rows; /* (n, k), or where rows are unpacked to */
+    const int64_t *ids;
+    int64_t count;
+} Packing;
+
+/* KIND_CODED (linear_coded.c): pack a panel; unpack row n of W. */
+void coded_pack_panel(const Packing *packing, int64_t panel);
+void coded_unpack_row(const Linear *linear, int64_t n, uint16_t *row);
 
 typedef struct Tile {
     const Linear *linear;
@@ -23,12 +57,12 @@ typedef struct Tile {
 typedef void TileFunction(const Tile *tile);
 
 #define DECLARE_LINEARS(isa) \
-    TileFunction linear_float32_##isa, linear_float16_##isa, linear_bfloat16_##isa, linear_int8_##isa
+    TileFunction linear_float32_##isa, linear_float16_##isa, linear_bfloat16_##isa, linear_int8_##isa, linear_coded_##isa
 DECLARE_LINEARS(baseline);
 #if defined(__x86_64__)
 DECLARE_LINEARS(avx2);
 DECLARE_LINEARS(avx512);
-TileFunction linear_vnni_avx512, linear_rounded_avx512;
+TileFunction linear_vnni_avx512, linear_rounded_avx512, linear_coded_rounded_avx512;
 #endif
 
 /* Preparing a row of inputs, in the same ISAs. `k` is rounded up; what lies beyond is zeros. */

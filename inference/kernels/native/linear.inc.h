@@ -32,6 +32,10 @@ typedef struct Block {
     int64_t y_stride;
     const float *bias, *scales; /* of the panel, or NULL */
     const int32_t *sums;
+    const Exception *exceptions; /* coded: from this block's k on */
+    int64_t from; /* k of the block in the panel */
+    int base, column; /* coded: of the panel; the first of these columns in it */
+    uint16_t *decoded; /* coded: where the block's words go as bfloat16's panel, for the next blocks; or NULL */
     int first, last; /* of the blocks along k */
 } Block;
 
@@ -46,6 +50,9 @@ typedef union Sum {
     vf f;
     vi i;
 } Sum;
+
+INLINE int is_rounded(const int kind) { return kind == KIND_ROUNDED || kind == KIND_CODED_ROUNDED; }
+INLINE int is_coded(const int kind) { return kind == KIND_CODED || kind == KIND_CODED_ROUNDED; }
 
 INLINE const char *row_of(const char *x, int64_t stride, int row) { return x + stride * row; }
 
@@ -78,43 +85,55 @@ INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum s
     }
 }
 
-INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
-    const uint16_t *w = (const uint16_t *)b->w;
-    vi raw[8];
-    int64_t k = 0;
-    for (; k + 2 <= b->k; k += 2, w += 2 * PANEL) {
-        prefetch(w);
-        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 2 * v * LANES);
-        UNROLL for (int m = 0; m < rows; m++) {
-            vf x = broadcast(b->x, b->x_stride, m, k);
-            UNROLL for (int v = 0; v < vectors; v++) sums[m][v].f = vfma(x, (vf)(raw[v] << 16), sums[m][v].f);
-        }
-        UNROLL for (int m = 0; m < rows; m++) {
-            vf x = broadcast(b->x, b->x_stride, m, k + 1);
-            UNROLL for (int v = 0; v < vectors; v++)
-                sums[m][v].f = vfma(x, (vf)(raw[v] & viset1(-65536)), sums[m][v].f);
-        }
-    }
-    if (k == b->k) return;
+/* One k of bfloat16's panel: of each two words the lower, or the upper. */
+INLINE void add_widened(const int rows, const int vectors, const Block *b, int64_t k, const vi *raw, const int upper,
+                        Sum sums[MOST_ROWS][8]) {
     UNROLL for (int m = 0; m < rows; m++) {
         vf x = broadcast(b->x, b->x_stride, m, k);
-        UNROLL for (int v = 0; v < vectors; v++)
-            sums[m][v].f = vfma(x, (vf)(viload(w + 2 * v * LANES) << 16), sums[m][v].f);
+        UNROLL for (int v = 0; v < vectors; v++) {
+            vf wide = upper ? (vf)(raw[v] & viset1(-65536)) : (vf)(raw[v] << 16);
+            sums[m][v].f = vfma(x, wide, sums[m][v].f);
+        }
     }
 }
 
+INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const char *w = b->w;
+    vi raw[8];
+    int64_t k = 0;
+    for (; k + 2 <= b->k; k += 2, w += 4 * PANEL) {
+        prefetch(w);
+        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
+        add_widened(rows, vectors, b, k, raw, 0, sums);
+        add_widened(rows, vectors, b, k + 1, raw, 1, sums);
+    }
+    if (k == b->k) return;
+    UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
+    add_widened(rows, vectors, b, k, raw, 0, sums);
+}
+
 #if defined(NATIVE_BF16)
+/* Two k of bfloat16's panel. */
+INLINE void add_pair(const int rows, const int vectors, const Block *b, int64_t k, const vi *raw,
+                     Sum sums[MOST_ROWS][8]) {
+    UNROLL for (int m = 0; m < rows; m++) {
+        vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k));
+        UNROLL for (int v = 0; v < vectors; v++)
+            sums[m][v].f = _mm512_dpbf16_ps(sums[m][v].f, (__m512bh)x, (__m512bh)raw[v]);
+    }
+}
+
 INLINE void add_rounded(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += 2, w += 4 * PANEL) {
-        UNROLL for (int m = 0; m < rows; m++) {
-            vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k));
-            UNROLL for (int v = 0; v < vectors; v++)
-                sums[m][v].f = _mm512_dpbf16_ps(sums[m][v].f, (__m512bh)x, (__m512bh)viload(w + 4 * v * LANES));
-        }
+        vi raw[8];
+        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
+        add_pair(rows, vectors, b, k, raw, sums);
     }
 }
 #endif
+
+#include "linear_coded.inc.h"
 
 #if defined(NATIVE_VNNI)
 INLINE void add_vnni(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
@@ -144,7 +163,6 @@ INLINE vi multiply_pairs(vi a, vi b) {
 }
 
 /* The four bytes of a lane as int16: the even ones, the odd ones. Inputs are prepared in that order. */
-typedef int16_t vh __attribute__((vector_size(4 * LANES), may_alias));
 INLINE vi even_bytes(vi v) { return (vi)((vh)((vh)v << 8) >> 8); }
 INLINE vi odd_bytes(vi v) { return (vi)((vh)v >> 8); }
 
@@ -184,6 +202,7 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
     if (kind == KIND_FLOAT32) add_float32(rows, vectors, b, sums);
     if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
+    if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
 #if defined(NATIVE_BF16)
     if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
@@ -200,10 +219,11 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
 /* Columns of a panel in groups of `vectors`. */
 INLINE void multiply_columns(const int kind, const int rows, Block b) {
     const int vectors = rows <= FEW_ROWS ? PANEL / LANES : 2;
-    const int64_t bytes = kind == KIND_FLOAT32 ? 4 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
+    const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
     for (int column = 0; column < PANEL; column += vectors * LANES) {
         multiply(kind, rows, vectors, &b);
         b.w += vectors * LANES * bytes;
+        b.column += vectors * LANES;
         b.y += vectors * LANES;
         if (b.bias) b.bias += vectors * LANES;
         if (b.scales) b.scales += vectors * LANES;
@@ -233,38 +253,57 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
 }
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
-INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel) {
+INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, uint16_t *decoded) {
     const Linear *linear = t->linear;
     const int64_t most = kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS;
     int64_t rows = t->row_to - t->row_from, blocks = (rows + most - 1) / most;
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
-    for (int64_t k = 0; k < linear->k; k += depth)
+    if (depth != DEPTH) decoded = NULL;
+    const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
+    for (int64_t k = 0; k < linear->k; k += depth) {
+        while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
         for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
             to = rows * (i + 1) / blocks;
             Block b = {
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
-                .w = t->w + panel * t->panel_bytes + k * t->panel_step,
+                .w = decoded && i ? (const char *)decoded : t->w + panel * t->panel_bytes + k * t->panel_step,
                 .k = linear->k - k < depth ? linear->k - k : depth,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,
                 .y_stride = stride,
                 .bias = linear->bias ? linear->bias + panel * PANEL : NULL,
                 .scales = linear->scales ? linear->scales + panel * PANEL : NULL,
                 .sums = linear->sums ? linear->sums + panel * PANEL : NULL,
+                .exceptions = exceptions,
+                .from = k,
+                .base = is_coded(kind) ? linear->bases[panel] : 0,
+                .decoded = decoded,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
-            multiply_rows(kind, to - from, &b);
+            if (decoded && i)
+                multiply_rows(KIND_BFLOAT16, to - from, &b);
+            else
+                multiply_rows(kind, to - from, &b);
             for (int64_t m = 0; columns < PANEL && m < to - from; m++)
                 memcpy(y + (from + m) * t->y_stride, edge + m * PANEL, (size_t)columns * sizeof *y);
         }
+    }
 }
 
 #define DEFINE_LINEAR(name, kind)                                       \
     void name(const Tile *t) {                                          \
         for (int64_t panel = t->panel_from; panel < t->panel_to; panel++) \
-            multiply_panel(kind, t, panel);                             \
+            multiply_panel(kind, t, panel, NULL);                       \
+    }
+
+/* Of many rows, only the first block decodes. With rounded inputs its products are too few to do that beside them. */
+#define DEFINE_CODED_LINEAR(name)                                       \
+    void name(const Tile *t) {                                          \
+        uint16_t decoded[DEPTH * PANEL] __attribute__((aligned(64)));   \
+        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++) \
+            multiply_panel(KIND_CODED, t, panel, decoded);              \
     }

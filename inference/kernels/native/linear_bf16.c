@@ -9,5 +9,6 @@
 #include "roof.inc.h"
 
 DEFINE_LINEAR(ISA(linear_rounded), KIND_ROUNDED)
+DEFINE_LINEAR(ISA(linear_coded_rounded), KIND_CODED_ROUNDED)
 DEFINE_ROUND(ISA(round_row))
 #endif

@@ -27,7 +27,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 2
+#define INTERFACE 4
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -62,23 +62,30 @@ void pool_close(Pool *pool);
  * Every thread runs with the same MXCSR: round to nearest, denormals are zero. A task may not run another. */
 void pool_run(const Library *library, Task task, void *argument, int parallel);
 int64_t pool_tile(Worker *worker, int64_t count); /* the next tile of this phase for me, or -1 */
+/* The same, but a thread's tiles follow each other as long as there are any of its own range, which is what memory
+ * is read fastest in; then it helps others with theirs. */
+int64_t pool_near_tile(Worker *worker, int64_t count);
 void pool_barrier(Worker *worker);
 
 /* Linears (linear.c). ------------------------------------------------------------------------- */
-enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3 };
+enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3, KIND_CODED = 4 };
 
 #define PANEL 32 /* outputs that are packed side by side */
 
 /* y = x W^T + bias, W (n, k). Packed in panels of 32 outputs, zeros beyond n and k:
- *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4] */
+ *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4]
+ *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results */
 typedef struct Linear {
     int32_t kind;         /* enum Kind */
-    int32_t round_inputs; /* bfloat16 only: x is rounded to bfloat16 too (VDPBF16PS) */
+    int32_t round_inputs; /* bfloat16, coded: x is rounded to bfloat16 too (VDPBF16PS) */
     int64_t n, k;
     const void *packed;   /* 64-byte aligned */
     const float *scales;  /* int8: (n rounded up to 32) */
     const int32_t *sums;  /* int8: (n rounded up to 32), 128 times the sum of a row of W */
     const float *bias;    /* (n rounded up to 32), or NULL */
+    const uint8_t *bases; /* coded: (n/32), the exponent of each panel whose code is 0 */
+    const struct Exception *exceptions; /* coded: weights that have no code; a last one ends each panel's */
+    const int64_t *firsts;              /* coded: (n/32), where each panel's begin */
 } Linear;
 
 static inline int64_t linear_panels(const Linear *linear) { return (linear->n + PANEL - 1) / PANEL; }
@@ -104,7 +111,10 @@ typedef struct Input {
 void linear_tile(const Library *library, const Linear *linear, const Input *input, int64_t row_from, int64_t row_to,
                  int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride);
 
-/* All of it inside a task, as one phase or two, barriers included: preparation, then tiles of a good size.
+/* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
+void linear_row(const Linear *linear, int64_t n, void *row);
+
+/* All of it inside a task, as one phase or two, barriers included: preparation, then tiles of a panel.
  * `scratch`: linear_input_bytes(library, linear, rows), 64-byte aligned, shared by all threads; or NULL if 0. */
 void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                     float *y, int64_t y_stride, void *scratch);

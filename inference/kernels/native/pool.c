@@ -21,7 +21,12 @@
 
 #define LINE 64
 #define SPIN_NANOSECONDS 20000 /* of waiting before sleep: less than a sleep and a wake-up cost */
+#define RANGES 8               /* that a phase's tiles are cut into, at most */
 #define MXCSR_OF_TASKS 0x9fc0  /* all exceptions masked, to nearest, denormals are zero in and out */
+
+typedef struct Ticket {
+    _Alignas(LINE) _Atomic uint64_t next; /* phase << 32 | how many tiles of the range were taken */
+} Ticket;
 
 struct Pool {
     const Library *library;
@@ -35,7 +40,8 @@ struct Pool {
     _Atomic uint32_t idle;                 /* sleep on epoch */
     _Atomic int32_t stopping;
     _Alignas(LINE) _Atomic uint32_t inside; /* threads of the pool within the task; futex of the caller */
-    _Alignas(LINE) _Atomic uint64_t ticket; /* phase << 32 | next tile */
+    Ticket tickets[RANGES];
+    int32_t ranges;
     _Alignas(LINE) _Atomic uint32_t phase;
     _Alignas(LINE) _Atomic uint32_t done;    /* futex of those who wait in a barrier */
     _Atomic uint32_t waiting;                /* sleep on phase */
@@ -121,6 +127,7 @@ Pool *pool_open(const Library *library, int32_t threads) {
     pthread_mutex_init(&pool->running, NULL);
     pool->threads = calloc((size_t)threads, sizeof *pool->threads);
     while (pool->threads && pool->count < threads && start_thread(pool, pool->count)) pool->count++;
+    pool->ranges = pool->count < RANGES ? pool->count : RANGES;
     return pool;
 }
 
@@ -144,7 +151,7 @@ void pool_run(const Library *library, Task task, void *argument, int parallel) {
     pthread_mutex_lock(&pool->running);
     pool->task = task;
     pool->argument = argument;
-    atomic_store_explicit(&pool->ticket, 0, memory_order_relaxed);
+    for (int32_t i = 0; i < pool->ranges; i++) atomic_store_explicit(&pool->tickets[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->phase, 0, memory_order_relaxed);
     if (parallel) {
@@ -165,33 +172,50 @@ void pool_run(const Library *library, Task task, void *argument, int parallel) {
 /* Open the phase after `phase`, all of whose tiles are done; only one thread comes here for each phase. */
 static void open_next(Pool *pool, uint32_t phase) {
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->ticket, (uint64_t)(phase + 1) << 32, memory_order_release);
+    for (int32_t i = 0; i < pool->ranges; i++)
+        atomic_store_explicit(&pool->tickets[i].next, (uint64_t)(phase + 1) << 32, memory_order_release);
     atomic_store(&pool->phase, phase + 1);
     if (atomic_load(&pool->waiting)) wake(&pool->phase);
 }
 
-static int take(Pool *pool, uint32_t phase, int64_t count, int64_t *tile) {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+/* Take the next of `count` tiles of a range. */
+static int take(Ticket *from, uint32_t phase, int64_t count, int64_t *tile) {
+    uint64_t ticket = atomic_load_explicit(&from->next, memory_order_acquire);
     while (ticket >> 32 == phase && (int64_t)(uint32_t)ticket < count) {
-        if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1)) continue;
+        if (!atomic_compare_exchange_weak(&from->next, &ticket, ticket + 1)) continue;
         *tile = (int64_t)(uint32_t)ticket;
         return 1;
     }
     return 0;
 }
 
-int64_t pool_tile(Worker *worker, int64_t count) {
+/* Nothing is left to take: tell the others what I finished. */
+static int64_t leave(Worker *worker, int64_t count) {
     Pool *pool = worker->library->pool;
     int64_t tile;
-    if (count > 0 && take(pool, worker->phase, count, &tile)) {
-        worker->finished++; /* told to the others when there is no tile left */
-        return tile;
-    }
-    if (count == 0 && take(pool, worker->phase, 1, &tile)) open_next(pool, worker->phase);
+    if (count == 0 && take(&pool->tickets[0], worker->phase, 1, &tile)) open_next(pool, worker->phase);
     uint32_t mine = worker->finished;
     worker->finished = 0;
     if (mine && atomic_fetch_add(&pool->done, mine) + mine == (uint32_t)count) open_next(pool, worker->phase);
     return -1;
+}
+
+int64_t pool_tile(Worker *worker, int64_t count) {
+    int64_t tile;
+    if (!take(&worker->library->pool->tickets[0], worker->phase, count, &tile)) return leave(worker, count);
+    worker->finished++; /* told to the others when there is no tile left */
+    return tile;
+}
+
+int64_t pool_near_tile(Worker *worker, int64_t count) {
+    Pool *pool = worker->library->pool;
+    for (int32_t i = 0; i < pool->ranges; i++) {
+        int64_t range = (worker->index + i) % pool->ranges, first = count * range / pool->ranges, tile;
+        if (!take(&pool->tickets[range], worker->phase, count * (range + 1) / pool->ranges - first, &tile)) continue;
+        worker->finished++;
+        return first + tile;
+    }
+    return leave(worker, count);
 }
 
 void pool_barrier(Worker *worker) {

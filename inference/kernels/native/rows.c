@@ -5,13 +5,9 @@
 
 #define PART 8192 /* of a row: 32 KiB, whatever the number of rows and threads */
 
-typedef struct Statistics {
-    const float *x;
-    int64_t stride, rows, columns, parts; /* parts of a row */
-    int64_t *indices;
-    float *maxima, *sums;
-    Part *scratch; /* (rows, parts) */
-} Statistics;
+static int64_t parts_of(int64_t columns) { return (columns + PART - 1) / PART; }
+
+int64_t row_scratch_bytes(int64_t rows, int64_t columns) { return rows * parts_of(columns) * (int64_t)sizeof(Part); }
 
 static PartFunction *part_function(const Library *library) {
 #if defined(__x86_64__)
@@ -23,25 +19,26 @@ static PartFunction *part_function(const Library *library) {
 }
 
 /* The parts in their order. The first NaN wins over all, then the greatest, then the lowest index. */
-static void join(Statistics *s, int64_t row) {
-    const Part *parts = s->scratch + row * s->parts;
+static void join(const Statistics *s, int64_t row) {
+    int64_t count = parts_of(s->columns);
+    const Part *parts = s->scratch + row * count;
     Part best = parts[0];
-    for (int64_t i = 1; i < s->parts && !isnan(best.maximum); i++)
+    for (int64_t i = 1; i < count && !isnan(best.maximum); i++)
         if (isnan(parts[i].maximum) || parts[i].maximum > best.maximum)
             best = (Part){.index = i * PART + parts[i].index, .maximum = parts[i].maximum};
     double sum = 0;
-    for (int64_t i = 0; i < s->parts; i++)
+    for (int64_t i = 0; i < count; i++)
         if (parts[i].sum > 0) sum += parts[i].sum * exp((double)parts[i].maximum - best.maximum);
     s->indices[row] = best.index;
     s->maxima[row] = best.maximum;
     s->sums[row] = isfinite(best.maximum) ? (float)(best.maximum + log(sum)) : best.maximum;
 }
 
-static void statistics(Worker *worker, void *argument) {
-    Statistics *s = argument;
+void row_statistics(Worker *worker, const Statistics *s) {
     PartFunction *part_of_row = part_function(worker->library);
-    for (int64_t tile; (tile = pool_tile(worker, s->rows * s->parts)) >= 0;) {
-        int64_t row = tile / s->parts, from = tile % s->parts * PART;
+    int64_t parts = parts_of(s->columns);
+    for (int64_t tile; (tile = pool_near_tile(worker, s->rows * parts)) >= 0;) {
+        int64_t row = tile / parts, from = tile % parts * PART;
         int64_t count = s->columns - from < PART ? s->columns - from : PART;
         s->scratch[tile] = part_of_row(s->x + row * s->stride + from, count);
     }
@@ -51,12 +48,12 @@ static void statistics(Worker *worker, void *argument) {
     pool_barrier(worker);
 }
 
-EXPORT int64_t parley_row_scratch(int64_t rows, int64_t columns) {
-    return rows * ((columns + PART - 1) / PART) * (int64_t)sizeof(Part);
-}
+static void statistics_task(Worker *worker, void *argument) { row_statistics(worker, argument); }
+
+EXPORT int64_t parley_row_scratch(int64_t rows, int64_t columns) { return row_scratch_bytes(rows, columns); }
 
 EXPORT void parley_row_statistics(const Library *library, const float *x, int64_t stride, int64_t rows, int64_t columns,
                                   int64_t *indices, float *maxima, float *sums, void *scratch) {
-    Statistics s = {x, stride, rows, columns, (columns + PART - 1) / PART, indices, maxima, sums, scratch};
-    pool_run(library, statistics, &s, rows * columns > 2 * PART);
+    Statistics s = {x, stride, rows, columns, indices, maxima, sums, scratch};
+    pool_run(library, statistics_task, &s, rows * columns > 2 * PART);
 }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -39,4 +41,17 @@ def test_keys_and_values_are_read_by_each_sequence() -> None:
 def test_a_step_has_a_share_of_its_roof() -> None:
     roof, _ = demand(HALF, 1, 128.0).seconds(LIMITS, HALF.peak)
     row = share(HALF, Steps(1, 128.0, 2 * roof, roof), LIMITS)
-    assert (row["share"], row["goal"]) == (0.5, 0.85)
+    assert (row["share"], row["goal"], row["read_bytes_per_second"]) == (0.5, 0.85, 20e9)
+
+
+def test_weights_in_12_bits_are_fewer_bytes_for_the_same_products() -> None:
+    plain, coded = (demand(VARIANTS[i], 1, 0) for i in (0, 1))
+    assert (coded.read_bytes, coded.linear_operations) == (0.75 * plain.read_bytes, plain.linear_operations)
+
+
+def test_a_roof_is_by_the_memory_as_it_was_between_the_steps() -> None:
+    slow = Steps(1, 128.0, 0.1, 0.1, beside=10e9)
+    roof, bound = demand(HALF, 1, 128.0).seconds(replace(LIMITS, read_bytes=10e9), HALF.peak)
+    row = share(HALF, slow, LIMITS)
+    assert (row["bound"], row["read_bytes_per_second"]) == (bound, 10e9)
+    assert row["roof_ms"] == pytest.approx(1e3 * roof, abs=0.01)

@@ -63,10 +63,10 @@ async def start() -> AsyncIterator[Start]:
         await engine.close()
 
 
-def make_call(body: Any = None, **path: str) -> Call:
+def make_call(body: Any = None, **path: str) -> Call[Any]:
     return Call(body=body, path=path, received=time.monotonic())
 
 
 @pytest.fixture
-def call() -> Callable[..., Call]:
+def call() -> Callable[..., Call[Any]]:
     return make_call

@@ -18,7 +18,8 @@ TOOLS = [{"type": "function", "function": {"name": "get_time"}}]
 
 
 def conversation(**members: Any) -> Any:
-    return to_conversation({"messages": MESSAGES} | members)
+    body: Any = {"messages": MESSAGES} | members
+    return to_conversation(body)
 
 
 async def test_every_member_reaches_the_template(start: Start) -> None:

@@ -85,6 +85,7 @@ ENVIRONMENT_ONLY = [
     ("PARLEY_NATIVE_KERNELS", "0", "native_kernels", False),
     ("PARLEY_FUSE_LAYERS", "0", "fuse_layers", False),
     ("PARLEY_NARROW_WEIGHTS", "0", "narrow_weights", False),
+    ("PARLEY_COMPRESS_WEIGHTS", "0", "compress_weights", False),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
@@ -266,6 +267,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         native_kernels=False,
         fuse_layers=False,
         narrow_weights=False,
+        compress_weights=False,
     )
     config = settings.engine_config()
     default = EngineConfig()

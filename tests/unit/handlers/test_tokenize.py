@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from tests.unit.handlers.conftest import Start
 
 pytestmark = pytest.mark.anyio
 
+Make = Callable[..., Call[Any]]
 LONG = "a " * 3 * SLICE_TOKENS
 
 
-async def test_a_long_text_has_every_token_in_order(start: Start, call: Callable[..., Call]) -> None:
+async def test_a_long_text_has_every_token_in_order(start: Start, call: Make) -> None:
     service = await start()
     tokens = await service.engine.tokenize(LONG)
     reply = await operations.OPERATIONS["tokenize"](service, call({"inputs": LONG}))
@@ -28,7 +30,7 @@ async def test_a_long_text_has_every_token_in_order(start: Start, call: Callable
     assert json.loads(bytes(reply.body)) == [asdict(token) for token in tokens]
 
 
-async def test_a_long_chat_has_its_text_beside_the_tokens(start: Start, call: Callable[..., Call]) -> None:
+async def test_a_long_chat_has_its_text_beside_the_tokens(start: Start, call: Make) -> None:
     service = await start()
     messages = [{"role": "user", "content": LONG}]
     reply = await operations.OPERATIONS["get_chat_tokenize"](service, call({"messages": messages}))
@@ -38,7 +40,7 @@ async def test_a_long_chat_has_its_text_beside_the_tokens(start: Start, call: Ca
 
 
 async def test_the_event_loop_goes_on_while_many_tokens_are_written(
-    start: Start, call: Callable[..., Call], monkeypatch: pytest.MonkeyPatch
+    start: Start, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = await start()
     tokens = await service.engine.tokenize(LONG)

@@ -7,6 +7,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 from connexion.exceptions import InvalidSpecification
@@ -14,7 +15,9 @@ from connexion.exceptions import InvalidSpecification
 import openapi
 from handlers.app import create_app
 from handlers.http.contract import contract_app
+from handlers.http.operations import operation_table
 from handlers.http.server import server_config
+from handlers.http.validation import request_check
 from handlers.operations import OPERATIONS
 from handlers.settings import Settings
 from inference.fake import fake_client
@@ -38,6 +41,16 @@ def test_a_bad_document_is_found_when_the_application_is_made() -> None:
     document["paths"]["/generate"]["post"]["responses"] = "none"
     with pytest.raises((InvalidSpecification, AttributeError)):
         contract_app(document, OPERATIONS, make_service(), beside=None, lifespan=None)  # type: ignore[arg-type]
+
+
+def test_the_contract_is_read_once_and_each_body_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = openapi.load
+    loads, checks = Mock(side_effect=load), Mock(side_effect=request_check)
+    monkeypatch.setattr(openapi, "load", loads)
+    monkeypatch.setattr("handlers.http.contract.request_check", checks)
+    create_app(make_service(validate_responses=False))
+    bodies = [row for row in operation_table(load()).values() if row.request_schema is not None]
+    assert (loads.call_count, checks.call_count) == (1, len(bodies))
 
 
 def test_while_the_model_loads_the_port_is_open_and_inference_is_503(

@@ -38,7 +38,7 @@ def stream(*frames: bytes) -> Response:
 def answered(operation: str, path: str, body: Any, reply: Any, report: Any) -> httpx.Response:
     """Serve one request whose operation replies with what `reply` returns."""
 
-    async def function(service: Service, call: Call) -> Response:
+    async def function(service: Service, call: Call[None]) -> Response:
         response: Response = reply()
         return response
 

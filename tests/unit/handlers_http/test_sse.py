@@ -74,7 +74,7 @@ class Stream:
         self.connection = Connection()
         self.source = Source(steps)
         self.released = 0
-        self.response = EventStream(self.source, on_close=self.release, **options)
+        self.response: EventStream[Any] = EventStream(self.source, on_close=self.release, **options)
 
     def release(self) -> None:
         self.released += 1
@@ -262,7 +262,7 @@ def test_what_it_holds_is_released_even_if_the_source_fails_to_close() -> None:
 
     async def check() -> None:
         released: list[bool] = []
-        response = EventStream(Stuck([ONE]), on_close=lambda: released.append(True))
+        response: EventStream[Any] = EventStream(Stuck([ONE]), on_close=lambda: released.append(True))
         connection = Connection()
         with pytest.raises(OSError, match="can't close"):
             await response(connection.scope, connection.receive, connection.send)

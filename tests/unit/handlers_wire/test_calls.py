@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from handlers.wire.calls import CallDeltas, call_delta, call_ids, message, text_delta
+from handlers.wire.types import ChatCompletionDelta
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
 from tests.unit.handlers_wire.conftest import Sample
@@ -25,7 +26,7 @@ def event(index: int, *, last: bool) -> Event:
 
 def pushed(
     pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = ()
-) -> tuple[list[list[Json]], CallDeltas]:
+) -> tuple[list[list[ChatCompletionDelta]], CallDeltas]:
     """Return the deltas of each event, the last of which ends the text."""
     deltas = CallDeltas(ScriptedParser(pushes, rest), call_ids(()))
     made = [deltas.push(event(at, last=at == len(pushes))) for at in range(1, len(pushes) + 1)]
@@ -50,7 +51,9 @@ def test_the_first_delta_of_a_call_has_name_id_and_brace_and_the_others_the_rest
         [call_delta(0, "")],
     ]
     assert deltas.complete
-    (function,) = made[2][0]["tool_calls"]
+    delta = made[2][0]
+    assert "tool_calls" in delta
+    (function,) = delta["tool_calls"]
     assert function == {
         "index": 0,
         "id": None,
@@ -102,7 +105,7 @@ def test_text_without_a_call_ends_with_a_delta_of_text() -> None:
 
 
 def test_deltas_add_up_to_the_message() -> None:
-    deltas = [
+    deltas: list[ChatCompletionDelta] = [
         text_delta("So"),
         text_delta(": "),
         call_delta(0, "{", id="4", name="f"),

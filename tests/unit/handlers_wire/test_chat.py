@@ -14,7 +14,8 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 def understand(**members: Any) -> wire.Chat:
-    return wire.to_chat({"messages": MESSAGES} | members, LIMITS)
+    body: Any = {"messages": MESSAGES} | members
+    return wire.to_chat(body, LIMITS)
 
 
 def requests_of(grammar: Grammar | None = None, **members: Any) -> tuple[Request, ...]:

@@ -19,7 +19,8 @@ Fits = Callable[[str, Any], bool]
 
 
 def answer(*, prompt_tokens: int = 0, **members: Any) -> ChatAnswer:
-    chat = wire.to_chat({"messages": [{"role": "user", "content": "Hi"}]} | members, LIMITS)
+    body: Any = {"messages": [{"role": "user", "content": "Hi"}]} | members
+    chat = wire.to_chat(body, LIMITS)
     tell = partial(logprobs, top=chat.top_logprobs) if chat.logprobs else None
     choices = [TextChoice(index, tell) for index in range(chat.choices)]
     return ChatAnswer(chat, STAMP, choices, prompt_tokens=prompt_tokens)
@@ -108,7 +109,8 @@ def test_the_usage_comes_once_after_the_last_choice(output: Any, sample: Any, fi
 def test_every_chunk_can_count_its_choice_so_far(output: Any, sample: Any, fits: Fits) -> None:
     other = sample.output([sample.token(3, "No", -0.5)], prompt_tokens=12)
     told = answer(n=2, prompt_tokens=12, stream_options={"continuous_usage_stats": True})
-    chunks = [*told.chunks(1, other[0]), *(chunk for event in output for chunk in told.chunks(0, event))]
+    chunks: list[Any] = [*told.chunks(1, other[0])]
+    chunks += [chunk for event in output for chunk in told.chunks(0, event)]
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 1, 2]
     assert [chunk["usage"]["total_tokens"] for chunk in chunks] == [13, 13, 14]
     assert all(fits("ChatCompletionChunk", chunk) for chunk in chunks)
@@ -116,10 +118,10 @@ def test_every_chunk_can_count_its_choice_so_far(output: Any, sample: Any, fits:
 
 def test_logprobs_are_told_when_asked_for_and_only_then(sample: Any, fits: Fits) -> None:
     output = sample.output([sample.token(1, "a", -1.0)], top=True)
-    asked = answer(logprobs=True, top_logprobs=1).body([output])
+    asked: Any = answer(logprobs=True, top_logprobs=1).body([output])
     assert asked["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["token"] == "a"
     assert fits("ChatCompletion", asked)
-    (chunk,) = answer(logprobs=True).chunks(0, output[0])
+    chunk: Any = answer(logprobs=True).chunks(0, output[0])[0]
     assert chunk["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
     assert fits("ChatCompletionChunk", chunk)
     without = answer(top_logprobs=1).body([output])

@@ -30,7 +30,7 @@ def calling(pushes: Sequence[Sequence[Part]], *, tell: Any = TELL) -> ToolChoice
     return ToolChoice(0, tell, CallDeltas(ScriptedParser(pushes), call_ids(())))
 
 
-def streamed(choice: Choice, events: Sequence[Event]) -> list[Json]:
+def streamed(choice: Choice, events: Sequence[Event]) -> list[Any]:
     return [chunk for event in events for chunk in choice.push(event)]
 
 
@@ -58,7 +58,7 @@ def added_up(chunks: Sequence[Json]) -> Json:
     }
 
 
-def told_at_once(choice: Json) -> Json:
+def told_at_once(choice: Any) -> Json:
     """Return a whole answer's choice in the same form."""
     calls = choice["message"].get("tool_calls", [])
     assert choice["message"]["content"] != "" or not calls
@@ -147,7 +147,7 @@ def test_after_a_call_the_last_chunk_has_an_empty_piece_of_it(fits: Fits) -> Non
 
 
 def test_text_before_a_call_is_the_messages_content(fits: Fits) -> None:
-    choice = calling([[TextPart("Let me see.")], CALL, []]).whole(events_of(3))
+    choice: Any = calling([[TextPart("Let me see.")], CALL, []]).whole(events_of(3))
     assert choice["message"]["content"] == "Let me see."
     assert len(choice["message"]["tool_calls"]) == 1
     assert fits("ChatCompletionComplete", choice)

@@ -68,6 +68,7 @@ def test_the_logprobs_of_an_echo_begin_with_the_prompts(sample: Any, fits: Fits)
     output = sample.output([sample.token(1, "a", -1.0)], prompt=prompt)
     body = Answer(completion("x", echo=True, logprobs=1), STAMP).body([output])
     logprobs = body["choices"][0]["logprobs"]
+    assert logprobs is not None
     assert logprobs["tokens"] == ["<s>", "x", "a"]
     assert logprobs["token_logprobs"] == [None, -0.5, -1.0]
     assert logprobs["text_offset"] == [0, 0, 1]
@@ -80,6 +81,7 @@ def test_a_scored_prompt_has_its_own_tokens_alone(sample: Any, fits: Fits) -> No
     asked = completion("x", echo=True, logprobs=0, scored=True)
     body = Answer(asked, STAMP).body([output])
     (choice,) = body["choices"]
+    assert choice["logprobs"] is not None
     assert (choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"]) == ("x", "length", ["x"])
     assert body["usage"]["completion_tokens"] == 0
     assert fits("CompletionFinal", body)
@@ -118,7 +120,7 @@ def test_the_chunks_of_a_stream_tell_the_logprobs_of_the_whole_answer(
     tokens = [sample.token(1, "ab", -1.0), sample.token(2, "c", -2.0)]
     output = sample.output(tokens, top=top > 0, prompt=prompt if echo else ())
     asked = completion("x", logprobs=top, echo=echo)
-    whole = Answer(asked, STAMP).body([output])["choices"][0]["logprobs"]
+    whole: Any = Answer(asked, STAMP).body([output])["choices"][0]["logprobs"]
     chunks = chunks_of(AnswerStream(asked, STAMP, [2]), 0, output)
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     assert [len(part["tokens"]) for part in parts] == ([2, 1, 1] if echo else [1, 1])
@@ -156,5 +158,5 @@ def test_a_prompt_counts_once_and_every_candidate_was_generated(sample: Any) -> 
     assert (counts["prompt_tokens"], counts["completion_tokens"], counts["total_tokens"]) == (4, 10, 14)
 
 
-def chunks_of(stream: AnswerStream, place: int, output: Output) -> list[dict[str, Any]]:
+def chunks_of(stream: AnswerStream, place: int, output: Output) -> list[Any]:
     return [chunk for event in output for chunk in stream.chunks(place, event)]

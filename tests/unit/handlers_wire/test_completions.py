@@ -15,7 +15,8 @@ LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4
 
 
 def ask(prompt: Any, **members: Any) -> wire.Asked:
-    return wire.to_asked({"prompt": prompt} | members, LIMITS)
+    body: Any = {"prompt": prompt} | members
+    return wire.to_asked(body, LIMITS)
 
 
 def understand(prompt: Any, **members: Any) -> wire.Completion:
@@ -24,7 +25,7 @@ def understand(prompt: Any, **members: Any) -> wire.Completion:
     prompts = [
         Prompt(given) if isinstance(given, str) else Prompt(f"{given}", given) for given in asked.prompts
     ]
-    body = {"prompt": prompt} | members
+    body: Any = {"prompt": prompt} | members
     return wire.to_completion(body, asked, prompts, LIMITS, id="r", draw=lambda: next(seeds))
 
 

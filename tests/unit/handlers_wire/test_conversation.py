@@ -12,7 +12,8 @@ KNOWN = frozenset({"messages", "enable_thinking"})
 
 
 def understand(**members: Any) -> Conversation:
-    return to_conversation({"messages": MESSAGES} | members)
+    body: Any = {"messages": MESSAGES} | members
+    return to_conversation(body)
 
 
 def test_nulls_and_what_asks_for_nothing_mean_absent() -> None:

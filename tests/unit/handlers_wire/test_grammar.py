@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from handlers.wire.grammar import allowed, schema_grammar, to_grammar
 from handlers.wire.limits import Limits
+from handlers.wire.types import GrammarType
 from inference.errors import GrammarRefused
 from inference.types import Grammar, GrammarKind
 
@@ -15,8 +16,11 @@ SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "
 
 @pytest.mark.parametrize("kind", ["json", "json_object"])
 @pytest.mark.parametrize("value", [SCHEMA, json.dumps(SCHEMA)])
-def test_a_schema_is_an_object_or_a_text_that_holds_one(kind: str, value: Any) -> None:
-    made = to_grammar({"type": kind, "value": value}, "parameters.grammar")
+def test_a_schema_is_an_object_or_a_text_that_holds_one(
+    kind: Literal["json", "json_object"], value: Any
+) -> None:
+    given: GrammarType = {"type": kind, "value": value}
+    made = to_grammar(given, "parameters.grammar")
     assert (made.kind, made.member) == (GrammarKind.JSON_SCHEMA, "parameters.grammar.value")
     assert list(json.loads(made.source)["properties"]) == ["b", "a"]  # the members' order is the text's
 
@@ -77,7 +81,7 @@ def test_a_regular_expression_stays_as_it_is() -> None:
         ),
     ],
 )
-def test_other_grammars_are_refused_in_tgis_words(given: dict[str, Any], message: str) -> None:
+def test_other_grammars_are_refused_in_tgis_words(given: Any, message: str) -> None:
     with pytest.raises(GrammarRefused) as refusal:
         to_grammar(given, "g")
     assert str(refusal.value) == message

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from handlers.wire.headers import answer_headers, batch_headers, stream_headers
+from handlers.wire.types import Usage
 from inference.types import Timings
 
 
@@ -27,7 +28,7 @@ def test_an_answer_tells_what_it_took(sample: Any) -> None:
 def test_an_answer_to_several_prompts_tells_sums_and_its_usage_and_no_compute_time(sample: Any) -> None:
     slow = Timings(submitted=0.0, queued=0.5, started=1.5, finished=3.5)
     finishes = [sample.finish("a", generated=2, timings=slow), sample.finish("b", generated=4, timings=slow)]
-    counts = {"prompt_tokens": 3, "completion_tokens": 5}
+    counts: Usage = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
     assert batch_headers("cpu", ["abc", "de"], finishes, -1.0, counts=counts) == {
         "x-compute-type": "cpu",
         "x-compute-characters": "5",

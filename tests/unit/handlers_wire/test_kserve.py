@@ -10,18 +10,21 @@ from handlers.wire import kserve as wire
 from handlers.wire import tgi
 from handlers.wire.kserve import Tensor
 from handlers.wire.limits import Limits
+from handlers.wire.types import KserveInput, KserveOutput
 from inference.errors import InvalidInput
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
 
 
 def only(**members: Any) -> Tensor:
-    (tensor,) = wire.to_tensors({"inputs": [members]})
-    return tensor
+    tensor: Any = members
+    (understood,) = wire.to_tensors({"inputs": [tensor]})
+    return understood
 
 
 def wanted(**parameters: Any) -> tgi.Generate:
-    return tgi.to_generate({"inputs": "x", "parameters": parameters}, LIMITS, id="r", draw=lambda: 1)
+    body: Any = {"inputs": "x", "parameters": parameters}
+    return tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1)
 
 
 @given(st.text(min_size=1))
@@ -45,9 +48,9 @@ def test_texts_are_read_row_by_row(shape: list[int] | None, data: list[Any]) -> 
 
 
 def test_outputs_are_named_by_the_request_or_as_their_inputs() -> None:
-    inputs = [{"name": "a", "data": ["x"]}, {"data": ["y"]}]
+    inputs: list[KserveInput] = [{"name": "a", "data": ["x"]}, {"data": ["y"]}]
     assert [tensor.name for tensor in wire.to_tensors({"inputs": inputs})] == ["a", "output1"]
-    outputs = [{"name": "one"}, {"name": "two"}]
+    outputs: list[KserveOutput] = [{"name": "one"}, {"name": "two"}]
     tensors = wire.to_tensors({"inputs": inputs, "outputs": outputs})
     assert [tensor.name for tensor in tensors] == ["one", "two"]
 

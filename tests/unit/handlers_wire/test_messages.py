@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from handlers.wire.messages import to_template
+from handlers.wire.types import Message, MessageChunk
 from inference.errors import InvalidInput
 
 
-def call(arguments: Any, **changes: Any) -> dict[str, Any]:
+def call(arguments: Any, **changes: Any) -> Any:
     function = {"name": "get_weather", "arguments": arguments}
     return {"id": "0", "type": "function", "function": function} | changes
 
@@ -24,17 +25,28 @@ def test_a_plain_message_passes_through() -> None:
 
 
 def test_parts_of_text_are_put_together_without_anything_between() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]
+    parts: list[MessageChunk] = [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]
     assert to_template([{"role": "user", "content": parts}])[0]["content"] == "a b"
 
 
 def test_name_and_tool_call_id_reach_the_template() -> None:
-    message = {"role": "tool", "content": "18 degrees", "name": "get_weather", "tool_call_id": "0"}
+    message: Message = {
+        "role": "tool",
+        "content": "18 degrees",
+        "name": "get_weather",
+        "tool_call_id": "0",
+    }
     assert to_template([message]) == (message,)
 
 
 def test_members_that_templates_do_not_know_stay_behind() -> None:
-    message = {"role": "assistant", "content": "x", "refusal": None, "name": None, "audio": None}
+    message: Message = {
+        "role": "assistant",
+        "content": "x",
+        "refusal": None,
+        "name": None,
+        "audio": None,
+    }
     assert to_template([message]) == ({"role": "assistant", "content": "x"},)
 
 
@@ -98,7 +110,7 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
         ),
     ],
 )
-def test_what_can_not_be_rendered_is_refused_with_its_place(message: dict[str, Any], complaint: str) -> None:
+def test_what_can_not_be_rendered_is_refused_with_its_place(message: Message, complaint: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         to_template([{"role": "system", "content": "s"}, message])
     assert str(refusal.value) == complaint

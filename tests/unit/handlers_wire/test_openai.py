@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +14,16 @@ from handlers.wire.openai import (
     usage,
 )
 from handlers.wire.parameters import sampling
+from handlers.wire.types import CompletionRequest
 from inference.errors import InvalidInput
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=16)
+
+
+def asked(**members: Any) -> CompletionRequest:
+    body: Any = {"prompt": "Hi", **members}
+    return cast(CompletionRequest, body)
+
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=1
     ],
 )
 def test_openai_samples_unless_the_temperature_is_zero(
-    body: dict[str, Any], samples: bool, temperature: float
+    body: Any, samples: bool, temperature: float
 ) -> None:
     made = sampling(to_parameters(body, None), lambda: 3)
     assert (samples, temperature) == (made.sample, made.temperature)
@@ -40,11 +47,12 @@ def test_openai_samples_unless_the_temperature_is_zero(
 
 @pytest.mark.parametrize("top_k", [None, 0, -1])
 def test_top_k_has_three_ways_to_be_off(top_k: int | None) -> None:
-    assert sampling(to_parameters({"top_k": top_k}, None), lambda: 3).top_k == 0
+    body = asked(top_k=top_k)
+    assert sampling(to_parameters(body, None), lambda: 3).top_k == 0
 
 
 def test_the_other_parameters_have_the_meaning_they_have_elsewhere() -> None:
-    body = {
+    body: Any = {
         "top_k": 4,
         "top_p": 0.5,
         "typical_p": 0.25,
@@ -77,7 +85,7 @@ def test_the_other_parameters_have_the_meaning_they_have_elsewhere() -> None:
         ({"stream_options": {"include_usage": True}}, True),
     ],
 )
-def test_usage_is_streamed_on_request(options: dict[str, Any], expected: bool) -> None:
+def test_usage_is_streamed_on_request(options: Any, expected: bool) -> None:
     assert expected == include_usage(options)
 
 
@@ -109,21 +117,21 @@ def test_a_prompt_that_several_texts_continue_is_counted_once(sample: Any) -> No
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 1), (1, 1), (16, 16)])
 def test_one_text_is_generated_unless_more_are_asked_for(given: int | None, expected: int) -> None:
-    assert expected == to_choices({"n": given}, LIMITS)
-    assert to_choices({}, LIMITS) == 1
+    assert expected == to_choices(asked(n=given), LIMITS)
+    assert to_choices(asked(), LIMITS) == 1
 
 
 @pytest.mark.parametrize("given", [0, 17])
 def test_none_and_too_many_texts_are_refused_with_the_limit(given: int) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        to_choices({"n": given}, LIMITS)
+        to_choices(asked(n=given), LIMITS)
     assert str(refusal.value) == f"`n` must be > 0 and <= 16. Given: {given}"
 
 
 def test_counts_so_far_are_streamed_on_request() -> None:
-    assert continuous_usage({"stream_options": {"continuous_usage_stats": True}})
-    assert not continuous_usage({"stream_options": {"include_usage": True}})
-    assert not continuous_usage({"stream_options": None})
+    assert continuous_usage(asked(stream_options={"continuous_usage_stats": True}))
+    assert not continuous_usage(asked(stream_options={"include_usage": True}))
+    assert not continuous_usage(asked(stream_options=None))
 
 
 def test_bytes_are_the_tokens_own_where_they_are_known(sample: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from handlers.wire import tgi
 from handlers.wire.limits import Limits
 from handlers.wire.tgi import Generate
+from handlers.wire.types import GenerateInstance, GenerateParameters, GenerateRequest
 from inference.errors import InvalidInput
 from inference.types import FinishReason, GrammarKind, LogprobsMode, Watermark
 
@@ -24,7 +25,7 @@ Fits = Callable[[str, Any], bool]
 
 
 def understand(parameters: dict[str, Any] | None, *, full_text: bool = False) -> Generate:
-    body: dict[str, Any] = {"inputs": "Hi"} | ({} if parameters is None else {"parameters": parameters})
+    body: Any = {"inputs": "Hi"} | ({} if parameters is None else {"parameters": parameters})
     seeds = count(100)
     return tgi.to_generate(body, LIMITS, id="r", draw=lambda: next(seeds), full_text=full_text)
 
@@ -46,8 +47,9 @@ def understand(parameters: dict[str, Any] | None, *, full_text: bool = False) ->
 def test_what_tgi_refuses_before_the_queue_is_refused_there(
     parameters: dict[str, Any], stream: bool, message: str
 ) -> None:
+    body: Any = {"inputs": "", "parameters": parameters | {"temperature": -1}}
     with pytest.raises(InvalidInput) as refusal:
-        tgi.sequences({"inputs": "", "parameters": parameters | {"temperature": -1}}, LIMITS, stream=stream)
+        tgi.sequences(body, LIMITS, stream=stream)
     assert str(refusal.value) == message
 
 
@@ -65,7 +67,7 @@ def test_best_of_can_be_switched_off_at_start() -> None:
         ({"inputs": "Hi", "parameters": {"best_of": 2}}, 2),
     ],
 )
-def test_each_candidate_takes_a_place(body: dict[str, Any], places: int) -> None:
+def test_each_candidate_takes_a_place(body: Any, places: int) -> None:
     assert places == tgi.sequences(body, LIMITS, stream=False)
 
 
@@ -105,14 +107,14 @@ def test_every_parameter_reaches_the_engine() -> None:
 
 def test_the_prompts_logprobs_are_for_servers_that_were_started_for_them() -> None:
     limits = replace(LIMITS, prefill_logprobs=False)
-    body = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
+    body: GenerateRequest = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
     wanted = tgi.to_generate(body, limits, id="r", draw=lambda: 1)
     assert (wanted.details, wanted.requests[0].prompt_logprobs) == (True, False)
 
 
 def test_a_route_can_sample_unless_told_otherwise() -> None:
-    def samples(parameters: dict[str, Any] | None) -> bool:
-        body = {"inputs": "Hi", "parameters": parameters}
+    def samples(parameters: GenerateParameters | None) -> bool:
+        body: GenerateInstance = {"inputs": "Hi", "parameters": parameters}
         return (
             tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, do_sample=True).requests[0].sampling.sample
         )

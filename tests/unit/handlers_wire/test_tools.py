@@ -19,10 +19,11 @@ BOTH = (WEATHER, TIME)
 
 
 def use_of(**members: Any) -> ToolUse | None:
-    return to_tools({"tools": GIVEN} | members)
+    body: Any = {"tools": GIVEN} | members
+    return to_tools(body)
 
 
-def function(**members: Any) -> dict[str, Any]:
+def function(**members: Any) -> Any:
     return {"tools": [{"type": "function", "function": {"name": "f"} | members}]}
 
 
@@ -66,7 +67,7 @@ def test_several_calls_in_an_answer_can_be_forbidden(given: bool | None, paralle
         {"tools": GIVEN, "tool_choice": "none"},
     ],
 )
-def test_without_tools_or_with_none_chosen_there_are_no_calls(body: dict[str, Any]) -> None:
+def test_without_tools_or_with_none_chosen_there_are_no_calls(body: Any) -> None:
     assert to_tools(body) is None
 
 
@@ -82,7 +83,7 @@ def test_without_tools_or_with_none_chosen_there_are_no_calls(body: dict[str, An
         ),
     ],
 )
-def test_a_choice_that_can_not_be_made_is_refused(body: dict[str, Any], complaint: str) -> None:
+def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> None:
     with pytest.raises(ToolRefused) as refusal:
         to_tools(body)
     assert str(refusal.value) == complaint
@@ -129,7 +130,7 @@ def test_a_choice_that_can_not_be_made_is_refused(body: dict[str, Any], complain
         ),
     ],
 )
-def test_what_is_no_tool_is_refused_with_its_place(body: dict[str, Any], complaint: str) -> None:
+def test_what_is_no_tool_is_refused_with_its_place(body: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         to_tools(body)
     assert str(refusal.value) == complaint

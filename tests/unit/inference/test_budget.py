@@ -15,9 +15,9 @@ def prompts(*lengths: int, logprobs: bool = False) -> list[Sequence]:
     ]
 
 
-def sizes(limits: Limits, sequences: list[Sequence], *, used: int = 0) -> list[int]:
+def sizes(limits: Limits, sequences: list[Sequence], *, used: int = 0, waiting: int = 0) -> list[int]:
     """Return what each sequence gets if all ask in turn."""
-    budget = Budget(limits, used)
+    budget = Budget(limits, used, waiting)
     for sequence in sequences:
         budget.take(sequence, sequence.remaining)
     given = {chunk.sequence: chunk.size for chunk in budget.chunks()}
@@ -37,6 +37,12 @@ def test_prompts_take_a_small_piece_of_a_step_for_which_texts_wait() -> None:
 def test_the_more_texts_go_on_the_more_prompts_may_come() -> None:
     assert sizes(limits(400, beside=32), prompts(100), used=30) == [90]
     assert sizes(limits(40, beside=32), prompts(100), used=30) == [10]
+
+
+def test_few_texts_wait_for_a_whole_step_of_many_prompts() -> None:
+    assert sizes(limits(400, beside=32), prompts(100, 100), used=2, waiting=7) == [32, 0]
+    assert sizes(limits(400, beside=32), prompts(100, 100), used=2, waiting=8) == [100, 100]
+    assert sizes(limits(150, beside=32), prompts(100, 100), used=2, waiting=8) == [100, 48]
 
 
 def test_prompts_that_fit_are_computed_whole() -> None:

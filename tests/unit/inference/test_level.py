@@ -133,6 +133,22 @@ def test_rounded_numbers_are_kept_in_16_bits(library: Library, fuse: bool, dtype
     assert_near(served_logits(served, 16), expected)
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("round_inputs", [True, False])
+def test_compressed_weights_change_no_bit(library: Library, fuse: bool, round_inputs: bool) -> None:
+    found = {}
+    for compress in (True, False):
+        model = toy("llama").bfloat16().float()
+        options = Options(
+            library=library, compress=compress, fuse=fuse, round_inputs=round_inputs, max_total_tokens=256
+        )
+        served = bring_up(model, options)
+        assert ("in 12 bits" in served.weights) == (compress and library.compresses)
+        assert served.weights_dtype == "torch.bfloat16"
+        found[compress] = served_logits(served, 16)
+    assert torch.equal(found[True], found[False])
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "olmo2", "mixtral"])
 def test_bits_are_the_same_however_a_prompt_is_cut(family: str, library: Library) -> None:
     served = bring_up(toy(family), Options(library=library, max_total_tokens=256))

@@ -88,6 +88,17 @@ def test_weight_is_kept_in_the_narrowest_form_that_holds_it(
     assert torch.equal(packed.unpack().weight.float(), weight.float())
 
 
+@pytest.mark.parametrize(("kind", "round_inputs"), [(None, False), (WeightKind.BFLOAT16, True)])
+def test_bfloat16_is_compressed_where_the_cpu_can(
+    library: Library, kind: WeightKind | None, round_inputs: bool
+) -> None:
+    weight = (torch.randn(64, 128) * 0.02).bfloat16()
+    pack = native_pack(library, kind, narrow=True, round_inputs=round_inputs, compress=True)
+    packed = pack(weight.float(), None)
+    assert packed.form == ("bfloat16 in 12 bits" if library.compresses else "bfloat16")
+    assert torch.equal(packed.unpack().weight, weight)
+
+
 def test_unpacked_16_bits_are_widened_as_they_are_used(library: Library) -> None:
     packed = native_pack(library, None, narrow=True, round_inputs=False)(torch.randn(5, 7).bfloat16(), None)
     assert type(packed.unpack()) is NarrowLinear

@@ -19,8 +19,9 @@ def make(
     rows: int = 1000,
     chunked: bool = True,
     prefix_caching: bool = True,
+    beside: int | None = None,
 ) -> Scheduler:
-    limits = Limits(tokens=tokens, sequences=sequences, logit_rows=rows, chunked=chunked)
+    limits = Limits(tokens=tokens, sequences=sequences, logit_rows=rows, chunked=chunked, beside=beside)
     return make_scheduler(blocks, limits, prefix_caching=prefix_caching)
 
 
@@ -65,6 +66,25 @@ def test_decodes_come_before_a_long_prompt_and_go_on_beside_it() -> None:
         batch = run(scheduler)
         assert computed(batch)[0] == ("0", 4 + step, 5 + step)
         assert len(batch.pieces.ids) == 8
+
+
+def test_text_waits_for_a_crowd_of_prompts_once_and_for_few_in_small_pieces() -> None:
+    scheduler = make(tokens=200, beside=8, prefix_caching=False)
+    queue(scheduler, 4)
+    run(scheduler)
+    queue(scheduler, 20, 20, 20, 20)
+    assert [chunk.size for chunk in run(scheduler).pieces.chunks] == [1, 20, 20, 20, 20]
+    queue(scheduler, 30, 30)
+    assert [chunk.size for chunk in run(scheduler).pieces.chunks] == [1] * 5 + [15]  # three for each text
+
+
+def test_prompts_that_are_being_computed_are_part_of_the_crowd() -> None:
+    scheduler = make(tokens=64, beside=8, prefix_caching=False)
+    queue(scheduler, 4)
+    run(scheduler)
+    queue(scheduler, 80, 80, 80, 80)
+    sizes = [sum(chunk.size for chunk in run(scheduler).pieces.prompts) for _ in range(3)]
+    assert sizes == [63, 63, 8]  # the first has ended then: three wait for two
 
 
 def test_queue_is_first_in_first_out_and_nobody_passes_its_head() -> None:

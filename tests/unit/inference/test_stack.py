@@ -12,7 +12,10 @@ from inference.layers import OtherShape  # noqa: E402
 from inference.linears import native_pack  # noqa: E402
 from inference.paged import use_paged_attention  # noqa: E402
 from inference.proof import proof_prompts  # noqa: E402
+from inference.rows import statistics  # noqa: E402
 from inference.stack import FusedModel, Packs, fuse_model  # noqa: E402
+from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack  # noqa: E402
+from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
 
@@ -44,6 +47,37 @@ def logits(model: PreTrainedModel) -> Tensor:
 
 def weights(model: PreTrainedModel) -> list[Tensor | None]:
     return [module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)]
+
+
+def one_prompt(length: int) -> Pieces:
+    """Return a step that computes a prompt, every token of which gets logits."""
+    request = CoreRequest(
+        id="",
+        prompt_ids=tuple(range(3, 3 + length)),
+        max_new_tokens=1,
+        sampling=Sampling(),
+        logprobs=LogprobsMode.RAW,
+        top_n_tokens=0,
+        prompt_logprobs=True,
+    )
+    table, sequence = SlotTable(1, 4), Sequence(request)
+    table.enter(sequence)
+    table.extend(sequence, [2, 0, 1])
+    return pack(table, Decodes(), [Chunk(sequence, 0, length)])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])  # the logits of the latter are capped
+def test_the_runner_knows_the_statistics_of_the_logits_it_returned_last(
+    family: str, library: Library
+) -> None:
+    runner = fuse(toy(family), library).make_runner(4, torch.float32)
+    first = runner.run(one_prompt(37))
+    second = runner.run(one_prompt(20))
+    for scores in (first, second, second * -1, second[5:6]):
+        found, wanted = runner.statistics(scores), statistics(scores, library)
+        assert wanted.tokens.tolist() == found.tokens.tolist()
+        assert wanted.best.tolist() == found.best.tolist()
+        assert wanted.totals.tolist() == found.totals.tolist()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 from collections.abc import Callable
 
 from inference.config import EngineConfig
+from inference.core import FrameSink
 from inference.fake import FakeCore, FakeModel
 from inference.process.child import main
 from inference.types import ModelInfo
@@ -45,6 +47,12 @@ class NamedCore(FakeCore):
         if self._name == "raises":
             raise MemoryError("no room")
         return super().load(progress)
+
+    def start(self, sink: FrameSink) -> None:
+        """Begin to step; say whether the collector still looks at what loading made."""
+        state = "frozen" if gc.get_freeze_count() > len(gc.get_objects()) else "looked at"
+        logging.getLogger("inference.fake_engine").info("what was loaded is %s", state)
+        super().start(sink)
 
 
 if __name__ == "__main__":

@@ -114,6 +114,15 @@ def test_a_model_that_is_unavailable_is_told_once_and_nothing_is_started_again()
     process.stop()
 
 
+def test_the_garbage_collector_does_not_look_at_what_was_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "inference")
+    process = engine()
+    process.start()
+    process.wait(lambda line: None)
+    process.stop()
+    assert "what was loaded is frozen" in caplog.messages
+
+
 def test_an_error_of_loading_is_a_model_that_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     process = engine("raises")
     process.start()

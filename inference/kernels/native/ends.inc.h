@@ -1,0 +1,71 @@
+/* Template (see vector.h): what a model computes before its layers and after them, as phases of the same task. */
+
+/* Make the 16-bit numbers in the second half of a row's memory the row's floats. */
+static void ISA(widen)(float *row, int64_t n, int64_t kind) {
+    const char *narrow = (const char *)row + n * 2;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) { /* what is written ends where what is still to be read begins, or before */
+        const uint16_t *from = (const uint16_t *)(narrow + 2 * i);
+        vstore(row + i, kind == KIND_FLOAT16 ? vload_f16(from) : vload_bf16(from));
+    }
+    uint16_t rest[LANES] = {0};
+    memcpy(rest, narrow + 2 * i, (size_t)(n - i) * 2);
+    if (i < n) vstore_part(row + i, n - i, kind == KIND_FLOAT16 ? vload_f16(rest) : vload_bf16(rest));
+}
+
+static void ISA(embed_row)(const Ends *ends, int64_t id, int64_t n, float *out) {
+    int64_t kind = ends->packed_table ? ends->packed_table->kind : ends->table_kind, bytes = kind == KIND_FLOAT32 ? 4 : 2;
+    char *to = (char *)out + n * (4 - bytes);
+    if (ends->packed_table)
+        linear_row(ends->packed_table, id, to);
+    else
+        memcpy(to, (const char *)ends->table + id * n * bytes, (size_t)(n * bytes));
+    if (bytes == 2) ISA(widen)(out, n, kind);
+    if (ends->embedding_factor == 1.0f) return;
+    for (int64_t i = 0; i < n; i++) out[i] *= ends->embedding_factor;
+}
+
+static void ISA(embed)(Worker *worker, const StackCall *call, float *out) {
+    int64_t hidden = call->stack->shape.hidden;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
+        for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++)
+            ISA(embed_row)(call->ends, call->tokens->ids[row], hidden, out + row * hidden);
+    pool_barrier(worker);
+}
+
+/* What the head reads of the rows that get logits: the residual stream's end, normalised. */
+static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+    const Stack *stack = call->stack;
+    const Ends *ends = call->ends;
+    int64_t n = stack->shape.hidden, count = call->tokens->count;
+    Input input = {.x = stack->normed, .x_stride = n, .rows = count};
+    int prepares = linear_needs_input(call->library, ends->head);
+    if (prepares) input.prepared = stack->prepared;
+    for (int64_t i; (i = pool_tile(worker, ISA(blocks)(count, ROW_BLOCK))) >= 0;) {
+        int64_t first = i * ROW_BLOCK, last = ISA(least)(first + ROW_BLOCK, count);
+        for (int64_t row = first; row < last; row++) {
+            float *out = stack->normed + row * n;
+            ISA(source_row)(&stack->shape, from, call->tokens->rows[row], out, NULL);
+            ISA(apply_norm)(out, ISA(rms_scale)(out, n, ends->eps), ends->norm, n, out);
+            for (int64_t d = 0; ends->head_factor != 1.0f && d < n; d++) out[d] *= ends->head_factor;
+        }
+        if (prepares) linear_input(call->library, ends->head, input.x, n, count, first, last, stack->prepared);
+    }
+    pool_barrier(worker);
+    return input;
+}
+
+static void ISA(logits)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+    const Tokens *tokens = call->tokens;
+    const Linear *head = call->ends->head;
+    Input input = ISA(head_input)(worker, call, from);
+    int64_t panels = linear_panels(head);
+    ISA(Grid) grid = ISA(grid)(tokens->count, panels);
+    for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
+        int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, tokens->count);
+        int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
+        linear_tile(call->library, head, &input, first, last, panel, end, tokens->logits, head->n);
+    }
+    pool_barrier(worker);
+    if (tokens->statistics.indices) row_statistics(worker, &tokens->statistics);
+}

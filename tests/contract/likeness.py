@@ -1,0 +1,91 @@
+"""Whether an answer is like the one that the contract shows: the same members, events in the same order.
+
+Texts, ids, numbers and times are free, null and absence aren't. Of an array each element is like some element
+of the example's, and it is empty if that is. Of a stream's events only the order of their kinds counts, and
+how often one of them is repeated doesn't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from codegen.examples import Transcript, read_transcript
+
+BY_TOKEN = "top_logprobs"  # in completions an object whose members are tokens' texts
+
+
+def differences(example: Any, answer: Any, at: str = "") -> Iterator[str]:
+    """Yield where an answer has another form than the example."""
+    if kind(example) != kind(answer):
+        yield f"{at}: {kind(answer)}, where the example has {kind(example)}"
+    elif isinstance(example, dict) and _by_token(example, at):
+        yield from differences(list(example.values()), list(answer.values()), at)
+    elif isinstance(example, dict):
+        for name in sorted(example.keys() ^ answer.keys()):
+            yield f"{at}.{name}: {'missing' if name in example else 'not in the example'}"
+        for name in sorted(example.keys() & answer.keys()):
+            yield from differences(example[name], answer[name], f"{at}.{name}")
+    elif isinstance(example, list):
+        yield from _of_elements(example, answer, at)
+
+
+def stream_differences(example: str, answer: str) -> Iterator[str]:
+    """Yield where a stream differs from the example's transcript."""
+    shown, got = read_transcript(example), read_transcript(answer)
+    if shown.terminator != got.terminator:
+        yield f"ends with {got.terminator!r}, the example with {shown.terminator!r}"
+    forms, found = (sequences(transcript) for transcript in (shown, got))
+    if sorted(forms.values()) != sorted(found.values()):
+        yield f"events: {found}\nexample: {forms}"
+
+
+def sequences(transcript: Transcript) -> dict[str, list[str]]:
+    """Return the forms of each choice's events, in order and without repetitions."""
+    choices: dict[str, list[str]] = {}
+    for event in transcript.events:
+        choices.setdefault(_choice(event), []).append(form(event))
+    return {choice: [each for each, _ in groupby(forms)] for choice, forms in choices.items()}
+
+
+def form(value: Any, name: str = "") -> str:
+    """Return the members of a value, at every depth, with the kinds of what they hold."""
+    if isinstance(value, list) or (isinstance(value, dict) and _by_token(value, name)):
+        items = value.values() if isinstance(value, dict) else value
+        return "[" + " | ".join(sorted({form(item, name) for item in items})) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{each}: {form(value[each], each)}" for each in sorted(value)) + "}"
+    return kind(value)
+
+
+def kind(value: Any) -> str:
+    """Return what JSON calls a value."""
+    kinds = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "number")
+
+
+def without_numbers(message: str, *free: str) -> str:
+    """Return a message with what differs from server to server taken out: numbers, and the words named."""
+    for word in free:
+        message = message.replace(word, "…")
+    return re.sub(r"\d+", "0", message)
+
+
+def _of_elements(examples: list[Any], answers: list[Any], at: str) -> Iterator[str]:
+    if bool(examples) != bool(answers):
+        yield f"{at}: {len(answers)} elements, where the example has {len(examples)}"
+        return
+    for place, answer in enumerate(answers):
+        found = [list(differences(example, answer, f"{at}[{place}]")) for example in examples]
+        yield from min(found, key=len)
+
+
+def _choice(event: Any) -> str:
+    choices = event.get("choices") if isinstance(event, dict) else None
+    return f"choice {choices[0]['index']}" if choices else "request"
+
+
+def _by_token(example: dict[str, Any], at: str) -> bool:
+    return re.sub(r"\[\d+\]$", "", at).rpartition(".")[2] == BY_TOKEN and "token" not in example

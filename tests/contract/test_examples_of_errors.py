@@ -1,0 +1,263 @@
+"""Every documented error of every operation, provoked through the socket: its status, its body, its headers.
+
+An error's examples are those that the contract says how to get (`x-request`) and those that a server must be
+brought to by what it is or by what happens to it; both are provoked, and none is left over.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from codegen.document import JSON, Document, Operation
+from codegen.exchanges import Provocation, provocations, request_examples
+from handlers.operations import OPERATIONS
+from handlers.service import Service
+from inference.client import EngineClient
+from inference.errors import IncompleteGeneration
+from inference.fake import FakeCore, FakeModel, fake_client
+from inference.text.chat_template import ChatTemplate
+from inference.text.pipeline import TextPipeline
+from inference.text.stand_in import plausible_tokens, stand_in_text
+from inference.types import ModelInfo
+from tests.contract.conftest import FAILING
+from tests.contract.executing import address, asking, send
+from tests.contract.likeness import without_numbers
+from tests.support import LiveServer, live_server, make_service
+
+DOCUMENT = Document.load()
+BY_ID = {operation.id: operation for operation in DOCUMENT.operations()}
+PROVOCATIONS = list(provocations(DOCUMENT))
+ERRORS = [
+    (operation.id, status)
+    for operation in BY_ID.values()
+    for status in operation.node["responses"]
+    if status != "200"
+]
+# No request brings these about by itself: a test here does, by the state of the server
+BY_STATE = {
+    ("Invalid", "length"),
+    ("InvalidChat", "template"),
+    ("NotFound", "model"),
+    ("PayloadTooLarge", "large"),
+    ("UnsupportedMediaType", "text"),
+    ("GenerationFailed", "failed"),
+    ("Overloaded", "overloaded"),
+    ("ServerError", "incomplete"),
+    ("ServerError", "internal"),
+    ("NotReady", "loading"),
+    ("Unhealthy", "unhealthy"),
+}
+
+Asked = Callable[[Operation], httpx.Response]
+
+
+@pytest.fixture(scope="module")
+def asked(server: LiveServer) -> Iterator[dict[str, Asked]]:
+    """Ask servers in the states that errors come from, by the status that each leads to."""
+    with (
+        httpx.Client(base_url=server.base_url) as plain,
+        locked() as closed,
+        loading() as early,
+        full() as busy,
+        failing() as failed,
+        broken() as faulty,
+    ):
+        yield {
+            "400": lambda operation: send(plain, operation, "{"),
+            "401": lambda operation: send(closed, operation, body_of(operation)),
+            "404": lambda operation: plain.get("/v1/models/gpt-4"),
+            "413": lambda operation: send(plain, operation, '"' + "x" * 200_000 + '"'),
+            "415": lambda operation: plain.post(address(operation), content="{}"),
+            "422": lambda operation: send(plain, operation, {}),
+            "424": lambda operation: send(failed, operation, asking(operation.id, FAILING)),
+            "429": lambda operation: send(busy, operation, body_of(operation)),
+            "500": lambda operation: send(faulty, operation, body_of(operation)),
+            "503": lambda operation: send(early, operation, body_of(operation)),
+        }
+
+
+@pytest.mark.parametrize(("operation_id", "status"), ERRORS, ids=lambda each: str(each))
+def test_an_error_is_answered_as_documented(operation_id: str, status: str, asked: dict[str, Asked]) -> None:
+    operation = BY_ID[operation_id]
+    documented = operation.node["responses"][status]
+    response = asked[status](operation)
+    assert f"{response.status_code}" == status, response.text
+    node = DOCUMENT.resolve(documented)
+    assert [name for name in node["headers"] if name not in response.headers] == []
+    if "content" not in node:
+        assert response.content == b""
+    elif status != "422":  # what is wrong with a body is different for each
+        examples = node["content"][JSON]["examples"].values()
+        assert told(response.json()) in [told(example["value"]) for example in examples]
+
+
+@pytest.mark.parametrize("provocation", PROVOCATIONS, ids=lambda each: f"{each.response}-{each.name}")
+def test_an_example_of_an_error_is_answered_as_it_shows(
+    provocation: Provocation, client: httpx.Client
+) -> None:
+    operation = BY_ID[provocation.operation]
+    response = send(client, operation, provocation.body)
+    (status,) = [
+        status
+        for status, node in operation.node["responses"].items()
+        if node.get("$ref", "").endswith(f"/{provocation.response}")
+    ]
+    assert f"{response.status_code}" == status
+    if status == "400":  # how a parser says it is its own
+        assert told(response.json()) == told(provocation.answer)
+    else:
+        assert response.json() == provocation.answer
+
+
+def test_a_prompt_that_does_not_fit_is_refused_as_shown(client: httpx.Client) -> None:
+    long = {"inputs": "a " * 2000, "parameters": {"max_new_tokens": 100}}
+    response = send(client, BY_ID["generate"], long)
+    assert response.status_code == 422
+    assert told(response.json()) == told(example("Invalid", "length"))
+
+
+def test_a_model_without_a_chat_template_refuses_as_shown() -> None:
+    with client_of(make_service(engine=engine_without_a_template())) as client:
+        response = send(client, BY_ID["chat_completions"], asking("chat_completions", "Hi"))
+    assert (response.status_code, response.json()) == (422, example("InvalidChat", "template"))
+
+
+def test_a_generation_without_an_end_is_told_as_shown() -> None:
+    with broken(IncompleteGeneration("there was no last token")) as client:
+        response = send(client, BY_ID["generate"], {"inputs": "Hi"})
+    assert (response.status_code, response.json()) == (500, example("ServerError", "incomplete"))
+
+
+def test_every_example_of_an_error_is_provoked() -> None:
+    shown = {
+        (name, key)
+        for name, node in DOCUMENT.components["responses"].items()
+        for key in node.get("content", {}).get(JSON, {}).get("examples", {})
+    }
+    by_request = {(each.response, each.name) for each in PROVOCATIONS}
+    assert by_request & BY_STATE == set()
+    assert shown == by_request | BY_STATE
+
+
+def test_every_documented_status_has_a_state_that_leads_to_it(asked: dict[str, Asked]) -> None:
+    assert {status for _, status in ERRORS} == set(asked)
+
+
+def told(answer: Any) -> tuple[str, str]:
+    """Return an error without what differs from server to server."""
+    message = without_numbers(answer["error"], "parley-embedded", "org/m")
+    return re.split("(as JSON|request id|during generation)", message)[0], answer["error_type"]
+
+
+def example(response: str, name: str) -> Any:
+    return DOCUMENT.components["responses"][response]["content"][JSON]["examples"][name]["value"]
+
+
+def body_of(operation: Operation) -> Any:
+    """Return the first example of an operation's body; None if it takes none."""
+    if "requestBody" not in operation.node:
+        return None
+    return next(iter(request_examples(DOCUMENT, operation).values()))["value"]
+
+
+# --- servers in a state -------------------------------------------------------------------------
+
+
+@contextmanager
+def client_of(service: Service) -> Iterator[httpx.Client]:
+    """Serve, and give a client."""
+    with live_server(service) as live, httpx.Client(base_url=live.base_url) as client:
+        yield client
+
+
+@contextmanager
+def locked() -> Iterator[httpx.Client]:
+    """Serve with a key that the client doesn't have."""
+    with live_server(api_key="secret") as live, httpx.Client(base_url=live.base_url) as client:
+        yield client
+
+
+@contextmanager
+def loading() -> Iterator[httpx.Client]:
+    """Serve while the model loads."""
+    ends = threading.Event()
+    service = make_service(
+        engine=EngineClient(LateCore(ends), make_service().settings.engine_config(), text())
+    )
+    with live_server(service, wait=False) as live, httpx.Client(base_url=live.base_url) as client:
+        try:
+            yield client
+        finally:
+            ends.set()
+
+
+@contextmanager
+def full() -> Iterator[httpx.Client]:
+    """Serve while as many requests are in flight as may be."""
+    with live_server(max_concurrent_requests=1) as live, httpx.Client(base_url=live.base_url) as client:
+        permit = live.service.engine.admit()
+        try:
+            yield client
+        finally:
+            permit.release()
+
+
+@contextmanager
+def failing() -> Iterator[httpx.Client]:
+    """Serve a model that fails before its first token."""
+    config = make_service().settings.engine_config()
+    with client_of(make_service(engine=fake_client(config, fail_prompts=[FAILING]))) as client:
+        yield client
+
+
+@contextmanager
+def broken(error: Exception | None = None) -> Iterator[httpx.Client]:
+    """Serve operations that all raise."""
+
+    async def fail(*_: object) -> Response:
+        raise error or RuntimeError("seeded")
+
+    failing: dict[str, Callable[..., Awaitable[Response]]] = dict.fromkeys(OPERATIONS, fail)
+    with live_server(operations=failing) as live, httpx.Client(base_url=live.base_url) as client:
+        yield client
+
+
+class LateCore(FakeCore):
+    """Loads its model when told."""
+
+    def __init__(self, ends: threading.Event) -> None:
+        super().__init__(model())
+        self._ends = ends
+
+    def load(self, progress: Callable[[str], None]) -> ModelInfo:
+        """Wait, then load."""
+        self._ends.wait()
+        return super().load(progress)
+
+
+def engine_without_a_template() -> EngineClient:
+    """Return an engine whose model has no chat template."""
+    tokenizer, _, _ = stand_in_text()
+    config = replace(make_service().settings).engine_config()
+    return EngineClient(
+        FakeCore(model()), config, lambda: TextPipeline(tokenizer, ChatTemplate({}, {}), workers=1)
+    )
+
+
+def text() -> Callable[[], TextPipeline]:
+    tokenizer, template, _ = stand_in_text()
+    return lambda: TextPipeline(tokenizer, template, workers=1)
+
+
+def model() -> FakeModel:
+    tokenizer, _, eos = stand_in_text()
+    return FakeModel(tokens=plausible_tokens(tokenizer), eos_token_id=eos)

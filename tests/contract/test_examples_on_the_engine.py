@@ -1,0 +1,45 @@
+"""Every example of the contract on the real engine with the model that ships with Parley."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.environment import prepare_environment
+
+prepare_environment()
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+import httpx  # noqa: E402
+
+from inference.client import EngineClient  # noqa: E402
+from inference.config import EngineConfig  # noqa: E402
+from inference.engine import TorchCore  # noqa: E402
+from inference.text.pipeline import load_text  # noqa: E402
+from tests.contract.executing import send  # noqa: E402
+from tests.contract.test_examples import EXCHANGES, unlike  # noqa: E402
+from tests.support import live_server, make_service  # noqa: E402
+
+# Whether it calls, once or twice, is the model's own choice there; the fake engine is told to
+DECIDED_BY_THE_MODEL = {f"chat_completions {name}" for name in ("tools", "two calls", "two calls streamed")}
+
+
+@pytest.mark.slow
+def test_every_example_is_answered_as_it_shows() -> None:
+    config = EngineConfig(threads=1, max_batch_total_tokens=8192)
+    engine = EngineClient(TorchCore(config), config, lambda: load_text(config.model))
+    wrong: dict[str, list[str]] = {}
+    with (
+        live_server(make_service(engine=engine)) as live,
+        httpx.Client(base_url=live.base_url, timeout=60) as client,
+    ):
+        for exchange in EXCHANGES:
+            response = send(client, exchange.operation, exchange.body)
+            name = f"{exchange.operation.id} {exchange.name}"
+            assert response.status_code == (422 if exchange.needs else int(exchange.status)), name
+            if name in DECIDED_BY_THE_MODEL:
+                assert "chat.completion" in response.text
+            elif not exchange.needs:
+                wrong[name] = unlike(exchange, response)
+    assert {name: found for name, found in wrong.items() if found} == {}

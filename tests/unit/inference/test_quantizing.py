@@ -1,0 +1,28 @@
+"""Weights in int8."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inference.kernels.quantizing import quantize_rows  # noqa: E402
+
+
+def test_each_output_has_its_greatest_weight_at_127() -> None:
+    rows, scales = quantize_rows(torch.tensor([[1.0, -2.0, 0.5], [100.0, 0.0, -50.0]]))
+    assert rows.tolist() == [[64, -127, 32], [127, 0, -64]]
+    assert scales.tolist() == pytest.approx([2 / 127, 100 / 127])
+
+
+def test_weights_of_nothing_are_zeros() -> None:
+    rows, scales = quantize_rows(torch.zeros(2, 3))
+    assert not rows.any()
+    assert (scales > 0).all()
+
+
+def test_no_weight_is_more_than_half_a_step_off() -> None:
+    weight = torch.randn(5000, 7, generator=torch.Generator().manual_seed(0)).bfloat16()  # more than at once
+    rows, scales = quantize_rows(weight)
+    off = (rows.double() * scales[:, None].double() - weight.double()).abs()
+    assert (off <= 0.5001 * scales[:, None]).all()
