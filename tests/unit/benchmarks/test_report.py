@@ -48,7 +48,16 @@ LIMITS = {"read_bytes": 24e9, "float_flops": 200e9, "bfloat16_flops": 400e9, "in
 STEP = {"weights": "int8", "batch": 1, "context": 130.0, "step_ms": 8.0, "tokens_per_second": 125.0}
 ROOFLINE = {
     "limits": LIMITS,
-    "steps": [{**STEP, "roof_tokens_per_second": 150.0, "bound": "reading", "share": 0.83, "goal": 0.85}],
+    "steps": [
+        {
+            **STEP,
+            "read_bytes_per_second": 27.4e9,
+            "roof_tokens_per_second": 150.0,
+            "bound": "reading",
+            "share": 0.83,
+            "goal": 0.85,
+        }
+    ],
 }
 POINTS = [
     {"context": context, "batch": batch, "step_ms": 10.0 * batch, "tokens_per_second": 100.0}
@@ -91,7 +100,7 @@ def test_servers_goals_and_what_is_missing_are_told(results: Path) -> None:
 
 def test_a_share_of_the_roof_is_judged(results: Path) -> None:
     text = page(results, roofline=ROOFLINE)
-    assert "| int8 | 1 | 130 | 8.0 | 125 | 150 | reading | 83% | ≥ 85% | **not reached** |" in text
+    assert "| int8 | 1 | 130 | 8.0 | 125 | 27.4 | 150 | reading | 83% | ≥ 85% | **not reached** |" in text
 
 
 def test_points_that_were_not_measured_stay_empty(results: Path) -> None:
