@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.trace import Pair, Rope
@@ -19,12 +17,6 @@ class RopeTable:
         self._rope = rope
         self._spread = spread  # see `spread_pairs`
         self._cosines, self._sines = self._block(0)
-
-    def at(self, positions: NDArray[np.int64]) -> Pair:
-        """Return the cosines and sines (n, rotary_dim) of positions (n,)."""
-        cosines, sines = self.upto(int(positions.max()))
-        rows = torch.from_numpy(positions)
-        return cosines.index_select(0, rows), sines.index_select(0, rows)
 
     def upto(self, last: int) -> Pair:
         """Return the cosines and sines (more than last, rotary_dim), contiguous float32, of 0, 1...."""

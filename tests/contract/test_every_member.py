@@ -9,33 +9,23 @@ at.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from tokenizers import AddedToken, processors
 
 from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import FakeCore, FakeModel
-from inference.text.chat_template import ChatTemplate
-from inference.text.pipeline import TextPipeline
-from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer
-from inference.text.tokenizer import FastTokenizer
-from inference.types import CoreRequest
 from tests.contract.member_values import (
     ABSENT,
     PAIRS,
     PAIRS_OF,
-    REPLY,
-    SPEAKING,
     Pair,
     body_of,
     fitting,
     pair_of,
 )
 from tests.contract.members import PLACES, Place
+from tests.contract.properties.engine import telling_engine
 from tests.contract.serving import events_of
 from tests.support import live_server, make_service
 
@@ -43,10 +33,6 @@ HONOURED = [place for place in PLACES if place.support == "honoured"]
 DESCRIPTIVE = [place for place in PLACES if place.support == "descriptive"]
 REPORTED = [place for place in PLACES if place.support == "reported"]
 REFUSED = [place for place in PLACES if place.support in ("later", "refused")]
-TEMPLATE = (  # shows whatever it can be told
-    "{{ [messages, tools, add_generation_prompt] | tojson }}"
-    "{{ [enable_thinking, reasoning_effort] | map('default', none) | list | tojson }}"
-)
 
 # --- the server -------------------------------------------------------------------------------
 
@@ -56,39 +42,10 @@ def http() -> Iterator[httpx.Client]:
     """Serve a fake engine whose prompts show all of a message, and whose tokenizer adds a token."""
     settings = Settings(hostname="127.0.0.1", validate_responses=True, enable_prefill_logprobs=True)
     with (
-        live_server(make_service(settings, engine(settings))) as live,
+        live_server(make_service(settings, telling_engine(settings.engine_config()))) as live,
         httpx.Client(base_url=live.base_url) as client,
     ):
         yield client
-
-
-def engine(settings: Settings) -> EngineClient:
-    """Return an engine that answers SPEAKING with REPLY, and anything else with what a hash says.
-
-    It tells a salt of the prefix cache, which no real answer shows.
-    """
-    small = small_tokenizer()
-    small.add_special_tokens([AddedToken("<s>", special=True)])
-    special = [("<s>", small.token_to_id("<s>"))]
-    small.post_processor = processors.TemplateProcessing(
-        single="<s>:0 $A:0", pair=None, special_tokens=special
-    )
-    tokenizer = FastTokenizer(small)
-    reply = tokenizer.encode(REPLY, add_special_tokens=False)
-    key = tokenizer.encode(SPEAKING, add_special_tokens=False)
-
-    def script(request: CoreRequest) -> list[int] | None:
-        if request.salt:
-            return tokenizer.encode(request.salt, add_special_tokens=False)
-        ids = list(request.prompt_ids)
-        return reply if any(ids[at : at + len(key)] == key for at in range(len(ids))) else None
-
-    (eos,) = tokenizer.encode(EOS, add_special_tokens=False)
-    texts = tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size)))
-    model = FakeModel(tokens=plausible_tokens(tokenizer), eos_token_id=eos, texts=texts, script=script)
-    template = ChatTemplate({"default": TEMPLATE}, {})
-    pipeline = partial(TextPipeline, tokenizer, template, workers=1)
-    return EngineClient(FakeCore(model), settings.engine_config(), pipeline)
 
 
 def ask(http: httpx.Client, place: Place, body: dict[str, Any]) -> tuple[httpx.Response, Any]:

@@ -24,11 +24,11 @@ TEMPLATE = (  # shows whatever it can be told
 )
 
 
-def telling_engine(config: EngineConfig, failing: str, fails_after: int) -> EngineClient:
+def telling_engine(config: EngineConfig, failing: str | None = None, fails_after: int = 0) -> EngineClient:
     """Return an engine that answers SPEAKING with REPLY, and anything else with what a hash says.
 
-    A prompt that holds `failing` fails after that many tokens. A salt of the prefix cache is told as the
-    answer, which no real one does.
+    A prompt that holds `failing`, if there is such a text, fails after that many tokens. A salt of the
+    prefix cache is told as the answer, which no real one does.
     """
     tokenizer = _tokenizer()
     (eos,) = tokenizer.encode(EOS, add_special_tokens=False)
@@ -45,7 +45,7 @@ def telling_engine(config: EngineConfig, failing: str, fails_after: int) -> Engi
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
         script=script,
-        fails=by_prompt(tokenizer, {failing: failing}, "injected failure: {}".format),
+        fails=by_prompt(tokenizer, {failing: failing} if failing else {}, "injected failure: {}".format),
         fails_after=fails_after,
     )
     template = ChatTemplate({"default": TEMPLATE}, {})

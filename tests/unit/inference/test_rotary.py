@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -36,7 +35,7 @@ def by_hand(positions: list[int]) -> tuple[Tensor, Tensor]:
 def test_positions_are_found_in_any_order_and_far_ahead() -> None:
     table = RopeTable(rope())
     for positions in ([3, 0, 3], [BLOCK - 1, BLOCK], [5000, 1], [2 * BLOCK]):
-        found = table.at(np.array(positions))
+        found = [values[positions] for values in table.upto(max(positions))]
         for each, expected in zip(found, by_hand(positions), strict=True):
             assert torch.allclose(each, expected, atol=2e-4)  # angles are rounded to 32 bits
 
@@ -44,10 +43,9 @@ def test_positions_are_found_in_any_order_and_far_ahead() -> None:
 def test_bits_do_not_depend_on_when_the_table_grew() -> None:
     slowly, at_once = RopeTable(rope()), RopeTable(rope())
     for last in range(0, 4 * BLOCK, 100):
-        slowly.at(np.array([last]))
-    positions = np.arange(4 * BLOCK)
-    for one, other in zip(slowly.at(positions), at_once.at(positions), strict=True):
-        assert torch.equal(one, other)
+        slowly.upto(last)
+    for one, other in zip(slowly.upto(0), at_once.upto(4 * BLOCK - 1), strict=True):
+        assert torch.equal(one[: 4 * BLOCK], other[: 4 * BLOCK])
 
 
 def test_rotation_by_position_alone_is_static() -> None:
