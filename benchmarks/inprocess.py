@@ -105,6 +105,8 @@ class Engine:
             for output in ended.frame.outputs:
                 if isinstance(output, CoreFailure):
                     raise RuntimeError(output.message)
+                if output.finish and len(steps) < count:
+                    raise RuntimeError(f"a sequence ended before {count} steps of {batch} were seen")
             alone = stats is not None and not stats.prefill_tokens and stats.decode_sequences == batch
             if alone and before is not None:
                 steps.append((ended.at - before, ended))

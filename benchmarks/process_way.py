@@ -79,6 +79,11 @@ class ClockCore:
         """Return whether it was not stopped."""
         return not self._stopped.is_set()
 
+    @property
+    def step(self) -> int | None:
+        """Return None: it never hangs."""
+        return None
+
     def _run(self, requests: list[CoreRequest]) -> None:
         for at in range(self._steps):
             time.sleep(STEP_SECONDS)

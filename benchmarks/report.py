@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS, machine
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,6 +48,7 @@ def page(name: str) -> Iterator[str]:
         yield from _soak(results["soak"])
     if "startup" in results:
         yield from _startup(results["startup"])
+    yield from gpu.section(RESULTS)
 
 
 def _about(results: Row) -> str:

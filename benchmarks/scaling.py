@@ -114,6 +114,7 @@ def _config(directory: Path, grid: Grid, arguments: argparse.Namespace) -> Engin
         model=ModelConfig(model_id=str(directory), dtype=arguments.dtype, quantize=arguments.quantize),
         max_batch_size=max(grid.batches),
         max_batch_prefill_tokens=STEP_TOKENS,
+        prefill_chunk_tokens=STEP_TOKENS,  # or the first to go on would have ended before the last one begins
         max_batch_total_tokens=grid.tokens + ROOM * max(grid.batches),
         max_total_tokens=max(grid.contexts) + ROOM,
     )

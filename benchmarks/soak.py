@@ -1,12 +1,17 @@
 """Ask a small model for 10,000 sequences of every kind, cancel some, and hold the engine to its promises.
 
     python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--in-thread] [--write]
+    python -m benchmarks.soak --hours 1 --faults [--write]
 
 Every sequence ends in exactly one terminal event, its events are in order and whole, sequences that
 are asked for again say the same, and in the end nothing is held. Memory and open files are read
 twice a second, of this process and the engine's; neither may grow once all has warmed up. The cache
 is kept small, so that sequences are preempted. Prints a report as JSON; ends with 1 if a promise was
 broken.
+
+With `--hours`, a whole server is asked over HTTP for so long, by clients of every kind: no request may be
+without an end, no error without a fault that explains it, and nothing may grow. `--faults` has engine and
+API workers killed, stopped and poisoned in the first half, and clients misbehave all the time.
 """
 
 from __future__ import annotations
@@ -44,7 +49,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--in-thread", action="store_true", help="run the engine in a thread of this process")
     parser.add_argument("--write", action="store_true", help="keep the report in benchmarks/results")
+    parser.add_argument("--hours", type=float, help="soak a server over HTTP for so long")
+    parser.add_argument("--faults", action="store_true", help="with --hours: bring faults about meanwhile")
     options = parser.parse_args()
+    if options.hours:
+        return served(options.hours, faults=options.faults, seed=options.seed, write=options.write)
     config = make_config(options.model, separate_process=not options.in_thread, threads=options.threads)
     report = asyncio.run(run(config, options.sequences, seed=options.seed, show=print))
     text = json.dumps({**about(), **vars(report)}, indent=2)
@@ -54,6 +63,21 @@ def main() -> int:
         page.write()
     warm = options.sequences >= WARM_SEQUENCES
     return 1 if report.faults or (warm and report.grown) else 0
+
+
+def served(hours: float, *, faults: bool, seed: int, write: bool) -> int:
+    """Soak a server; 1 if a promise was broken."""
+    from benchmarks.soak_served import soak_served
+
+    report = asyncio.run(
+        soak_served(hours, faults=faults, seed=seed, show=lambda line: print(line, flush=True))
+    )
+    text = json.dumps({**about(), **vars(report)}, indent=2)
+    print(text)
+    if write:
+        (RESULTS / f"served-{machine()}.json").write_text(f"{text}\n")
+        page.write()
+    return 1 if report.unexplained or report.grown else 0
 
 
 def make_config(

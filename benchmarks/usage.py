@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,26 +32,35 @@ class Sample:
 class Usage:
     """Samples of all processes, from beginning to end."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        processes: Callable[[], Mapping[int, str]] | None = None,
+        warm: tuple[float, float] = _WARM,
+        every_seconds: float = _EVERY_SECONDS,
+    ) -> None:
+        """`processes` are those to look at, with their names; this one and its children, unless given."""
         self.samples: list[Sample] = []
+        self._processes = processes or _own
+        self._warm = warm
+        self._every_seconds = every_seconds
 
     async def watch(self, done: Callable[[], float], show: Callable[[str], None]) -> None:
         """Take samples until cancelled, and show ten of them."""
         shown = 0.0
         while True:
-            taken = sample(share := done())
+            taken = sample(share := done(), self._processes())
             self.samples += taken
             if share >= shown:
                 shown += 0.1
                 held = ", ".join(f"{each.name} {each.mib:.0f} MiB {each.files} files" for each in taken)
                 show(f"{share:4.0%}: {held}")
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(self._every_seconds)
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Return of each process what it held once it was warm, and at the end."""
         table: dict[str, dict[str, float]] = {}
         for name in dict.fromkeys(each.name for each in self.samples):
-            warm, last = (self._during(name, span) for span in (_WARM, _LAST))
+            warm, last = (self._during(name, span) for span in (self._warm, _LAST))
             if warm and last:
                 table[name] = {
                     "warm_mib": _middle(each.mib for each in warm),
@@ -76,19 +85,21 @@ class Usage:
         return [each for each in self.samples if each.name == name and span[0] <= each.done <= span[1]]
 
 
-def sample(done: float = 0.0) -> list[Sample]:
-    """Return what this process and each of its children hold now."""
-    children = sorted(_children())
-    names = [(os.getpid(), "this process"), *((child, "engine") for child in children)]
+def sample(done: float = 0.0, processes: Mapping[int, str] | None = None) -> list[Sample]:
+    """Return what processes hold now: this one and each of its children, unless they are given by name."""
     found = []
-    for process, name in names:
+    for process, name in (_own() if processes is None else processes).items():
         try:
             _, resident, shared = map(int, Path(f"/proc/{process}/statm").read_text().split()[:3])
             files = len(list(Path(f"/proc/{process}/fd").iterdir()))
-        except FileNotFoundError:  # it has just ended
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
         found.append(Sample(done, name, round((resident - shared) * PAGE_BYTES / MIB, 1), files))
     return found
+
+
+def _own() -> dict[int, str]:
+    return {os.getpid(): "this process", **dict.fromkeys(sorted(_children()), "engine")}
 
 
 def _children() -> set[int]:

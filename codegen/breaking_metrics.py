@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from codegen.change import Change, Level
+from handlers.metric_table import label_names
 
 Node = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ def _metric(name: str, old: Node, new: Node) -> Iterator[Change]:
         yield _change(name, "metric-idle", MAJOR, f"no value comes in any more: {new['fed']}")
     if old["fed"] is not True and new["fed"] is True:
         yield _change(name, "metric-fed", MINOR, "it has values now")
-    before, after = old.get("labels", {}), new.get("labels", {})
+    before, after = _labels(old), _labels(new)
     for label in before.keys() ^ after.keys():
         # with a label more, whoever selected one series gets several
         message = f"{label} isn't there any more" if label in before else f"{label} is new"
@@ -44,6 +45,11 @@ def _metric(name: str, old: Node, new: Node) -> Iterator[Change]:
         for value in {*after[label]} - {*before[label]}:
             message = f"{label} may be {value}"
             yield _change(name, "metric-label-value-added", MINOR, message, f"{label} {value}")
+
+
+def _labels(row: Node) -> dict[str, list[str]]:
+    """Return each label with its values, none where these are known at run time only."""
+    return {name: row.get("labels", {}).get(name, []) for name in label_names(row)}
 
 
 def _buckets(name: str, old: Node | None, new: Node | None) -> Iterator[Change]:

@@ -167,6 +167,8 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
         yield f"the document doesn't know the error type {error['error_type']!r}"
     if not error["error"]:
         yield "an error without a message"
+    if error.get("request_id") != exchange.headers.get(REQUEST_ID):
+        yield f"an error's request_id is {error.get('request_id')!r}, not that of the header"
 
 
 def _verdict_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:

@@ -30,9 +30,9 @@ METRICS_INTRODUCTION = """\
 `GET /metrics` shows these, as Prometheus text; `--prometheus-port` serves them on a second port, too.
 Names, types, labels and buckets are TGI 3.3's, so that its dashboards, alerts and autoscalers go on
 working; those that begin with `parley_` are Parley's own. Every series exists from the start, at zero, but
-for gauges that have no value yet, and for the histograms whose buckets depend on the model: they come once
-it is loaded. With several API workers each of them shows the sums over all, and what a worker that died had
-counted stays.
+for gauges that have no value yet, and for what depends on the model (the buckets of some histograms, and
+`parley_model_info`): that comes once it is loaded. With several API workers each of them shows the sums
+over all, and what a worker that died had counted stays. docs/observability.md has boards and alerts.
 """
 
 
@@ -103,6 +103,10 @@ def _metrics(contract: Mapping[str, Any]) -> Iterator[str]:
 def _metric(row: Mapping[str, Any]) -> tuple[str, ...]:
     labels: Mapping[str, Sequence[str]] = row.get("labels", {})
     shown = "; ".join(f"`{name}`: `{'`, `'.join(values)}`" for name, values in labels.items())
+    if "told" in row:
+        shown = ", ".join(f"`{name}`" for name in row["told"])
+    if "each" in row:
+        shown = f"`{row['each']}`: `0`, `1`, ..."
     kind = f"{row['type']}, {row['buckets']}" if "buckets" in row else row["type"]
     meaning = row["meaning"] if row["fed"] is True else f"{row['meaning']} *No value yet: {row['fed']}.*"
     return f"`{row['name']}`", kind, shown or "–", row["unit"], meaning

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import openapi
+from handlers.access_log import AccessLog
+from handlers.account import Observer
 from handlers.aliases import with_aliases
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
@@ -47,12 +49,13 @@ def create_app(
     on_loaded: Callable[[], None] = say_connected,
     progress: Callable[[str], None] = logger.info,
     report: Report = log_violation,
+    observers: Sequence[Observer] = (),
 ) -> ASGIApp:
     """Return the application; its lifespan loads the engine, and drains it in the end.
 
     `on_unavailable` is told why the model can't be loaded, `on_loaded` that it is, `progress` what happens
-    meanwhile, and `report` what `validate_responses` finds. Whatever is wrong with the document or the
-    operations is raised here.
+    meanwhile, `report` what `validate_responses` finds, and `observers` of every request. Whatever is wrong
+    with the document or the operations is raised here.
     """
     settings = service.settings
     document, operations = with_aliases(openapi.load(), operations, settings)
@@ -65,7 +68,24 @@ def create_app(
     )
     if settings.validate_responses:
         app = ResponseCheck(app, document, validator=settings.validator, report=report)
-    return Edge(cors(app, settings.cors_allow_origin))
+    return Edge(
+        cors(app, settings.cors_allow_origin),
+        [*observers_of(service), *observers],
+        header_limit=settings.header_limit,
+        max_headers=settings.max_headers,
+    )
+
+
+def observers_of(service: Service) -> Iterator[Observer]:
+    """Yield who is told of each request."""
+    settings = service.settings
+    yield service.metrics
+    yield AccessLog(prompts=settings.log_prompts)
+    if settings.otlp_endpoint is not None:
+        from handlers.tracing import Tracing, exporting_tracer  # libraries that not everybody has
+
+        model = settings.engine_config().model.name
+        yield Tracing(exporting_tracer(settings), model, prompts=settings.log_prompts)
 
 
 def engine_lifespan(
@@ -102,7 +122,9 @@ async def _load(
         if service.engine.state is not EngineState.READY:  # told to end meanwhile
             return
         service.metrics.bind(service.engine.model)
-        service.engine.add_listener(service.metrics.on_step)
+        if service.metrics.hears_engine:
+            service.engine.add_listener(service.metrics.on_step)
+            service.engine.add_life_listener(service.metrics.on_life)
         on_loaded()
     except ModelUnavailable as error:
         on_unavailable(str(error))

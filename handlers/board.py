@@ -31,6 +31,16 @@ class Board:
         """Return the board in memory of `size`."""
         return cls(memory.view().cast("d"), rows)
 
+    @property
+    def rows(self) -> int:
+        """Return how many processes have a row."""
+        return len(self._rows)
+
+    @property
+    def workers(self) -> int:
+        """Return how many of them answer requests: the last of several is of who started the others."""
+        return max(len(self._rows) - 1, 1)
+
     @staticmethod
     def size(rows: int, width: int) -> int:
         """Return how many bytes a board needs."""

@@ -57,7 +57,8 @@ async def chat_completions(
     """Answer `POST /v1/chat/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        held.enter_context(service.engine.admit(to_choices(call.body, limits_of(service.settings))))
+        choices = to_choices(call.body, limits_of(service.settings))
+        held.enter_context(service.engine.admit(choices, call.owner))
         prepared = await prepare(service, call.body)
         if not prepared.chat.stream:
             return await _complete(service, call, prepared)
@@ -122,9 +123,7 @@ async def _complete(
     return json_reply(answer.body(outputs), headers=headers)
 
 
-async def _start(
-    service: Service, call: Call[ChatRequest], prepared: Prepared
-) -> Flow[ChatCompletionChunk]:
+async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) -> Flow[ChatCompletionChunk]:
     generations = await submitted(service.engine, prepared.requests, call.owner)
     answer = ChatAnswer(
         prepared.chat,

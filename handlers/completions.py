@@ -39,7 +39,7 @@ async def completions(
         limits = limits_of(service.settings)
         asked = wire.to_asked(call.body, limits)
         _check_batch(len(asked.prompts), service.settings.max_client_batch_size)
-        held.enter_context(service.engine.admit(asked.sequences))
+        held.enter_context(service.engine.admit(asked.sequences, call.owner))
         id = new_id()
         prompts = await _texts(service, asked)
         mode = logprobs_mode(service.settings, LogprobsMode.RAW)

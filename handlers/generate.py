@@ -60,7 +60,7 @@ async def complete(
     service.metrics.count_request()
     with counted(service.metrics):
         limits = limits_of(service.settings)
-        with service.engine.admit(tgi.sequences(call.body, limits, stream=False)):
+        with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
             wanted = understood(service, call.body, full_text=full_text)
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
@@ -75,7 +75,7 @@ async def stream(
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
-        held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True)))
+        held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
         wanted = understood(service, call.body, full_text=full_text)
         flow = await Flow.start(
             service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]

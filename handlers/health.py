@@ -1,4 +1,4 @@
-"""Is the server ready to generate: asked at three addresses."""
+"""Is the server ready to generate, and does it get on: asked at five addresses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from starlette.responses import Response
 from handlers.http.call import Call
 from handlers.http.replies import Refused
 from handlers.service import Service
+from inference.types import EngineState
 
 RETRY_SECONDS = 1  # probes cost nothing while the engine isn't ready, so they may come soon again
 
@@ -14,9 +15,20 @@ RETRY_SECONDS = 1  # probes cost nothing while the engine isn't ready, so they m
 async def health(service: Service, call: Call[None]) -> Response:
     """Answer `GET /health`: 200 with an empty body, or 503."""
     if not await service.engine.probe():
-        raise Refused(
-            "unhealthy", status=503, error_type="healthcheck", headers={"retry-after": str(RETRY_SECONDS)}
-        )
+        raise _unhealthy()
+    return Response()
+
+
+async def livez(service: Service, call: Call[None]) -> Response:
+    """Answer `GET /livez`: 200, or 503 once nothing but a new server can help."""
+    if service.engine.state is EngineState.FAILED:
+        raise _unhealthy()
+    return Response()
+
+
+async def readyz(service: Service, call: Call[None]) -> Response:
+    """Answer `GET /readyz`: 200, or 503 with the reason; computes nothing."""
+    service.engine.check_ready()
     return Response()
 
 
@@ -28,3 +40,8 @@ async def root_health(service: Service, call: Call[None]) -> Response:
 async def ping(service: Service, call: Call[None]) -> Response:
     """Answer `GET /ping`, which SageMaker probes."""
     return await health(service, call)
+
+
+def _unhealthy() -> Refused:
+    headers = {"retry-after": str(RETRY_SECONDS)}
+    return Refused("unhealthy", status=503, error_type="healthcheck", headers=headers)

@@ -64,7 +64,8 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
     with counted(service.metrics):
         tensors = _tensors(call.body)
         candidates = tgi.sequences(call.body, limits_of(service.settings), stream=False)
-        with service.engine.admit(candidates * sum(len(tensor.texts) for tensor in tensors)):
+        sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
+        with service.engine.admit(sequences, call.owner):
             jobs = [_output(service, call, tensor) for tensor in tensors]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call, outputs))

@@ -1,16 +1,23 @@
 """Logs: one line each, plain or JSON, in the form of TGI's, on standard output.
 
 Fields given with `extra=` follow the message: `logger.info("Success", extra={"total_time": "48ms"})` is
-`... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line.
+`... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line. What is logged
+while a request is answered has its id: a field, or a member of `span` in a JSON line. No line can be forged:
+control characters of what clients sent come escaped.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
+
+import orjson
+
+from handlers.account import current_account
 
 LEVELS = {
     "trace": logging.DEBUG,
@@ -25,7 +32,16 @@ OWN = ("parley", "handlers", "inference")  # the loggers that the level is meant
 OTHERS = logging.WARNING  # libraries say at INFO what concerns nobody: a line for each download request
 TGI_TARGETS = ("text_generation_launcher", "text_generation_router", "text_generation_server")
 COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.INFO: "32"}
-STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
+    *("message", "asctime", "taskName", "color_message", "span")
+}
+# what ends a line somewhere, or moves a terminal's cursor
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    **{ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"},
+    **{0x2028: "\\u2028", 0x2029: "\\u2029"},
+}
+
+JSON_ENDS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 
 def directives(value: str) -> str:
@@ -56,9 +72,12 @@ def configure(
 ) -> None:
     """Send all logs to `stream` (standard output), in one form; replaces an earlier configuration."""
     target = sys.stdout if stream is None else stream
+    if isinstance(target, io.TextIOWrapper):
+        target.reconfigure(errors="backslashreplace")  # a record that can't be encoded would be lost
     colour = target.isatty() if colorize is None else colorize
     handler = logging.StreamHandler(target)
     handler.setFormatter(JsonLines() if json_output else PlainLines(colour))
+    handler.addFilter(add_span)
     logging.root.handlers = [handler]
     logging.root.setLevel(OTHERS)
     for name, level in levels(log_level).items():
@@ -66,6 +85,15 @@ def configure(
     # its line for each request would stand beside parley.access's
     logging.getLogger("uvicorn.access").disabled = True
     logging.captureWarnings(True)
+
+
+def add_span(record: logging.LogRecord) -> bool:
+    """Note in a record which request was being answered when it was made."""
+    account = current_account()
+    if account is not None:
+        told = {"name": account.operation, "request_id": account.request_id, "trace_id": account.trace_id}
+        record.span = {name: value for name, value in told.items() if value}
+    return True
 
 
 class PlainLines(logging.Formatter):
@@ -77,28 +105,48 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and a traceback's after it."""
-        level = f"{record.levelname:>5}"
+        level = f"{_level(record):>5}"
         if self.colorize and record.levelno in COLOURS:
             level = f"\x1b[{COLOURS[record.levelno]}m{level}\x1b[0m"
-        fields = "".join(f" {key}={_plain(value)}" for key, value in _fields(record).items())
+        told = _fields(record)
+        span = getattr(record, "span", None)
+        if span:
+            told.setdefault("request_id", span["request_id"])
+        fields = "".join(f" {key}={_plain(value)}" for key, value in told.items())
         line = f"{_time(record)} {level} {record.name}: {_one_line(record.getMessage())}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        # indented: what an exception quotes can't pass for a line of its own
+        trace = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *(f"    {_one_line(each)}" for each in trace)])
 
 
 class JsonLines(logging.Formatter):
-    """An object a line, with TGI's members: timestamp, level, fields (message and more), target."""
+    """An object a line, with TGI's members: timestamp, level, fields (message and more), target, span."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         fields = {"message": record.getMessage(), **_fields(record)}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        place = {"timestamp": _time(record), "level": record.levelname}
-        return json.dumps({**place, "fields": fields, "target": record.name}, default=str, ensure_ascii=False)
+        line = {"timestamp": _time(record), "level": _level(record), "fields": fields, "target": record.name}
+        span = getattr(record, "span", None)
+        if span:
+            line["span"] = span
+        text = _json(line)
+        # what JSON lets stand is escaped, too: some readers take these for the end of a line
+        return text if text.isprintable() else text.translate(JSON_ENDS)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in STANDARD}
+
+
+def _json(line: dict[str, Any]) -> str:
+    try:
+        return orjson.dumps(line, default=str).decode()
+    except TypeError:  # a lone surrogate, or an integer beyond 64 bits: slower, and never fails
+        return json.dumps(line, default=str)
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -106,11 +154,18 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def _level(record: logging.LogRecord) -> str:
+    """Return the level in TGI's words."""
+    return {"WARNING": "WARN", "CRITICAL": "ERROR"}.get(record.levelname, record.levelname)
+
+
 def _one_line(message: str) -> str:
     """Keep what a client sent from forging a line of its own."""
-    return message.replace("\r", "\\r").replace("\n", "\\n")
+    return message if message.isprintable() else message.translate(CONTROLS)
 
 
 def _plain(value: object) -> str:
+    if type(value) in (int, float):
+        return repr(value)
     shown = _one_line(str(value))
     return json.dumps(shown, ensure_ascii=False) if " " in shown or '"' in shown or not shown else shown

@@ -1,7 +1,7 @@
 """What openapi/metrics.yaml says of each metric, and where its numbers stand in a row of numbers.
 
 A counter or gauge has one number for each of its label's values, a summary two, a histogram one for each
-bucket and the sum of what it observed.
+bucket and the sum of what it observed. What has labels that are `told` has no numbers: it is always 1.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Series:
     name: str
     kind: str  # counter, gauge, summary or histogram
     label: tuple[str, str] | None  # name and value
+    each: str  # label under which each API process is shown by itself; "" where all are summed
     buckets: str | None  # the set that a histogram's bounds are of
     start: int  # of its numbers in a row
     stop: int
@@ -35,6 +36,11 @@ class Series:
     def needs_model(self) -> bool:
         """Return whether its bounds are known with the model only."""
         return self.buckets is not None and "share_of" in table()["buckets"][self.buckets]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return its name and its label's value, "" without a label."""
+        return self.name, self.label[1] if self.label else ""
 
 
 @cache
@@ -51,9 +57,20 @@ def layout() -> Mapping[str, tuple[Series, ...]]:
     return {row["name"]: tuple(found) for row, found in _rows()}
 
 
+@cache
+def all_series() -> tuple[Series, ...]:
+    """Return the series of all metrics."""
+    return tuple(series for found in layout().values() for series in found)
+
+
 def width() -> int:
     """Return how many numbers a row has."""
-    return max(series.stop for found in layout().values() for series in found)
+    return max(series.stop for series in all_series())
+
+
+def label_names(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the labels of a metric, but for a bucket's `le`."""
+    return (*row.get("labels", ()), *filter(None, [row.get("each")]), *row.get("told", ()))
 
 
 def bounds(buckets: str, model: ModelInfo | None) -> Sequence[float]:
@@ -77,9 +94,10 @@ def _rows() -> Iterator[tuple[dict[str, Any], list[Series]]]:
             (name, value) for name, values in row.get("labels", {}).items() for value in values
         ]
         found = []
-        for label in labels or [None]:
+        for label in [] if "told" in row else labels or [None]:
             start, stop = stop, stop + _numbers(row)
-            found.append(Series(row["name"], row["type"], label, row.get("buckets"), start, stop))
+            each, buckets = row.get("each", ""), row.get("buckets")
+            found.append(Series(row["name"], row["type"], label, each, buckets, start, stop))
         yield row, found
 
 

@@ -1,39 +1,27 @@
-"""The metrics of openapi/metrics.yaml: counted, and shown with exactly the names written there."""
+"""The metrics of openapi/metrics.yaml: counted here, shown by the exposition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-
+from handlers.account import Account, note_generation
 from handlers.board import Board
-from handlers.buckets import Histogram, cumulated
+from handlers.buckets import Histogram
+from handlers.exposition import Exposition
 from handlers.http.replies import TextReply, text_reply
-from handlers.metric_table import Series, bounds, layout, table, width
-from inference.types import Finish, ModelInfo, Request, StepStats
+from handlers.metric_table import all_series, bounds, width
+from handlers.version import version
+from inference.core import Life
+from inference.types import Finish, ModelInfo, Obstacle, Request, StepStats
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
 
     from handlers.http.call import Call
     from handlers.service import Service
 
-_FAMILIES: dict[str, Any] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "summary": SummaryMetricFamily,
-    "histogram": HistogramMetricFamily,
-}
+OBSTACLES = tuple(Obstacle)  # an enumeration takes its time to say what is in it
 
 
 async def metrics(service: Service, call: Call[None]) -> TextReply:
@@ -41,36 +29,47 @@ async def metrics(service: Service, call: Call[None]) -> TextReply:
     return text_reply(service.metrics.render())
 
 
-class Metrics(Collector):
+class Metrics:
     """Counts what the HTTP side and the engine tell it, on the event loop; `render` may run in any thread.
 
-    Several processes count in rows of one board, and each shows the sums. What is told of the engine's steps
-    is told to one of them only.
+    Several processes count in rows of one board, and each shows the sums. What is told of the engine is told
+    to one of them only: the one for which `hears_engine`. Implements `Observer`.
     """
 
     def __init__(self, board: Board | None = None, row: int = 0) -> None:
         """`row` is this process's own; without a board there are no others."""
         self._board = Board.own(width()) if board is None else board
         self._numbers = self._board.row(row)
-        self._at: dict[str, int] = {}  # where a counter or gauge without a label stands
-        self._labelled: dict[tuple[str, str], int] = {}  # the same by name and label's value
-        self._histograms: dict[str | tuple[str, str], Histogram] = {}
-        self._shown_bounds: dict[str, list[str]] = {}
+        self._at = {series.key: series.start for series in all_series() if series.buckets is None}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
         self._model: ModelInfo | None = None
-        for series in _all_series():
-            self._add(series)
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        self._lost = False  # the engine died, and isn't back
+        self._exposition = Exposition(self._board)
+        self.hears_engine = row == self._board.rows - 1
+        self.render = self._exposition.render
+        self._make_histograms(needs_model=False)
+        self._set("parley_worker_in_flight", 0)  # whoever had this row before has died with its requests
 
     def bind(self, model: ModelInfo) -> None:
-        """Take the limits of the loaded model, for buckets and the KV cache's size; once."""
+        """Take what is known of the loaded model; once."""
         if self._model is not None:
             raise RuntimeError("the metrics are bound to a model already")
         self._model = model
-        for series in _all_series():
-            if series.needs_model:
-                self._add(series)
+        self._make_histograms(needs_model=True)
+        info = {
+            "model_id": model.id,
+            "model_sha": model.sha or "",
+            "dtype": model.dtype,
+            "device_type": model.device_type,
+            "level": model.level,
+            "version": version(),
+        }
+        self._exposition.bind(model, info)
         self._set("tgi_batch_max_total_tokens", model.max_batch_total_tokens)
+        if self.hears_engine:
+            self._set("parley_engine_up", 1)
+
+    # --- generations ------------------------------------------------------------------------
 
     def count_request(self) -> None:
         """Count a request received."""
@@ -78,10 +77,11 @@ class Metrics(Collector):
 
     def failure(self, err: str) -> None:
         """Count a request refused or failed; raises KeyError for an `err` that metrics.yaml doesn't name."""
-        self._numbers[self._labelled["tgi_request_failure", err]] += 1
+        self._increase("tgi_request_failure", err)
 
     def finished(self, finish: Finish, request: Request) -> None:
         """Record one generation that ended with its last token."""
+        note_generation(request, finish)
         times, generated = finish.timings, finish.generated_tokens
         inference = times.finished - times.started
         self._increase("tgi_request_success")
@@ -93,114 +93,100 @@ class Metrics(Collector):
         self._observe("tgi_request_input_length", finish.prompt_tokens)
         self._observe("tgi_request_generated_tokens", generated)
         self._observe("tgi_request_max_new_tokens", self._allowed(finish, request))
+        self._observe("parley_request_first_token_duration", times.first_token - times.submitted)
+        if generated > 1:
+            apart = (times.finished - times.first_token) / (generated - 1)
+            self._observe("parley_request_next_token_duration", apart)
+
+    # --- the engine -------------------------------------------------------------------------
 
     def on_step(self, step: StepStats) -> None:
         """Record one step of the engine."""
-        method = "prefill" if step.prefill_tokens else "decode"
-        self._numbers[self._labelled["tgi_batch_inference_count", method]] += 1
-        self._numbers[self._labelled["tgi_batch_inference_success", method]] += 1
-        forward, sample = step.forward_seconds, step.sample_seconds
-        self._histograms["tgi_batch_inference_duration", method].observe(forward + sample)
-        self._histograms["tgi_batch_forward_duration", method].observe(forward)
-        self._histograms["tgi_batch_decode_duration", method].observe(sample)
-        if step.admitted:
-            self._observe("tgi_batch_next_size", step.admitted)
-        if step.admitted and step.decode_sequences:
-            self._numbers[self._labelled["tgi_batch_concat", "chunking"]] += 1
         self._set("tgi_queue_size", step.waiting)
         self._set("tgi_batch_current_size", step.running)
         self._set("tgi_batch_current_max_tokens", step.kv_tokens)
-        self._increase("parley_prefix_cache_query_tokens", step.prefill_tokens + step.cached_tokens)
-        self._increase("parley_prefix_cache_hit_tokens", step.cached_tokens)
-        self._increase("parley_preemptions", step.preempted)
+        for obstacle in OBSTACLES:
+            rest = step.waiting - step.waiting_prefix if obstacle is step.obstacle else 0
+            self._set("parley_queue_waiting", rest, obstacle)
+        self._set("parley_queue_waiting", step.waiting_prefix, "prefix")
+        if self._model is not None:
+            self._set("parley_kv_cache_usage", step.kv_tokens / self._model.max_batch_total_tokens)
+        self._count_step(step, "prefill" if step.prefill_tokens else "decode")
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what the registry shows: the sums over all processes."""
-        for row in table()["metrics"]:
-            if row["type"] == "gauge" and row["fed"] is not True:
-                continue  # a gauge at zero would say something
-            yield self._family(row)
+    def on_life(self, life: Life) -> None:
+        """Record that the engine died, and with it what ran, or that another one has taken its place."""
+        self._set("parley_engine_up", life is Life.UP)
+        if life is Life.UP:
+            self._increase("parley_engine_restarts", by=self._lost)
+        else:
+            for name in ("tgi_queue_size", "tgi_batch_current_size", "tgi_batch_current_max_tokens"):
+                self._set(name, 0)
+            for reason in (*Obstacle, "prefix"):
+                self._set("parley_queue_waiting", 0, reason)
+            self._set("parley_kv_cache_usage", 0)
+        self._lost = life is not Life.UP
 
-    def render(self) -> bytes:
-        """Return the Prometheus text, in the order of metrics.yaml."""
-        families = {family.name: family for family in self.registry.collect()}
-        lines: list[str] = []
-        for row in table()["metrics"]:
-            lines += [f"# HELP {row['name']} {row['meaning']}", f"# TYPE {row['name']} {row['type']}"]
-            if row["name"] in families:
-                # the library adds _total to a counter's name, TGI's counters have none
-                suffix = "_total" if row["type"] == "counter" else ""
-                lines += [_line(sample, suffix) for sample in families[row["name"]].samples]
-        return ("\n".join(lines) + "\n").encode()
+    def _count_step(self, step: StepStats, method: str) -> None:
+        forward, sample = step.forward_seconds, step.sample_seconds
+        if not forward + sample and not step.failed:
+            return  # nothing was computed: it only says how things stand
+        self._increase("tgi_batch_inference_count", method)
+        if step.failed:
+            self._increase("tgi_batch_inference_failure", method)
+            return
+        self._increase("tgi_batch_inference_success", method)
+        self._observe("tgi_batch_inference_duration", forward + sample, method)
+        self._observe("tgi_batch_forward_duration", forward, method)
+        self._observe("tgi_batch_decode_duration", sample, method)
+        if step.admitted:
+            self._observe("tgi_batch_next_size", step.admitted)
+        self._observe("tgi_batch_filter_duration", step.publish_seconds, method)
+        if step.admitted and step.decode_sequences:
+            self._increase("tgi_batch_concat", "chunking")
+            self._observe("tgi_batch_concat_duration", step.schedule_seconds, "decode")
+        self._increase("parley_computed_tokens", "prompt", by=step.prefill_tokens)
+        self._increase("parley_computed_tokens", "generated", by=step.decode_sequences)
+        self._increase("parley_prefix_cache_query_tokens", by=step.prefill_tokens + step.cached_tokens)
+        self._increase("parley_prefix_cache_hit_tokens", by=step.cached_tokens)
+        self._increase("parley_preemptions", by=step.preempted)
 
-    def _add(self, series: Series) -> None:
-        """Make a series ready to be counted; what needs the model isn't before it is bound."""
-        if series.buckets is None:
-            if series.label is None:
-                self._at[series.name] = series.start
-            else:
-                self._labelled[series.name, series.label[1]] = series.start
-        elif self._model is not None or not series.needs_model:
-            key = series.name if series.label is None else (series.name, series.label[1])
-            numbers = self._numbers[series.start : series.stop]
-            self._histograms[key] = Histogram(bounds(series.buckets, self._model), numbers)
+    # --- HTTP -------------------------------------------------------------------------------
 
-    def _increase(self, name: str, by: float = 1) -> None:
-        self._numbers[self._at[name]] += by
+    def began(self, scope: Scope, account: Account) -> None:
+        """Count a request whose head has come."""
+        self._increase("parley_worker_in_flight")
 
-    def _set(self, name: str, value: float) -> None:
-        self._numbers[self._at[name]] = value
+    def ended(self, scope: Scope, account: Account) -> None:
+        """Count a request that was answered, refused or left."""
+        self._increase("parley_worker_in_flight", by=-1)
+        self._increase("parley_worker_requests")
+        self._increase_known("parley_http_requests", str(account.status))
+        if account.error_type:
+            self._increase_known("parley_http_failures", account.error_type)
+        self._observe("parley_http_duration", time.monotonic() - account.received)
 
-    def _observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)
+    # --- below ------------------------------------------------------------------------------
 
-    def _family(self, row: Mapping[str, Any]) -> Metric:
-        names = tuple(row.get("labels", ()))
-        family = _FAMILIES[row["type"]](row["name"], row["meaning"], labels=names)
-        for series in layout()[row["name"]]:
-            label = () if series.label is None else series.label[1:]
-            if self._model is not None or not series.needs_model:
-                family.add_metric(label, **self._values(series))
-        return family
+    def _make_histograms(self, *, needs_model: bool) -> None:
+        for series in all_series():
+            if series.buckets is not None and series.needs_model is needs_model:
+                numbers = self._numbers[series.start : series.stop]
+                self._histograms[series.key] = Histogram(bounds(series.buckets, self._model), numbers)
 
-    def _values(self, series: Series) -> dict[str, Any]:
-        """Return a series' numbers as its family takes them."""
-        if series.kind == "gauge":  # of the engine: summing over processes would count it twice
-            return {"value": self._board.highest(series.start)}
-        sums = self._board.sums(series.start, series.stop)
-        if series.kind == "counter":
-            return {"value": sums[0]}
-        if series.kind == "summary":
-            return {"count_value": sums[0], "sum_value": sums[1]}
-        below = cumulated(sums[:-1])
-        return {"buckets": list(zip(self._bounds(series), below, strict=True)), "sum_value": sums[-1]}
+    def _increase(self, name: str, value: str = "", by: float = 1) -> None:
+        self._numbers[self._at[name, value]] += by
 
-    def _bounds(self, series: Series) -> list[str]:
-        """Return the upper bounds of a histogram as they are shown; made once, as there are many."""
-        assert series.buckets is not None
-        if series.buckets not in self._shown_bounds:
-            shown = [*map(_number, bounds(series.buckets, self._model)), "+Inf"]
-            self._shown_bounds[series.buckets] = shown
-        return self._shown_bounds[series.buckets]
+    def _increase_known(self, name: str, value: str) -> None:
+        self._increase(name, value if (name, value) in self._at else "other")
+
+    def _set(self, name: str, to: float, value: str = "") -> None:
+        self._numbers[self._at[name, value]] = to
+
+    def _observe(self, name: str, amount: float, value: str = "") -> None:
+        self._histograms[name, value].observe(amount)
 
     def _allowed(self, finish: Finish, request: Request) -> int:
         """Return how many tokens could be generated."""
         assert self._model is not None
         room = self._model.max_total_tokens - finish.prompt_tokens
         return room if request.max_new_tokens is None else min(request.max_new_tokens, room)
-
-
-@cache
-def _all_series() -> tuple[Series, ...]:
-    return tuple(series for found in layout().values() for series in found)
-
-
-def _line(sample: Sample, suffix: str) -> str:
-    labels = ",".join(f'{key}="{text}"' for key, text in sample.labels.items())
-    name = sample.name.removesuffix(suffix)
-    return f"{name}{{{labels}}} {_number(sample.value)}" if labels else f"{name} {_number(sample.value)}"
-
-
-def _number(value: float) -> str:
-    """Return the shortest text; a whole number without a point, as TGI writes it."""
-    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)

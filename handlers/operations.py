@@ -6,7 +6,7 @@ from handlers.chat import chat_completions
 from handlers.cloud import sagemaker_compatibility
 from handlers.completions import completions
 from handlers.generate import compat_generate, generate, generate_stream
-from handlers.health import health, ping, root_health
+from handlers.health import health, livez, ping, readyz, root_health
 from handlers.kserve import (
     kserve_infer,
     kserve_live,
@@ -42,6 +42,8 @@ OPERATIONS = operations(
     kserve_infer_unversioned=kserve_infer,
     root_health=root_health,
     health=health,
+    livez=livez,
+    readyz=readyz,
     ping=ping,
     get_model_info=get_model_info,
     openai_get_model_info=openai_get_model_info,

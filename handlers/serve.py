@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -73,7 +72,11 @@ def make_engine(settings: Settings) -> EngineClient:
 
     config = settings.engine_config()
     return EngineClient(
-        _core(config), config, lambda: load_text(config.model, workers=config.validation_workers)
+        _core(config),
+        config,
+        lambda: load_text(
+            config.model, workers=config.validation_workers, template_seconds=config.template_seconds
+        ),
     )
 
 
@@ -125,7 +128,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
         listening = listen(settings.hostname, settings.port)
         say_listening(settings)
-        run(app, settings, listening, partial(engine.drain, settings.graceful_termination_timeout))
+        run(app, settings, listening, engine.drain)
     logger.info("Stopped")
     return 1 if life.failed else 0
 

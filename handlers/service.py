@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from handlers.metrics import Metrics
+from handlers.quotas import Quotas
 from handlers.settings import Settings
 from inference.client import EngineClient
 
@@ -16,3 +17,11 @@ class Service:
     settings: Settings
     engine: EngineClient
     metrics: Metrics
+    quotas: Quotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        quotas = Quotas(
+            settings.requests_per_minute, settings.tokens_per_minute, processes=settings.api_workers
+        )
+        object.__setattr__(self, "quotas", quotas)

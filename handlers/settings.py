@@ -9,23 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from handlers.engine_settings import engine_config
 from handlers.logs import directives
 from handlers.settings_table import (
     Group,
     Setting,
     Support,
+    batch_sizes,
     boolean,
     cache_type,
     choice,
     comma_list,
     decimal,
+    endpoint,
     integer,
     quantization,
     route,
     row,
     text,
 )
-from inference.config import EngineConfig, ModelConfig
+from inference.config import EngineConfig
 
 MODEL, ENGINE, REQUEST = Group.MODEL, Group.ENGINE, Group.REQUEST
 HTTP, LOGS, DEVICES = Group.HTTP, Group.LOGS, Group.DEVICES
@@ -82,6 +85,9 @@ class Settings:
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
         "requests in flight, counting each prompt, each of `n` and each candidate of `best_of`; one more is "
         "refused with 429", unit="requests")
+    max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
+        "requests in flight of one API key, counted in the same way; without it as many as of all; of "
+        "several API workers each gives its share", unit="requests", tgi=False)
     max_input_tokens: int | None = row(None, COUNT, ENGINE,
         "longest prompt; without it the longest total less one",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
@@ -97,7 +103,8 @@ class Settings:
         "computed without it", unit="tokens", tgi=False)
     max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
         "size of the KV cache; without it what all sequences of a step can use, on CPU no more than the "
-        "weights' size, or 2 GiB, and a quarter of the free memory, on a GPU nine tenths", unit="tokens")
+        "weights' size, or 2 GiB, and a quarter of the free memory, on a GPU what was measured to be left",
+        unit="tokens")
     max_batch_size: int | None = row(None, COUNT, ENGINE,
         "most sequences of one step; without it 32 on CPU, 256 on a GPU", unit="sequences")
     validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
@@ -105,15 +112,24 @@ class Settings:
         "threads that compute on the CPU; without it one for each core", unit="threads", tgi=False)
     engine_process: bool = row(True, boolean, ENGINE,
         "run the engine in a process of its own, so that HTTP and model don't wait for each other", tgi=False)
+    step_timeout: float | None = row(None, decimal(0), ENGINE,
+        "longest that a step of the engine may take, after which its process is killed and started again; 0: "
+        "never; without it 60, or 20 times what the longest step is estimated to take", unit="seconds",
+        tgi=False)
     prefix_caching: bool = row(True, boolean, ENGINE,
         "keep keys and values of prompts and answers for requests that begin alike; it changes no answer",
         env=("PREFIX_CACHING", "USE_PREFIX_CACHING"))
+    prefix_cache_scope: str = row("auto", choice("auto", "all", "key"), ENGINE,
+        "whose requests share it: all, or those of one API key, so that the time to an answer tells nobody "
+        "what another has asked; auto: key where there is an --api-keys-file", tgi=False)
     cpu_isa: str = row("auto", choice("auto", "avx512", "avx2", "baseline"), ENGINE,
         "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False)
     native_kernels: bool = row(True, boolean, ENGINE,
-        "compute linears and attention on the CPU by Parley's own kernels, not torch's", tgi=False)
+        "compute linears and attention on the CPU, and whole layers on a GPU, by Parley's own kernels, not "
+        "torch's", tgi=False)
     fuse_layers: bool = row(True, boolean, ENGINE,
-        "compute whole layers on the CPU by one call, where that gives the model's own results", tgi=False)
+        "compute whole layers by one call on the CPU, and by a few kernels on a GPU, where that gives the "
+        "model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
         "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
         "--quantize rounds is small in any case", tgi=False)
@@ -141,6 +157,11 @@ class Settings:
     max_client_batch_size: int = row(4, COUNT, REQUEST,
         "most prompts in one request to /v1/completions", unit="prompts")
     payload_limit: int = row(2_000_000, COUNT, REQUEST, "largest request body", unit="bytes")
+    max_sequence_logprobs: int = row(524_288, COUNT, REQUEST,
+        "most log-probabilities in one text of an answer, alternatives and the prompt's counted",
+        unit="numbers", tgi=False)
+    template_timeout: float = row(5.0, decimal(0, above=True), REQUEST,
+        "longest that the chat template may take over one conversation", unit="seconds", tgi=False)
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
         "answer `decoder_input_details` with the prompt's log-probabilities")
     logprobs_mode: str = row("auto", choice("auto", "raw", "processed"), REQUEST,
@@ -164,6 +185,32 @@ class Settings:
     api_key: str | None = row(None, text, HTTP,
         "key that inference routes ask for as `Authorization: Bearer KEY`", secret=True,
         empty_is_unset=False, metavar="KEY")
+    api_keys_file: str | None = row(None, text, HTTP,
+        "file of more keys, as digests with names, scopes and rates; read again when it changes: see "
+        "SECURITY.md", metavar="FILE", tgi=False)
+    requests_per_minute: int | None = row(None, COUNT, HTTP,
+        "requests of one named key of --api-keys-file in a minute, and of everyone else's together; one more "
+        "is refused with 429; without it any number", unit="requests", tgi=False)
+    tokens_per_minute: int | None = row(None, COUNT, HTTP,
+        "tokens in the same way, those of prompts and those of answers", unit="tokens", tgi=False)
+    max_connections: int = row(4096, COUNT, HTTP,
+        "connections of one API worker, or what its limit of open files leaves room for; one more is closed "
+        "with 503", unit="connections", tgi=False)
+    header_limit: int = row(65_536, integer(1024, 262_144), HTTP,
+        "largest request line with all headers; more is refused with 431", unit="bytes", tgi=False)
+    max_headers: int = row(128, integer(16), HTTP,
+        "most request headers; more is refused with 431", unit="headers", tgi=False)
+    header_timeout: float = row(20.0, decimal(0, above=True), HTTP,
+        "longest that the headers of a request may take to come, after which the connection is closed",
+        unit="seconds", tgi=False)
+    body_timeout: float = row(60.0, decimal(0, above=True), HTTP,
+        "longest that a request body may take to come; then the answer is 408", unit="seconds", tgi=False)
+    write_timeout: float = row(30.0, decimal(0, above=True), HTTP,
+        "longest that a client may read nothing of what it was sent, after which the connection is cut",
+        unit="seconds", tgi=False)
+    stream_buffer: int = row(1_048_576, COUNT, HTTP,
+        "most of a stream that waits for a client that reads slowly; then the request is ended",
+        unit="bytes", tgi=False)
     cors_allow_origin: tuple[str, ...] = row(("*",), comma_list, HTTP,
         "origin that browsers may call from; may be repeated", metavar="ORIGIN")
     graceful_termination_timeout: int = row(90, integer(0), HTTP,
@@ -171,6 +218,9 @@ class Settings:
     api_workers: int = row(1, integer(1, 256), HTTP,
         "processes that read, tokenise and answer requests; the engine is one beside them", unit="processes",
         env=("PARLEY_API_WORKERS", "API_WORKERS"), tgi=False)
+    worker_timeout: float = row(60.0, decimal(0), HTTP,
+        "longest that one of several API workers may stand still, after which it is killed and replaced; 0: "
+        "any time", unit="seconds", tgi=False)
     keep_alive_seconds: int = row(15, COUNT, HTTP,
         "how often a silent stream sends a comment", unit="seconds", tgi=False)
     compute_type: str = row("cpu+optimized", text, HTTP,
@@ -194,11 +244,13 @@ class Settings:
     log_format: str | None = row(None, text, LOGS,
         "TGI: format of the logs", flags=(), support=ACCEPTED, reason="JSON_OUTPUT=true asks for JSON lines",
         neutral=("default",))
-    otlp_endpoint: str | None = row(None, text, LOGS,
-        "TGI: where traces are sent", support=LATER, metavar="URL")
-    otlp_service_name: str | None = row(None, text, LOGS,
-        "TGI: name of the service in traces", support=LATER, neutral=("text-generation-inference.router",),
-        metavar="NAME")
+    log_prompts: bool = row(False, boolean, LOGS,
+        "tell prompts and answers in the log and in traces", tgi=False)
+    otlp_endpoint: str | None = row(None, endpoint, LOGS,
+        "where traces are sent, by OTLP over gRPC, such as http://collector:4317; needs parley[traces]",
+        metavar="URL")
+    otlp_service_name: str = row("text-generation-inference.router", text, LOGS,
+        "name of the service in traces", metavar="NAME")
     usage_stats: str = row("off", choice("on", "no-stack", "off"), LOGS,
         "TGI: telemetry", support=ACCEPTED, reason="nothing is ever sent")
 
@@ -208,14 +260,20 @@ class Settings:
     sharded: bool | None = row(None, boolean, DEVICES,
         "TGI: spread the model over devices", support=LATER, neutral=(False,))
     cuda_memory_fraction: float = row(1.0, decimal(0, 1, above=True), DEVICES,
-        "TGI: share of the device's memory to use", support=LATER,
-        reason="set --max-batch-total-tokens to hold the KV cache down")
+        "share of a GPU's memory that weights, steps and KV cache may take together; what steps and graphs "
+        "need is measured at the start, and 2 % are kept in reserve")
     tgi_wiggle_room: float | None = row(None, decimal(0, 1, above=True), DEVICES,
         "TGI: share of the free memory to use", flags=(), support=ACCEPTED,
         reason="--max-batch-total-tokens sets the KV cache's size")
-    cuda_graphs: str | None = row(None, text, DEVICES,
-        "TGI: batch sizes to capture", support=ACCEPTED, reason="this version captures no graphs",
-        neutral=("0",), metavar="SIZES")
+    cuda_graphs: tuple[int, ...] | None = row(None, batch_sizes, DEVICES,
+        "batch sizes for which a GPU's steps of decodes are captured, such as 1,2,4,8; 0: none; without it "
+        "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES")
+    one_step_ahead: bool = row(True, boolean, DEVICES,
+        "begin a GPU's next step before the last one's tokens are read; it changes no answer", tgi=False)
+    deterministic: bool = row(False, boolean, DEVICES,
+        "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
+    tune_linears: bool = row(True, boolean, DEVICES,
+        "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False)
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
         "TGI: go without its kernels", support=ACCEPTED,
         reason="none of them is used; --native-kernels false goes without Parley's own")
@@ -233,37 +291,7 @@ class Settings:
 
     def engine_config(self) -> EngineConfig:
         """Return the part that the engine is started with."""
-        model = ModelConfig(
-            model_id=self.model_id,
-            revision=self.revision,
-            dtype=self.dtype,
-            device=self.device,
-            trust_remote_code=self.trust_remote_code,
-            tokenizer_config_path=self.tokenizer_config_path,
-            cache_dir=self.huggingface_hub_cache,
-            quantize=self.quantize,
-        )
-        return EngineConfig(
-            model=model,
-            max_concurrent_requests=self.max_concurrent_requests,
-            max_input_tokens=self.max_input_tokens,
-            max_total_tokens=self.max_total_tokens,
-            max_batch_prefill_tokens=self.max_batch_prefill_tokens,
-            prefill_chunk_tokens=self.prefill_chunk_tokens,
-            max_batch_total_tokens=self.max_batch_total_tokens,
-            max_batch_size=self.max_batch_size,
-            kv_cache_dtype=self.kv_cache_dtype,
-            validation_workers=self.validation_workers,
-            threads=self.compute_threads,
-            isa=self.cpu_isa,
-            separate_process=self.engine_process,
-            merge_linears=self.merge_linears,
-            native_kernels=self.native_kernels,
-            fuse_layers=self.fuse_layers,
-            narrow_weights=self.narrow_weights,
-            compress_weights=self.compress_weights,
-            prefix_caching=self.prefix_caching,
-        )
+        return engine_config(self)
 
 
 def _rows() -> tuple[Setting[Any], ...]:

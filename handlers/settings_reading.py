@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from handlers.keys import read_keys
 from handlers.settings import SETTINGS, Settings
 from handlers.settings_table import Group, Setting, SettingsError, Support
 
@@ -93,8 +95,21 @@ def check(settings: Settings) -> None:
             f"`api_workers` {settings.api_workers} need an engine that they share: leave --no-engine-process "
             "out, or let there be one"
         )
+    if settings.api_keys_file is not None:
+        read_keys(Path(settings.api_keys_file))
+    if settings.otlp_endpoint is not None and not _traces_available():
+        raise SettingsError(
+            "`otlp_endpoint` needs libraries that aren't installed: pip install 'parley[traces]'"
+        )
     if settings.prometheus_port == settings.port:
         raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
+
+
+def _traces_available() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.grpc") is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,6 +12,7 @@ QUANTIZED_BEFORE = ("awq", "gptq", "marlin", "exl2", "compressed-tensors")  # TG
 QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8")
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
+ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
 
 T = TypeVar("T")
 Parse = Callable[[str], T]
@@ -112,12 +114,29 @@ def comma_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def batch_sizes(value: str) -> tuple[int, ...]:
+    """Read sizes of batches, split at commas; 0 alone: none."""
+    read = integer(0)
+    sizes = tuple(read(part) for part in comma_list(value))
+    if not sizes or (0 in sizes and len(sizes) > 1):
+        raise ValueError("must be sizes of batches such as 1,2,4,8, or 0")
+    return sizes
+
+
 def route(value: str) -> str:
     """Take the path of a URL, without the braces of a template."""
     path = text(value).strip()
     if not path.startswith("/") or any(char in "{}?#" or char.isspace() for char in path):
         raise ValueError("must be a path such as /predict")
     return path
+
+
+def endpoint(value: str) -> str:
+    """Take the address of a collector: a URL of http or https, or host:port."""
+    address = text(value).strip()
+    if ENDPOINT.fullmatch(address) is None:
+        raise ValueError("must be a URL, such as http://collector:4317")
+    return address
 
 
 def boolean(value: str) -> bool:

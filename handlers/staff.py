@@ -9,12 +9,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import handlers
-from handlers.worker import FAILED, READY, Post
+from handlers.worker import ALIVE, FAILED, READY, Post
 from inference.environment import child_environment
 from inference.places import SharedPlaces
-from inference.process.supervision import describe_status
+from inference.process.ended import describe_status
+from inference.process.watchdog import LOOK_SECONDS, Patience
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 GOOD_SECONDS = 60.0  # a worker that lived so long gets its successor without a longer pause
@@ -29,6 +31,7 @@ class Worker:
         self.process = process
         self.ready = False
         self.failure = ""  # a reason that won't go away by starting another one
+        self._silence: Patience | None = None  # since its last sign of life; None before the first
         self._number = number
         self._line = line
 
@@ -61,6 +64,8 @@ class Worker:
         try:
             async for told in reader:
                 word, _, rest = told.strip().partition(b" ")
+                if word == ALIVE:
+                    self._silence = Patience(time.monotonic())
                 if word == READY:
                     self.ready = True
                     on_ready()
@@ -75,6 +80,19 @@ class Worker:
             self.failure = f"API worker {self._number + 1} can't start: its exit code is {code}"
         return code
 
+    async def watch(self, timeout_seconds: float) -> None:
+        """Kill it once it has given no sign of life for so long; 0: never."""
+        if not timeout_seconds:
+            return
+        while self._hears(timeout_seconds):  # noqa: ASYNC110 - silence sets no event
+            await asyncio.sleep(LOOK_SECONDS)
+        told = "API worker %d has stood still for more than %g s, which `worker_timeout` sets, and is killed"
+        logger.error(told, self._number + 1, timeout_seconds)
+        self.signal(signal.SIGKILL)
+
+    def _hears(self, timeout_seconds: float) -> bool:
+        return self._silence is None or self._silence.look(time.monotonic()) <= timeout_seconds
+
     def signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         if self.process.returncode is None:
@@ -84,11 +102,17 @@ class Worker:
 class Staff:
     """Keeps a number of workers; what a dead one had taken of the places is given back."""
 
-    def __init__(self, post: Callable[[int], Post], places: SharedPlaces) -> None:
-        """`post` is what a worker is told, by its number; `places` are those of all of them."""
+    def __init__(
+        self, post: Callable[[int], Post], places: SharedPlaces, timeout_seconds: float = 0.0
+    ) -> None:
+        """`post` is what a worker is told, by its number; `places` are those of all of them.
+
+        One that stands still for longer than `timeout_seconds` is replaced; 0: never.
+        """
         self.complete = asyncio.Event()  # each of them has been ready
         self._post = post
         self._places = places
+        self._timeout_seconds = timeout_seconds
         self._workers: dict[int, Worker] = {}
         self._leaving = asyncio.Event()
 
@@ -110,6 +134,12 @@ class Staff:
             logger.error("API workers that haven't ended in %d s are killed", patience_seconds)
             self.kill()
 
+    def hurry(self, patience_seconds: float) -> None:
+        """Have all cut off what they do, and kill who hasn't ended then."""
+        for worker in self._workers.values():
+            worker.signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(patience_seconds, self.kill)
+
     def kill(self) -> None:
         """End all at once."""
         for worker in self._workers.values():
@@ -120,28 +150,42 @@ class Staff:
         while not self._leaving.is_set():
             began = time.monotonic()
             end, failure = await self._employ(number, count)
-            if failure:
+            if failure and not self.complete.is_set():
                 on_failed(failure)
                 return
             if self._leaving.is_set():
                 return
             pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > GOOD_SECONDS else pause
-            logger.error("API worker %d has ended (%s); another one starts in %g s", number + 1, end, pause)
+            told = "API worker %d has ended (%s); another one starts in %g s"
+            logger.error(told, number + 1, failure or end, pause)
             await self._rest(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _employ(self, number: int, count: int) -> tuple[str, str]:
         """Start a worker and wait for its end; return how that came, and why another would do no better."""
         try:
-            worker = await Worker.hire(self._post(number))
+            # The others answer while it loads; where there are none yet, somebody has to say 503
+            worker = await Worker.hire(replace(self._post(number), late=self.complete.is_set()))
         except OSError as error:  # of the machine: there may be room later
             return f"it can't be started: {error}", ""
         self._workers[number] = worker
         if self._leaving.is_set():  # told while it was started
             worker.signal(signal.SIGTERM)
-        code = await worker.attend(lambda: self._note(count))
+        watching = asyncio.create_task(self._watch(worker))
+        try:
+            code = await worker.attend(lambda: self._note(count))
+        finally:
+            watching.cancel()
         self._places.vacate(number)
         return describe_status(code), worker.failure
+
+    async def _watch(self, worker: Worker) -> None:
+        """Watch a worker until all are dismissed: then they have so long as they are given."""
+        watching = asyncio.create_task(worker.watch(self._timeout_seconds))
+        try:
+            await self._leaving.wait()
+        finally:
+            watching.cancel()
 
     def _note(self, count: int) -> None:
         if sum(worker.ready for worker in self._workers.values()) == count:

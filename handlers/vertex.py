@@ -37,7 +37,7 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
     with counted(service.metrics):
         if not instances:
             raise Refused(f"{REFUSAL}: `instances` is empty: send at least one", error_type=REFUSAL)
-        with service.engine.admit(sum([_places(service, instance) for instance in instances])):
+        with service.engine.admit(sum(_places(service, each) for each in instances), call.owner):
             jobs = [_predict(service, instance, call.owner) for instance in instances]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}

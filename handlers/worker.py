@@ -6,6 +6,7 @@ that it is ready. When the line ends, whoever started it is gone, and it ends as
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,8 +14,9 @@ import signal
 import socket
 import sys
 import threading
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from handlers import logs
@@ -24,10 +26,14 @@ from inference.places import COUNT_BYTES, SharedPlaces
 from inference.shared import SharedMemory
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
     from handlers.metrics import Metrics
     from inference.client import EngineClient
 
-READY, FAILED = b"ready", b"failed"  # words, each at the start of a line
+READY, FAILED, ALIVE = b"ready", b"failed", b"alive"  # words, each at the start of a line
+LATE_SECONDS = 15.0  # after which even one that can't serve yet answers
+ORPHANED_SECONDS = 5.0  # until what doesn't end by itself is ended
 
 logger = logging.getLogger("parley")
 
@@ -43,6 +49,7 @@ class Post:
     places: int
     board: int
     settings: Settings
+    late: bool = False  # others serve already: it takes no connection before it can
 
     def encode(self) -> bytes:
         """Return the line."""
@@ -85,8 +92,14 @@ def _serve(post: Post, line: socket.socket) -> int:
 
     settings = post.settings
     prepare(settings)
+    loaded = asyncio.Event()
+
+    def tell_loaded() -> None:
+        loaded.set()
+        line.sendall(READY + b"\n")
+
     life = Life(
-        loaded=lambda: line.sendall(READY + b"\n"),
+        loaded=tell_loaded,
         unavailable=lambda reason: line.sendall(FAILED + b" " + " ".join(reason.split()).encode() + b"\n"),
     )
     engine = _engine(post)
@@ -98,9 +111,26 @@ def _serve(post: Post, line: socket.socket) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, life.on_signal)
+    if post.late:
+        app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
-    run(app, settings, listening, partial(engine.drain, settings.graceful_termination_timeout))
+    run(app, settings, listening, engine.drain, beat=lambda: _beat(line))
     return 1 if life.failed else 0
+
+
+def held(app: ASGIApp, loaded: asyncio.Event, seconds: float) -> ASGIApp:
+    """Return an application that says it has started once it has loaded, or so many seconds have passed."""
+
+    async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_late(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(loaded.wait(), seconds)
+            await send(message)
+
+        await app(scope, receive, send_late if scope["type"] == "lifespan" else send)
+
+    return hold
 
 
 def _engine(post: Post) -> EngineClient:
@@ -113,7 +143,9 @@ def _engine(post: Post) -> EngineClient:
     return EngineClient(
         RemoteCore(post.engine, stats=False),
         config,
-        lambda: load_text(config.model, workers=config.validation_workers),
+        lambda: load_text(
+            config.model, workers=config.validation_workers, template_seconds=config.template_seconds
+        ),
         places,
     )
 
@@ -127,13 +159,22 @@ def _metrics(post: Post) -> Metrics:
 
 
 def _end_with(line: socket.socket) -> None:
-    """Wait for the end of the line, and end then."""
+    """Wait for the end of the line, and end then, soon: the port may be wanted by a successor."""
     try:
         while line.recv(1):
             pass
     except OSError:
         logger.debug("the line of this worker broke")
-    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(2):  # the engine ends as well, so that nothing can run on
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHANED_SECONDS / 2)
+    os._exit(1)
+
+
+def _beat(line: socket.socket) -> None:
+    """Give a sign of life; if nobody reads them, they aren't needed."""
+    with suppress(BlockingIOError, ConnectionError):
+        line.send(ALIVE + b"\n", socket.MSG_DONTWAIT)
 
 
 def _stop_early(number: int, frame: object) -> None:

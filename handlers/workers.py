@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from handlers.board import Board
-from handlers.http.server import FAREWELL_SECONDS, listen
+from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen
 from handlers.metric_table import width
 from handlers.metrics import Metrics
 from handlers.metrics_port import metrics_port
@@ -65,14 +64,14 @@ def serve_workers(settings: Settings) -> int:
                 settings=settings,
             )
 
-        staff = Staff(post, SharedPlaces(places, 0))
+        staff = Staff(post, SharedPlaces(places, 0), settings.worker_timeout)
         server = Server(settings, listening, engine, metrics, staff)
         try:
-            failed = asyncio.run(server.run())
+            code = asyncio.run(server.run())
         finally:
             engine.stop()
     logger.info("Stopped")
-    return 1 if failed else 0
+    return code
 
 
 class Server:
@@ -94,9 +93,10 @@ class Server:
         self._core = RemoteCore(engine.address, stats=True)
         self._stop = asyncio.Event()
         self._failed = False
+        self._signals: list[int] = []
 
-    async def run(self) -> bool:
-        """Serve until a signal; returns whether something that is needed couldn't be had."""
+    async def run(self) -> int:
+        """Serve until a signal; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -108,17 +108,23 @@ class Server:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loading.cancel()
-            self._listening.close()  # the workers close theirs, and then nobody can connect
+            self._listening.close()  # the workers close theirs in the end, and then nobody can connect
             patience = self._settings.graceful_termination_timeout + FAREWELL_SECONDS + LATE_SECONDS
             await self._staff.dismiss(patience)
             self._core.stop()
             stopping.cancel()
         await working
-        return self._failed
+        if len(self._signals) > 1:
+            return SIGNALLED + self._signals[-1]
+        return 1 if self._failed else 0
 
     def _on_signal(self, number: int) -> None:
-        if self._stop.is_set() and number == signal.SIGINT:
+        """Have all end in order; by a second signal soon, by a third at once."""
+        self._signals.append(number)
+        if len(self._signals) == 2:
             logger.warning("Interrupted again: what still runs is cut off")
+            self._staff.hurry(FAREWELL_SECONDS + LATE_SECONDS)
+        if len(self._signals) > 2:
             self._staff.kill()
         self._stop.set()
 
@@ -126,6 +132,7 @@ class Server:
         try:
             model = await _in_thread(lambda: self._core.load(logger.info))
             self._metrics.bind(model)
+            self._core.watch(lambda life, model: self._metrics.on_life(life))
             self._core.start(self._on_frame)
             await self._staff.complete.wait()
             say_served(self._settings, model)

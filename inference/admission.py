@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from inference.errors import InvalidInput, Overloaded
+from inference.errors import InvalidInput, Overloaded, OwnerOverloaded
 from inference.places import OwnPlaces, Places
 
 DURATIONS_REMEMBERED = 64
@@ -40,32 +40,48 @@ class Permit:
 class Admission:
     """Counts the sequences in flight, and guesses from how long they take when there is room."""
 
-    def __init__(self, limit: int, released: Callable[[], None], places: Places | None = None) -> None:
-        """`released` is called after room was given back; `places` are this process's own unless given."""
+    def __init__(
+        self,
+        limit: int,
+        released: Callable[[], None],
+        places: Places | None = None,
+        *,
+        per_owner: int | None = None,
+    ) -> None:
+        """`released` is called after room was given back; `places` are this process's own unless given.
+
+        `per_owner` is how many one owner may have in flight, of this process.
+        """
         self.limit = limit
+        self.per_owner = limit if per_owner is None else per_owner
         self.in_flight = 0  # of this process
         self._released = released
         self._places = OwnPlaces() if places is None else places
         self._names = itertools.count()
         self._running: dict[int, tuple[int, float]] = {}  # sequences, and when they began: the oldest first
+        self._owned: Counter[str] = Counter()  # sequences of each owner
         self._durations: deque[float] = deque(maxlen=DURATIONS_REMEMBERED)  # seconds, of recent ones
 
-    def admit(self, sequences: int) -> Permit:
-        """Return a permit for `sequences`.
+    def admit(self, sequences: int, owner: str = "") -> Permit:
+        """Return a permit for an owner's `sequences`.
 
         Raises Overloaded if they don't all fit now, and InvalidInput if they never do.
         """
-        if sequences > self.limit:
+        if sequences > min(self.limit, self.per_owner):
+            whose = "" if self.limit <= self.per_owner else "_per_key"
             raise InvalidInput(
-                f"{sequences} sequences at a time are more than `max_concurrent_requests`, which is "
-                f"{self.limit}: send them in several requests"
+                f"{sequences} sequences at a time are more than `max_concurrent_requests{whose}`, which is "
+                f"{min(self.limit, self.per_owner)}: send them in several requests"
             )
+        if self._owned[owner] + sequences > self.per_owner < self.limit:
+            raise OwnerOverloaded(self.per_owner, self.retry_after(sequences))
         if not self._places.take(sequences, self.limit):
             raise Overloaded(self.retry_after(sequences))
         name = next(self._names)
         self._running[name] = (sequences, time.monotonic())
         self.in_flight += sequences
-        return Permit(lambda: self._release(name))
+        self._owned[owner] += sequences
+        return Permit(lambda: self._release(name, owner))
 
     def retry_after(self, sequences: int) -> float:
         """Return the seconds in which there is probably room for `sequences`, between 1 and 60.
@@ -93,8 +109,11 @@ class Admission:
             left += [usual - age if age < usual else age] * sequences
         return sorted(left)
 
-    def _release(self, name: int) -> None:
+    def _release(self, name: int, owner: str) -> None:
         sequences, began = self._running.pop(name)
+        self._owned[owner] -= sequences
+        if not self._owned[owner]:
+            del self._owned[owner]
         self._durations.extend([time.monotonic() - began] * sequences)
         self.in_flight -= sequences
         self._places.give(sequences)

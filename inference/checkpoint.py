@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
+from inference.model_files import check_config, check_index
+from inference.safetensors import read_header
 
 LOG = logging.getLogger(__name__)
 
 _HUB_SECONDS = 5.0  # for what the model can be served without
 _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
 _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
-_ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2}
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch calls them
 
@@ -72,16 +70,13 @@ def read_weights(path: Path) -> Weights:
     floats = other_bytes = matrices = 0
     dtypes: dict[str, str] = {}
     for file in path.glob("*.safetensors"):
-        for name, tensor in _read_header(file).items():
-            if name == "__metadata__":
+        for name, tensor in read_header(file).items():
+            if tensor.dtype not in _FLOATS:
+                other_bytes += tensor.stop - tensor.start
                 continue
-            count = math.prod(tensor["shape"])
-            if tensor["dtype"] not in _FLOATS:
-                other_bytes += count * _ITEM_BYTES.get(tensor["dtype"], 1)
-                continue
-            floats += count
-            matrices += count if len(tensor["shape"]) == 2 else 0
-            dtypes[name] = _DTYPES.get(tensor["dtype"], "float32")
+            floats += tensor.count
+            matrices += tensor.count if len(tensor.shape) == 2 else 0
+            dtypes[name] = _DTYPES.get(tensor.dtype, "float32")
     return Weights(floats, other_bytes, matrices, dtypes)
 
 
@@ -90,28 +85,17 @@ def tokenizer_eos(path: Path) -> tuple[int, ...]:
     try:
         eos = json.loads((path / "tokenizer_config.json").read_text())["eos_token"]
         added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
-    except (FileNotFoundError, KeyError):
-        return ()
+    except (FileNotFoundError, KeyError, ValueError, TypeError, RecursionError):
+        return ()  # the files of the text side are read, and complained about, elsewhere
     text = eos["content"] if isinstance(eos, dict) else eos
     return tuple(token["id"] for token in added if token["content"] == text)
-
-
-def _read_header(file: Path) -> dict[str, Any]:
-    """Return a safetensors file's table of tensors: eight bytes of its length, then JSON."""
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > file.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            header: dict[str, Any] = json.loads(stream.read(length))
-    except (ValueError, struct.error) as error:
-        raise ModelUnavailable(f"`{file}` is damaged ({error}): delete it and download it again") from error
-    return header
 
 
 def _checked(path: Path, config: ModelConfig, complaint: str) -> Path:
     if not (path / "config.json").is_file():
         raise ModelUnavailable(f"{complaint}: no `config.json` in {path}")
+    check_config(path / "config.json")
+    check_index(path)
     if any(path.glob("*.safetensors")) or config.trust_remote_code:
         return path
     hint = "no `*.safetensors` file in it"

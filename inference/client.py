@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,28 +22,24 @@ from inference.core import Core, Life, ReturningCore
 from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
-from inference.limits import check_ids
 from inference.preparation import prepare
 from inference.readiness import Readiness
+from inference.text_side import TextSide
 from inference.types import (
     CoreFailure,
     CoreOutput,
     CoreRequest,
     EngineState,
     Frame,
-    Messages,
     ModelInfo,
     Request,
     StepStats,
-    TextToken,
 )
 
 if TYPE_CHECKING:
     from inference.grammar.compiler import GrammarCompiler
     from inference.places import Places
     from inference.text.pipeline import TextPipeline
-    from inference.tools.formats import ToolFormat
-    from inference.tools.types import ToolUse
 
 __all__ = ["EngineClient", "Generation", "Permit"]
 
@@ -60,7 +56,7 @@ class Running:
     assembler: EventAssembler
 
 
-class EngineClient:
+class EngineClient(TextSide):
     """Submits requests to a core and routes what comes back; one per process and event loop."""
 
     def __init__(
@@ -79,9 +75,13 @@ class EngineClient:
         self._text: TextPipeline | None = None
         self._compiler: GrammarCompiler | None = None  # also None where grammars can't be compiled
         self._idle = asyncio.Event()  # nothing runs and every response has ended
-        self._admission = Admission(config.max_concurrent_requests, self._check_idle, places)
+        self._admission = Admission(
+            config.max_concurrent_requests, self._check_idle, places, per_owner=config.max_requests_per_owner
+        )
         self._running: dict[str, Running] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
+        self._life_listeners: list[Callable[[Life], None]] = []
+        self._meters: list[Callable[[str, int], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0  # set by `start`
         self._watch: asyncio.Task[None] | None = None
@@ -157,60 +157,26 @@ class EngineClient:
         """Have `listener` called on the event loop after every step that reports its numbers."""
         self._listeners.append(listener)
 
+    def add_life_listener(self, listener: Callable[[Life], None]) -> None:
+        """Have `listener` called on the event loop when the core dies, and when it is back."""
+        self._life_listeners.append(listener)
+
+    def add_meter(self, meter: Callable[[str, int], None]) -> None:
+        """Have `meter` called with a request's owner, and the tokens it took, however the request ends."""
+        self._meters.append(meter)
+
     # --- requests ---------------------------------------------------------------------------
 
-    def admit(self, sequences: int = 1) -> Permit:
-        """Reserve room for `sequences`; raise NotReady, or Overloaded, at once."""
+    def admit(self, sequences: int = 1, owner: str = "") -> Permit:
+        """Reserve room for an owner's `sequences`; raise NotReady, or Overloaded, at once."""
         if self.state is not EngineState.READY:
             raise self._readiness.refusal()
-        return self._admission.admit(sequences)
+        return self._admission.admit(sequences, owner)
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
-        """Return the tokens of a text with their places in it; raise NotReady or InvalidInput."""
-        return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
-
-    async def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a prompt that was given as ids; raise NotReady or InvalidInput."""
-        text = self._ready_text()
-        check_ids(ids, self.model.vocabulary_size)
-        return await text.decode(ids)
-
-    async def render_chat(
-        self,
-        messages: Messages,
-        *,
-        tools: ToolUse | None = None,
-        tool_prompt: str | None = None,
-        template_kwargs: Mapping[str, object] | None = None,
-        continue_final: bool | None = None,
-    ) -> str:
-        """Return the prompt for a conversation; raise NotReady, InvalidInput or TemplateFailed.
-
-        A last message of the assistant is left open to go on, unless `continue_final` is false; where
-        it is true, the last message must be the assistant's.
-        """
-        return await self._ready_text().render_chat(
-            messages,
-            tools=tools,
-            tool_prompt=tool_prompt,
-            template_kwargs=template_kwargs,
-            continue_final=continue_final,
-        )
-
-    @property
-    def tool_format(self) -> ToolFormat:
-        """Return how the model writes calls; raise NotReady."""
-        return self._ready_text().tool_format
-
-    @property
-    def template_names(self) -> frozenset[str]:
-        """Return the variables that the chat template mentions; raise NotReady."""
-        return self._ready_text().template_names
-
-    @property
-    def token_bytes(self) -> Sequence[bytes] | None:
-        """Return the bytes of each token by its id, None where they are unknown; raise NotReady."""
-        return self._ready_text().token_bytes
+    def check_ready(self) -> None:
+        """Raise NotReady unless requests are taken; computes nothing."""
+        if self.state is not EngineState.READY or not self._core.alive:
+            raise self._readiness.refusal()
 
     async def submit(self, request: Request) -> Generation:
         """Tokenise and check a request, compile its grammar, and queue it.
@@ -219,7 +185,7 @@ class EngineClient:
         """
         submitted = time.monotonic()
         text = self._ready_text()
-        prepared = await prepare(request, text, self.model, self._compiler)
+        prepared = await prepare(request, text, self.model, self._compiler, self.config)
         if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
             raise self._readiness.refusal()
         return self._queue(request, prepared, text, submitted)
@@ -309,6 +275,9 @@ class EngineClient:
 
     def _forget(self, request_id: str) -> Running | None:
         running = self._running.pop(request_id, None)
+        if running is not None:
+            for meter in self._meters:
+                meter(running.generation.request.owner, running.assembler.tokens)
         self._check_idle()
         return running
 
@@ -320,7 +289,7 @@ class EngineClient:
         while self._core.alive:  # noqa: ASYNC110 - a thread that dies sets no event
             await asyncio.sleep(WATCH_SECONDS)
         # Frames that the core sent before it died are in the loop's queue: let them go first
-        asyncio.get_running_loop().call_soon(self._mourn)
+        asyncio.get_running_loop().call_soon(self._on_life, Life.GONE, None)
 
     def _on_life(self, life: Life, model: ModelInfo | None) -> None:
         """Hear of a core that died and comes back, or doesn't; called on the event loop."""
@@ -331,6 +300,8 @@ class EngineClient:
         else:
             self._model = model
             self._readiness.ready()
+        for listener in self._life_listeners:
+            listener(life)
 
     def _mourn(self) -> None:
         if self._closed:

@@ -44,6 +44,11 @@ class EngineConfig:
     threads: int | None = None  # compute threads of the CPU path
     isa: str = "auto"  # of the CPU kernels: auto | avx512 | avx2 | baseline
     separate_process: bool = True  # the engine runs in a process of its own
+    step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
+    max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all
+    max_sequence_logprobs: int = 524_288  # that one sequence reports, alternatives and the prompt's counted
+    template_seconds: float = 5.0  # that a chat template may take
+    isolate_owners: bool = False  # owners share nothing that the prefix cache holds
     # off switches, each for one optimisation
     merge_linears: bool = True  # parallel linears merged by tracing
     native_kernels: bool = True  # linears and attention of the C extension
@@ -51,3 +56,9 @@ class EngineConfig:
     narrow_weights: bool = True  # float32 weights that 16 bits hold exactly are kept in 16 bits
     compress_weights: bool = True  # bfloat16 weights that 12 bits hold exactly are kept in 12 bits
     prefix_caching: bool = True  # keys and values of ended requests are kept for others
+    # a GPU's
+    cuda_memory_fraction: float = 1.0  # of the device's memory, (0, 1]
+    cuda_graphs: tuple[int, ...] | None = None  # sizes of decode batches that are captured; (): none
+    deterministic: bool = False  # the same bits in any batch
+    one_step_ahead: bool = True  # a step is begun before the tokens of the one before it are read
+    tune_linears: bool = True  # what multiplies few rows is chosen by measurement

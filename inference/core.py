@@ -48,6 +48,10 @@ class LocalCore(Core, Protocol):
     def join(self) -> None:
         """Wait until the loop has ended; returns at once before `start`."""
 
+    @property
+    def step(self) -> int | None:
+        """Return the number of the step that is being computed, None between steps; from any thread."""
+
 
 class Life(Enum):
     """Where a core that can come back stands."""

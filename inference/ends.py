@@ -19,7 +19,7 @@ from inference.linears import NativeLinear, NativePack, drop_weight, weight_and_
 from inference.trace import Trace
 from inference.weights import NarrowEmbedding, NarrowLinear
 
-_SAME = 1e-6  # of the largest number
+_SAME = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # of the largest number
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def lookup(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding | NarrowEmbedding):
         raise OtherShape("its embedding is no table")
-    return embedding(torch.from_numpy(prompt), table.weight.detach()).float()
+    weight = table.weight.detach()
+    return embedding(torch.from_numpy(prompt).to(weight.device), weight).float()
 
 
 def read_ends(model: PreTrainedModel, trace: Trace, rows: Tensor) -> Bare:
@@ -127,11 +128,17 @@ def read_ends(model: PreTrainedModel, trace: Trace, rows: Tensor) -> Bare:
 
 def _factor(given: Tensor, result: Tensor, where: str) -> float:
     """Return what `given` was multiplied with; raise OtherShape if it was something else."""
+    if torch.equal(given.to(result.dtype), result):
+        return 1.0
     factor = float((given.double() * result.double()).sum() / given.double().square().sum())
+    rounded = float(torch.tensor(factor, dtype=result.dtype))  # as models with weights in 16 bits keep it
+    if torch.equal((given * rounded).to(result.dtype), result):
+        return rounded
     if not _is_near(result, given, lambda x: x * factor):
         raise OtherShape(f"something is computed {where}")
-    return 1.0 if _is_near(result, given, lambda x: x) else factor
+    return 1.0 if abs(factor - 1) <= _SAME[torch.float32] else factor
 
 
 def _is_near(result: Tensor, given: Tensor, function: Callable[[Tensor], Tensor]) -> bool:
-    return bool((function(given) - result).abs().max() <= _SAME * result.abs().max())
+    same = _SAME[result.dtype]
+    return bool((function(given.float()) - result.float()).abs().max() <= same * result.abs().max())

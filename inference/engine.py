@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from inference.blocks import PAGE, BlockPool, blocks_for
-from inference.checkpoint import Weights, find_checkpoint, read_weights
+from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
+from inference.gpu.assembly import Assembly, choose_ops
+from inference.gpu.memory import memory_named
+from inference.gpu.runner import Launched
 from inference.kernels.native import Library, open_library
 from inference.level import Options, bring_up
 from inference.machine import Machine, free_memory, release_memory, usable_cores
@@ -27,10 +30,10 @@ from inference.model import (
     eos_token_ids,
     load_model,
     read_config,
-    rounded_dtype,
     vocabulary_size,
 )
 from inference.plan import MIB, Plan, make_plan
+from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import Served
@@ -41,20 +44,26 @@ from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
 
 LOG = logging.getLogger(__name__)
 
-KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
+AnyStepper = Stepper[Tensor] | Stepper[Launched]
+
 _LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
 
 
 class TorchCore:
     """A `Core` that runs transformers' models with torch, on CPU or one GPU."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, device_path: bool = False) -> None:
+        """`device_path`: the path that GPUs take, also on the CPU, where it is only tried."""
         self._config = config
+        self._device_path = device_path
         self._threads = config.threads or usable_cores()  # of torch; set anew by `load`
-        self._stepper: Stepper[Tensor] | None = None  # set by `load`
+        self._device = torch.device("cpu")  # set by `load`
+        self._stepper: AnyStepper | None = None  # set by `load`
         self._masks: MaskPool | None = None  # set by `load`
         self._sink: FrameSink | None = None  # set by `start`
         self._thread: threading.Thread | None = None  # set by `start`
+        self._steps = 0  # begun so far
+        self._stepping = False  # one of them is being computed
         self._wake = threading.Condition()  # guards the three below; masks notify it too
         self._inbox: list[CoreRequest] = []
         self._aborts: set[str] = set()
@@ -66,28 +75,30 @@ class TorchCore:
         config = self._config
         checkpoint = find_checkpoint(config.model, progress)
         described = read_config(checkpoint, config.model)
-        device = choose_device(config.model)
+        device = self._device = choose_device(config.model)
         library, without = self._open_library(device)
         dtype = choose_dtype(config.model, described, device)
         weights = read_weights(checkpoint.path)
-        kv_dtype = _kv_dtype(config, library, without, dtype)
-        linears = _linears_dtype(config, weights, dtype, library)
-        demand = describe_demand(described, weights, dtype, linears, kv_dtype)
-        demand = replace(demand, product_speed=_product_speed(config, library))
+        cached = kv_dtype(config, library, without, dtype)
+        linears = linears_dtype(config, weights, dtype, library)
+        demand = describe_demand(described, weights, dtype, linears, cached)
+        demand = replace(demand, product_speed=product_speed(config, library))
         machine = self._machine(device, library)
         plan = make_plan(config, demand, machine)
         progress(str(plan))
-        model = load_model(checkpoint, config.model, described, weights, device, progress)
-        vocabulary, eos = vocabulary_size(model), eos_token_ids(model, checkpoint)
-        options = _options(config, library, dtype, plan)
-        served = bring_up(model, replace(options, without=without, kv_dtype=kv_dtype))
+        with memory_named("the model was loaded", device):
+            model = load_model(checkpoint, config.model, described, weights, device, progress)
+            vocabulary, eos = vocabulary_size(model), eos_token_ids(model, checkpoint)
+            options = _options(config, library, dtype, plan)
+            ops = choose_ops(config, device) if self._takes_device_path(device) else None
+            served = bring_up(model, replace(options, without=without, kv_dtype=cached, ops=ops))
         release_memory()
         for line in filter(None, (str(served), served.weights)):
             progress(line)
         if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
             plan = make_plan(config, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
-        self._prepare(served, plan, eos, library)
+        plan = self._prepare(served, plan, eos, library, device, progress)
         return ModelInfo(
             id=config.model.name,
             sha=checkpoint.sha,
@@ -101,7 +112,10 @@ class TorchCore:
             level=served.name,
             eos_token_ids=eos,
             vocabulary_size=vocabulary,
-            deterministic=served.exact,
+            deterministic=served.exact and (served.make_model is None or config.deterministic),
+            step_seconds=plan.step_seconds(
+                plan.step_tokens if served.level.chunked else plan.max_total_tokens
+            ),
         )
 
     def start(self, sink: FrameSink) -> None:
@@ -152,16 +166,27 @@ class TorchCore:
         """Return whether the loop runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self, stepper: Stepper[Tensor], sink: FrameSink) -> None:
+    @property
+    def step(self) -> int | None:
+        """Return the number of the step that is being computed, None between steps."""
+        return self._steps if self._stepping else None
+
+    def _run(self, stepper: AnyStepper, sink: FrameSink) -> None:
         message = "The engine was stopped"
         try:
             torch.set_num_threads(self._threads)  # OpenMP keeps the number per calling thread
             while self._take_messages(stepper, sink):
                 if stepper.idle:  # nothing but aborts came
+                    sink(stepper.at_rest())
                     continue
+                self._steps += 1
+                self._stepping = True
                 frame = self._without_aborted(stepper.step())
                 if frame.outputs or frame.stats:  # neither where all wait for their masks
                     sink(frame)
+                if frame.stats is not None and frame.stats.failed:
+                    self._check_device()
+                self._stepping = False
         except Exception as error:  # the loop's own error: every request must hear of it
             LOG.exception("The engine's loop died")
             message = f"The engine died: {type(error).__name__}: {error}"
@@ -172,7 +197,7 @@ class TorchCore:
                 self._inbox = []
             sink(Frame((*stepper.fail_all(message).outputs, *left)))
 
-    def _take_messages(self, stepper: Stepper[Tensor], sink: FrameSink) -> bool:
+    def _take_messages(self, stepper: AnyStepper, sink: FrameSink) -> bool:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
         if stepper.idle:
             stepper.check_idle()
@@ -187,6 +212,14 @@ class TorchCore:
             _add(stepper, request, sink)
         return not self._stopping
 
+    def _check_device(self) -> None:
+        """Raise what has broken the GPU for this process: no step would succeed any more.
+
+        After an illegal access or a fault of the hardware every call to CUDA fails until the process ends.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def _without_aborted(self, frame: Frame) -> Frame:
         """Drop what a step made for requests that were aborted meanwhile."""
         if not self._aborts:  # one that comes just now came too late
@@ -195,14 +228,35 @@ class TorchCore:
             aborted = self._aborts.copy()
         return Frame(tuple(output for output in frame.outputs if output.id not in aborted), frame.stats)
 
-    def _prepare(self, served: Served, plan: Plan, eos: tuple[int, ...], library: Library | None) -> None:
-        """Make what steps."""
+    def _prepare(
+        self,
+        served: Served,
+        plan: Plan,
+        eos: tuple[int, ...],
+        library: Library | None,
+        device: torch.device,
+        progress: Callable[[str], None],
+    ) -> Plan:
+        """Make what steps; return the plan, on a GPU with a cache for which memory was measured."""
         if served.level.native and not served.torch_heavy:
             # What torch computes between native calls is little: a second set of threads would only
             # take the cores from ours.
             self._threads = 1
         self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
-        self._stepper = _make_stepper(served, plan, eos, self._masks, library)
+        if served.make_model is None:
+            self._stepper = _make_stepper(served, plan, eos, self._masks, library)
+            return plan
+        assembly = Assembly(
+            config=self._config,
+            make_model=served.make_model,
+            vocabulary=served.vocabulary,
+            limits=_limits(served, plan),
+            eos=eos,
+        )
+        plan = assembly.fit(plan, device, progress)
+        with memory_named("the cache was made and graphs were captured", device):
+            self._stepper = assembly.make_stepper(plan, self._masks, progress)
+        return plan
 
     def _open_library(self, device: torch.device) -> tuple[Library | None, str]:
         """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
@@ -210,6 +264,8 @@ class TorchCore:
         library, without = None, ""
         if device.type != "cpu":
             without = "native kernels are for CPUs"
+        elif self._takes_device_path(device):
+            without = "a GPU's path is tried"
         elif not config.native_kernels:
             without = "native kernels are switched off"
         else:
@@ -221,8 +277,15 @@ class TorchCore:
             )
         return library, without
 
+    def _takes_device_path(self, device: torch.device) -> bool:
+        return self._device_path or device.type != "cpu"
+
     def _machine(self, device: torch.device, library: Library | None) -> Machine:
-        free = free_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        if device.type == "cpu":
+            free = free_memory()
+        else:
+            left, total = torch.cuda.mem_get_info(device)
+            free = max(left - int(total * (1 - self._config.cuda_memory_fraction)), 0)
         isa = "torch" if library is None else library.isa
         threads = self._threads if library is None else library.threads
         return Machine(device_type=device.type, free_bytes=free, threads=threads, isa=isa)
@@ -236,48 +299,6 @@ def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> Non
         sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
 
 
-def _linears_dtype(
-    config: EngineConfig, weights: Weights, dtype: torch.dtype, library: Library | None
-) -> torch.dtype:
-    """Return what linears will be kept in, as far as the files' headers say; it may turn out narrower."""
-    if library is None:
-        return dtype
-    if config.model.quantize:
-        return torch.int8
-    if _rounds_inputs(config, library):
-        return torch.bfloat16
-    rounded = rounded_dtype(config.model) or (torch.bfloat16 if weights.narrow else None)
-    return rounded if rounded is not None and config.narrow_weights else dtype
-
-
-def _kv_dtype(config: EngineConfig, library: Library | None, without: str, dtype: torch.dtype) -> torch.dtype:
-    """Return what keys and values are kept in; raise ModelUnavailable if what is asked for can't be.
-
-    In 16 bits, unless told otherwise, only where linears round what they read anyway.
-    """
-    asked = KV_DTYPES.get(config.kv_cache_dtype)
-    if library is not None:
-        rounds = config.model.quantize is not None or _rounds_inputs(config, library)
-        return asked or (torch.bfloat16 if rounds else torch.float32)
-    if asked not in (None, dtype):
-        raise ModelUnavailable(
-            f"--kv-cache-dtype {config.kv_cache_dtype} needs the native kernels, but {without}; without them "
-            f"the cache has the type that is computed in, {str(dtype).removeprefix('torch.')}: leave it out"
-        )
-    return dtype
-
-
-def _product_speed(config: EngineConfig, library: Library | None) -> float:
-    """Return how fast linears' products are beside float32's: measured on AVX-512, and less to be safe."""
-    if library is not None and config.model.quantize and library.has_vnni:
-        return 3.0
-    return 2.0 if _rounds_inputs(config, library) else 1.0
-
-
-def _rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
-    return config.model.dtype == "bfloat16" and library is not None and library.has_bf16
-
-
 def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, plan: Plan) -> Options:
     return Options(
         library=library,
@@ -286,7 +307,7 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
         narrow=config.narrow_weights,
         compress=config.compress_weights,
         quantize=config.model.quantize == "int8",
-        round_inputs=_rounds_inputs(config, library),
+        round_inputs=rounds_inputs(config, library),
         dtype=dtype,
         kv_dtype_asked=config.kv_cache_dtype != "auto",
         max_total_tokens=plan.max_total_tokens,
@@ -296,16 +317,19 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
 def _make_stepper(
     served: Served, plan: Plan, eos: tuple[int, ...], masks: MaskPool, library: Library | None
 ) -> Stepper[Tensor]:
-    blocks = plan.kv_tokens // PAGE
-    limits = Limits(
+    blocks, limits = plan.kv_tokens // PAGE, _limits(served, plan)
+    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
+    scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
+    runner = served.make_runner(blocks)
+    find = runner.statistics if isinstance(runner, FusedRunner) else None
+    return Stepper(scheduler, runner, TorchSampler(masks.endings, library, find), eos, masks)
+
+
+def _limits(served: Served, plan: Plan) -> Limits:
+    return Limits(
         tokens=plan.step_tokens,
         sequences=plan.sequences,
         logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
         chunked=served.level.chunked,
         beside=plan.beside_tokens if served.level.chunked else None,
     )
-    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
-    scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
-    runner = served.make_runner(blocks)
-    find = runner.statistics if isinstance(runner, FusedRunner) else None
-    return Stepper(scheduler, runner, TorchSampler(masks.endings, library, find), eos, masks)

@@ -6,6 +6,7 @@ InferenceError
 ├── ToolRefused           its tools or its choice of one can't be served: the caller's to mend
 ├── TemplateFailed        the chat template is missing or refused the messages
 ├── Overloaded            no room now; `retry_after` says when to come back
+│   └── OwnerOverloaded   as many requests of this owner as allowed are in flight
 ├── NotReady              loading or draining; `retry_after` says when to come back
 ├── GenerationFailed      the engine failed while it worked on this request
 ├── IncompleteGeneration  the engine ended the request without a last token
@@ -41,6 +42,17 @@ class Overloaded(InferenceError):
     def __init__(self, retry_after: float) -> None:
         super().__init__("Model is overloaded")
         self.retry_after = retry_after  # seconds
+
+
+class OwnerOverloaded(Overloaded):
+    """As many requests as one owner may have are in flight."""
+
+    def __init__(self, limit: int, retry_after: float) -> None:
+        super().__init__(retry_after)
+        self.args = (
+            f"As many requests of this caller as `max_concurrent_requests_per_key`, which is {limit}, are in "
+            "flight: come back when some have ended",
+        )
 
 
 class NotReady(InferenceError):

@@ -81,6 +81,8 @@ class FakeCore:
         self._started = False
         self._thread: threading.Thread | None = None
         self._sink: FrameSink | None = None
+        self._steps = 0  # begun so far
+        self._stepping = False  # one of them goes on
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Return what the core pretends to be."""
@@ -157,6 +159,11 @@ class FakeCore:
         return self._thread is not None and self._thread.is_alive()
 
     @property
+    def step(self) -> int | None:
+        """Return the number of the step that goes on, None between steps."""
+        return self._steps if self._stepping else None
+
+    @property
     def _instant(self) -> bool:
         # A thread of its own would cost more than all that it does: two switches for each frame
         return not self._model.step_seconds
@@ -169,8 +176,11 @@ class FakeCore:
     def _run(self) -> None:
         assert self._sink is not None
         while self._wait_for_work():
+            self._steps += 1
+            self._stepping = True
             self._sink(self._step())
             time.sleep(self._model.step_seconds)
+            self._stepping = False
         if self._crash:
             lost = [*self._running, *(request.id for request in self._waiting)]
             self._sink(Frame(tuple(CoreFailure(request_id, "The engine stopped") for request_id in lost)))

@@ -123,12 +123,14 @@ class EventAssembler:
         self._queued = queued
         self._index = 0
         self._started, self._cached_tokens = 0.0, 0  # as the first token says: later ones need not
+        self._first_token = 0.0  # time.monotonic seconds
 
     def event(self, output: CoreOutput) -> Event:
         """Return the event of the next token; it has `finish` if the core or a stop sequence says so."""
         self._index += 1
         if self._index == 1:
             self._started, self._cached_tokens = output.started, output.cached_tokens
+            self._first_token = time.monotonic()
         special = output.token_id in self._special_ids or output.finish is FinishReason.EOS
         step = self._text.push(output.token_id, special=special, may_stop=self._index >= self._min_tokens)
         # TGI's order: the length limit first, then EOS, then stop sequences
@@ -142,6 +144,11 @@ class EventAssembler:
             finish=None if reason is None else self._finish(reason),
             prompt=() if output.prompt_logprobs is None else self._prompt_tokens(output),
         )
+
+    @property
+    def tokens(self) -> int:
+        """Return how many were read and written so far."""
+        return len(self._prompt_ids) + self._index
 
     def _finish(self, reason: FinishReason) -> Finish:
         sampling = self._request.sampling
@@ -157,6 +164,7 @@ class EventAssembler:
                 submitted=self._submitted,
                 queued=self._queued,
                 started=self._started,
+                first_token=self._first_token,
                 finished=time.monotonic(),
             ),
         )

@@ -8,6 +8,7 @@ What the norms, the activation and the rotation are exactly is found by trying t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -117,9 +118,9 @@ def read_layer(layer: nn.Module, attention: nn.Module, probed: Probed) -> LayerP
 
 
 def norm_weight(module: nn.Module) -> tuple[Tensor, float]:
-    """Return what a root-mean-square norm multiplies with and its epsilon, found by trying it.
+    """Return what a root-mean-square norm multiplies with and its epsilon, found by trying it in float32.
 
-    Raises OtherShape if it is another norm.
+    The former is float32, on the module's device. Raises OtherShape if it is another norm.
     """
     weight = getattr(module, "weight", None)
     eps = next((e for name in ("variance_epsilon", "eps") if (e := getattr(module, name, None))), None)
@@ -128,12 +129,21 @@ def norm_weight(module: nn.Module) -> tuple[Tensor, float]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, len(weight), generator=generator) * torch.tensor([[1.0], [30.0], [0.01]])
     with torch.inference_mode():
-        found = module(x)
+        found = _plain(module)(x)
     normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    for factor in (weight.detach().float(), 1 + weight.detach().float()):
+    own = weight.detach().float().cpu()
+    for factor in (own, 1 + own):
         if found.shape == x.shape and torch.allclose(found, normed * factor, rtol=1e-5, atol=1e-6):
-            return factor.contiguous(), eps
+            return factor.to(weight.device).contiguous(), eps
     raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm")
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """Return a norm in float32 on the CPU: itself, or a copy."""
+    weight = module.get_parameter("weight")
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return module
+    return deepcopy(module).to("cpu", torch.float32)
 
 
 def _norms(layer: nn.Module, attention: nn.Module) -> Norms:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from inference.errors import InvalidInput
 from inference.types import ModelInfo, Request
 
+UTF8_BYTES = 4  # of one character, at most
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
 
@@ -19,6 +20,35 @@ def check_prompt(request: Request, model: ModelInfo) -> None:
         raise InvalidInput(f"`truncate` must be strictly positive and less than {limit}. Given: {truncate}")
     if "" in request.stop:
         raise InvalidInput('`stop` must not contain an empty string. Given: ""')
+
+
+def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> None:
+    """Raise InvalidInput for a prompt that is too long whatever its tokens are, before any are looked for.
+
+    `longest_token` is how many bytes of a text one token stands for at most; None where that isn't known.
+    """
+    if longest_token is None or len(prompt) <= model.max_input_tokens * longest_token // UTF8_BYTES:
+        return
+    size = len(prompt.encode("utf-8", "replace"))
+    least = -(-size // longest_token)
+    if least > model.max_input_tokens:
+        raise InvalidInput(
+            f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {size} bytes, which are "
+            f"at least {least}"
+        )
+
+
+def check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
+    """Raise InvalidInput if more than `limit` log-probabilities of alternatives would have to be told."""
+    if not request.top_n_tokens:
+        return
+    told = max_new_tokens + (prompt_tokens if request.prompt_logprobs else 0)
+    if told * request.top_n_tokens > limit:
+        raise InvalidInput(
+            f"{request.top_n_tokens} alternatives for each of up to {told} tokens are more than "
+            f"{limit} log-probabilities (`max_sequence_logprobs`): ask for fewer, or for a smaller "
+            "`max_new_tokens` (`max_tokens`)"
+        )
 
 
 def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo) -> int:

@@ -180,7 +180,8 @@ def drop_weight(module: nn.Module) -> None:
 
 def _turn(linear: nn.Linear) -> Conv1D:
     turned = Conv1D(linear.out_features, linear.in_features)
-    turned.weight = nn.Parameter(linear.weight.float().T.contiguous(), requires_grad=False)
+    weight = linear.weight.float() if linear.weight.device.type == "cpu" else linear.weight
+    turned.weight = nn.Parameter(weight.T.contiguous(), requires_grad=False)
     if linear.bias is not None:
         turned.bias = linear.bias
     return turned

@@ -20,6 +20,7 @@ class Machine:
     free_bytes: int
     threads: int = 1  # that compute
     isa: str = "torch"  # of the native kernels; "torch": there are none
+    cache_bytes: int | None = None  # that were found to be left for the KV cache; None: not measured
 
 
 def free_memory() -> int:

@@ -38,16 +38,21 @@ class Outputs:
         chosen: Chosen,
         first: int,
         failures: Mapping[Sequence, str],
+        positions: Integers | None = None,
     ) -> tuple[list[CoreOutput], Finishes]:
         """Add the tokens to their sequences; return an output for each, and who ends, and why.
 
         The sequences from row `first` on get their first token, or one that they waited for. Those
-        that failed get a token without a meaning, and don't end here.
+        that failed get a token without a meaning, and don't end here. `positions` (n,): where the tokens
+        belong, if that isn't the end of what the table has of their sequences.
         """
         if sequences is not self._sequences:
             self._keep(table, sequences)
         asked = [row for row in range(first, len(sequences)) if sequences[row].wants_prompt_logprobs]
-        lengths = table.append(self._slots, chosen.tokens)
+        if positions is None:
+            lengths = table.append(self._slots, chosen.tokens)
+        else:
+            lengths = table.put(self._slots, positions, chosen.tokens)
         finishes = self._finishes(lengths, chosen.tokens)
         finishes |= self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
         finishes = {sequence: why for sequence, why in finishes.items() if sequence not in failures}

@@ -44,6 +44,7 @@ class Probed:
 
     shape: LayerShape
     how: Attention
+    heads: int  # of queries
 
 
 class AttendingLayer(Protocol):
@@ -103,7 +104,9 @@ class _Probe:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         assert self._module not in self._seen, "an attention module that is called twice has two caches"
-        self._seen[self._module] = Probed(LayerShape(key.shape[1], key.shape[2], value.shape[2]), how)
+        self._seen[self._module] = Probed(
+            LayerShape(key.shape[1], key.shape[2], value.shape[2]), how, query.shape[1]
+        )
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 

@@ -47,6 +47,12 @@ class Plan:
     sequences: int
     prefix_caching: bool
 
+    def step_seconds(self, tokens: int) -> float:
+        """Return about how long a step of so many tokens takes at most, in seconds; 0.0 on a GPU."""
+        if self.machine.device_type != "cpu":
+            return 0.0
+        return 2 * self.demand.parameters * tokens / _flops(self.demand, self.machine)
+
     def __str__(self) -> str:
         """Return the plan as one line for a person."""
         machine, demand = self.machine, self.demand
@@ -117,21 +123,28 @@ def _piece(demand: Demand, machine: Machine, seconds: float, bounds: tuple[int, 
     """
     if machine.device_type != "cpu":
         return 2048
-    flops = machine.threads * _GIGAFLOPS[machine.isa] * 1e9 * demand.product_speed
     least, most = bounds
-    chunk = int(seconds * flops / (2 * max(demand.parameters, 1)))
+    chunk = int(seconds * _flops(demand, machine) / (2 * max(demand.parameters, 1)))
     return min(max(chunk, least), most) // 8 * 8
+
+
+def _flops(demand: Demand, machine: Machine) -> float:
+    """Return how many operations a second a CPU does, cautiously."""
+    return machine.threads * _GIGAFLOPS[machine.isa] * 1e9 * demand.product_speed
 
 
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:
     """Return how many tokens the cache holds: as many as all sequences can use, if there is memory.
 
     On CPU, as the machine serves others too, it may take a quarter of what is left beside the weights, and
-    not more than these or 2 GiB: the prefix cache fills in time whatever there is.
+    not more than these or 2 GiB: the prefix cache fills in time whatever there is. On a GPU nine tenths are
+    what is planned with until what else is needed has been measured.
     """
     left = machine.free_bytes - demand.weights_bytes
     modest = min(left // 4, max(demand.weights_bytes, 2 * GIB))
     budget = modest if machine.device_type == "cpu" else left * 9 // 10
+    if machine.cache_bytes is not None:
+        budget = machine.cache_bytes
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or fits
     wanted = sequences * -(-longest // PAGE) * PAGE

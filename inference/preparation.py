@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inference.config import EngineConfig
 from inference.errors import GrammarRefused
-from inference.limits import check_bias, check_ids, check_minimum, check_prompt, fit_context
+from inference.limits import (
+    check_bias,
+    check_ids,
+    check_length,
+    check_logprobs,
+    check_minimum,
+    check_prompt,
+    fit_context,
+)
 from inference.types import CompiledGrammar, CoreRequest, Grammar, ModelInfo, Request
 
 if TYPE_CHECKING:
@@ -14,7 +23,11 @@ if TYPE_CHECKING:
 
 
 async def prepare(
-    request: Request, text: TextPipeline, model: ModelInfo, compiler: GrammarCompiler | None
+    request: Request,
+    text: TextPipeline,
+    model: ModelInfo,
+    compiler: GrammarCompiler | None,
+    config: EngineConfig,
 ) -> CoreRequest:
     """Return the request as the engine takes it.
 
@@ -26,6 +39,7 @@ async def prepare(
     ids = await prompt_ids(request, text, model)
     max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
     check_minimum(request.min_new_tokens, request.max_new_tokens, max_new_tokens)
+    check_logprobs(request, len(ids), max_new_tokens, config.max_sequence_logprobs)
     return CoreRequest(
         id=request.id,
         prompt_ids=ids,
@@ -38,14 +52,23 @@ async def prepare(
         prompt_logprobs=request.prompt_logprobs,
         grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
         owner=request.owner,
-        salt=request.cache_salt,
+        salt=prefix_salt(request, isolated=config.isolate_owners),
     )
+
+
+def prefix_salt(request: Request, *, isolated: bool) -> str:
+    """Return what separates a request's entries of the prefix cache from others': of its owner, its own."""
+    if not isolated:
+        return request.cache_salt
+    return f"{len(request.owner)}:{request.owner}{request.cache_salt}"  # no owner can write another's
 
 
 async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo) -> tuple[int, ...]:
     """Return the prompt's tokens, those given or those of its text, from the end as many as asked for."""
     ids = request.prompt_ids
     if ids is None:
+        if request.truncate is None:
+            check_length(request.prompt, text.longest_token, model)
         ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
         check_ids(ids, model.vocabulary_size)

@@ -48,7 +48,7 @@ class Readiness:
 
     def refusal(self) -> NotReady:
         """Return what a request is told now, and when it may come back."""
-        if self.state is EngineState.FAILED:
+        if self.state in (EngineState.FAILED, EngineState.READY):  # its death may not have been noted yet
             return NotReady("The engine has failed", FAILED_RETRY_SECONDS)
         if self.state is not EngineState.LOADING:
             return NotReady("The server shuts down", DRAINING_RETRY_SECONDS)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from inference.candidates import Filters
 from inference.state import Integers, Sequence
-from inference.types import LogprobsMode, Sampling
+from inference.types import CoreRequest, LogprobsMode, Sampling
 
 
 class Recipe:
@@ -52,6 +52,22 @@ class Recipe:
     def processed_tops(self, rows: Integers) -> list[int]:
         """Return how many top tokens of the warped and filtered scores each of some rows wants."""
         return [self.tops[row] if self._processed[row] else 0 for row in rows.tolist()]
+
+
+def drawn_by_device(request: CoreRequest) -> bool:
+    """Return whether all of a request's tokens are the likeliest, or drawn by temperature alone.
+
+    A device chooses those by itself, whatever it computes beside them: a request's tokens never depend
+    on which requests run with it.
+    """
+    sampling = request.sampling
+    alone = Sampling(sample=sampling.sample, temperature=sampling.temperature, seed=sampling.seed)
+    return (
+        sampling == alone
+        and (sampling.sample or sampling.temperature == 1)
+        and request.grammar is None
+        and not (request.min_new_tokens or request.top_n_tokens or request.prompt_logprobs)
+    )
 
 
 def _is_plain(sequence: Sequence) -> bool:

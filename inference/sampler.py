@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from functools import partial
 from typing import cast
 
@@ -45,23 +46,28 @@ class TorchSampler:
     @torch.inference_mode()
     def choose(self, work: Work, logits: Tensor | None) -> Chosen:
         """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence."""
-        sequences, prompts = work.sequences, {}
-        if logits is not None:
-            prompts = self._score_prompts(work.pieces, logits)
-            _hold(work, logits)
-        columns = _Columns(len(sequences))
-        if sequences:
-            if sequences is not self._recipe.sequences:
-                self._recipe = Recipe(sequences)
-            self._fill(columns, _values(work, logits), self._recipe)
-        broken = np.isnan(columns.logprobs)
-        failures = {sequences[row]: NOT_FINITE for row in broken.nonzero()[0]} if broken.any() else {}
-        for sequence, scored in prompts.items():
-            if np.isnan(scored.logprobs).any():
-                failures[sequence] = NOT_FINITE
-        return Chosen(columns.tokens, columns.logprobs.tolist(), columns.tops, prompts, failures)
+        prompts = {} if logits is None else self.read(work, logits)
+        sequences = work.sequences
+        columns = self.pick(sequences, _values(work, logits)) if sequences else Columns(0)
+        return columns.chosen(sequences, prompts)
 
-    def _fill(self, columns: _Columns, logits: Tensor, recipe: Recipe) -> None:
+    def read(self, work: Work, logits: Tensor) -> dict[Sequence, Scored]:
+        """Return what the logits of the pieces' `rows` say of their prompts; keep the rows of who is late."""
+        if work.late:
+            for sequence, row in zip(work.pieces.sampling, last_rows(work.pieces), strict=True):
+                if sequence in work.late:
+                    sequence.held = logits[row].clone()
+        return self._score_prompts(work, logits)
+
+    def pick(self, sequences: tuple[Sequence, ...], logits: Tensor) -> Columns:
+        """Return what is found of the sequences' logits (n, vocabulary), in float32."""
+        columns = Columns(len(sequences))
+        if sequences is not self._recipe.sequences:
+            self._recipe = Recipe(sequences)
+        self._fill(columns, logits, self._recipe)
+        return columns
+
+    def _fill(self, columns: Columns, logits: Tensor, recipe: Recipe) -> None:
         if len(recipe.shaped):
             scores = self._warp(_rows(logits, recipe.shaped), recipe)
             noise = _noise(recipe)
@@ -87,12 +93,12 @@ class TorchSampler:
         mask = sequence.guide.mask if sequence.guide is not None else None
         return self._endings.hidden(mask) if sequence.hides_eos else mask
 
-    def _score_prompts(self, pieces: Pieces, logits: Tensor) -> dict[Sequence, Scored]:
-        scored, end = {}, len(pieces.decodes)
-        for chunk in pieces.prompts:
+    def _score_prompts(self, work: Work, logits: Tensor) -> dict[Sequence, Scored]:
+        scored, end = {}, len(work.pieces.decodes)
+        for chunk in work.pieces.prompts:
             start, end = end, end + chunk.logit_rows
-            if chunk.sequence.wants_prompt_logprobs:
-                scored[chunk.sequence] = self._score_prompt(chunk, logits[start:end])
+            if chunk.sequence.wants_prompt_logprobs and chunk.sequence not in work.gone:
+                scored[chunk.sequence] = self._score_prompt(chunk, logits[start:end].float())
         return scored
 
     def _score_prompt(self, chunk: Chunk, logits: Tensor) -> Scored:
@@ -109,13 +115,28 @@ class TorchSampler:
         return Scored(tuple(logprobs.tolist()), tuple(top))
 
 
-class _Columns:
+class Columns:
     """What is found of n rows; filled by parts, those of the rows' own scores last."""
 
     def __init__(self, count: int) -> None:
         self.tokens: Integers = np.zeros(count, dtype=np.int64)
         self.logprobs: Floats = np.zeros(count)
         self.tops: list[TopTokens] | None = None  # None: nobody asked
+
+    def chosen(self, sequences: tuple[Sequence, ...], prompts: dict[Sequence, Scored]) -> Chosen:
+        """Return what was found; a row or a prompt that is not a number is its sequence's failure."""
+        broken = np.isnan(self.logprobs)
+        failures = {sequences[row]: NOT_FINITE for row in broken.nonzero()[0]} if broken.any() else {}
+        for sequence, scored in prompts.items():
+            if np.isnan(scored.logprobs).any():
+                failures[sequence] = NOT_FINITE
+        return Chosen(self.tokens, self.logprobs.tolist(), self.tops, prompts, failures)
+
+    def put(self, rows: Integers, others: Columns) -> None:
+        """Take what was found of some of the rows."""
+        self.tokens[rows], self.logprobs[rows] = others.tokens, others.logprobs
+        if others.tops is not None:
+            self._put_tops(rows, others.tops)
 
     def fill_filtered(self, scores: Tensor, noise: Floats, recipe: Recipe) -> None:
         """Fill in what filters leave a choice in."""
@@ -170,33 +191,26 @@ class _Columns:
             self.tops[row] = top
 
 
-def _hold(work: Work, logits: Tensor) -> None:
-    """Keep the rows of those whose masks are late."""
-    if work.late:
-        for sequence, row in zip(work.pieces.sampling, _last_rows(work.pieces), strict=True):
-            if sequence in work.late:
-                sequence.held = logits[row].clone()
-
-
 def _values(work: Work, logits: Tensor | None) -> Tensor:
     """Return the logits (n, vocabulary) of the sequences that get a token."""
     if logits is None:
-        return _held(work)
+        return held_rows(work.resumed)
     if work.sequences is work.pieces.decodes:  # as in most steps: a row for each
         return logits
-    last = _last_rows(work.pieces)
+    last = last_rows(work.pieces)
     if work.late:
         pairs = zip(work.pieces.sampling, last, strict=True)
         last = np.array([row for sequence, row in pairs if sequence not in work.late], dtype=np.int64)
     values = _rows(logits, last)
-    return torch.cat([values, _held(work)]) if work.resumed else values
+    return torch.cat([values, held_rows(work.resumed)]) if work.resumed else values
 
 
-def _held(work: Work) -> Tensor:
-    return torch.stack([cast(Tensor, sequence.held) for sequence in work.resumed])
+def held_rows(sequences: Several[Sequence]) -> Tensor:
+    """Return the rows of logits (n, vocabulary) that were kept until their masks came."""
+    return torch.stack([cast(Tensor, sequence.held) for sequence in sequences])
 
 
-def _last_rows(pieces: Pieces) -> Integers:
+def last_rows(pieces: Pieces) -> Integers:
     """Return which row of logits each sequence's next token is chosen by."""
     rows, end = list(range(len(pieces.decodes))), len(pieces.decodes)
     for chunk in pieces.prompts:

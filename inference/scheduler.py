@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.budget import Budget, Limits
 from inference.fairness import FairQueue
 from inference.prefix import PrefixCache
-from inference.state import Decodes, Pieces, Sequence, SlotTable, pack
+from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
+from inference.types import Obstacle
 
 __all__ = ["Batch", "Limits", "Scheduler"]
+
+LEAST_TOKENS = 32  # a step of one sequence with no more can't be made smaller
+EASED_STEPS = 256  # after which steps may be twice as large again
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class Batch:
     admitted: int  # sequences taken from the queue
     preempted: int  # sequences put back into it
     cached_tokens: int  # prompt tokens that needn't be computed
+    seconds: float = 0.0  # that it took to find
 
 
 class Scheduler:
@@ -39,6 +47,8 @@ class Scheduler:
     ) -> None:
         self._pool = pool
         self._limits = limits
+        self._now = limits  # less for a while, after a step for which memory was too short
+        self._eased = 0  # steps since
         self._table = table
         # Whole prompts are computed by transformers' own cache, which has no blocks to share
         self._prefix = PrefixCache(pool, table, enabled=prefix_caching and limits.chunked)
@@ -47,6 +57,8 @@ class Scheduler:
         self._decodes = Decodes()
         self._prompts: dict[Sequence, None] = {}  # running, and not computed to their end
         self._arrivals = 0
+        self.obstacle = Obstacle.BUDGET  # why those that wait weren't admitted by the last step,
+        self.awaiting = 0  # but for so many, whose prefix another sequence is computing
 
     @property
     def idle(self) -> bool:
@@ -73,25 +85,79 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """Return the next step's work; its blocks are held when this returns."""
+        began = time.monotonic()
+        if self._now is not self._limits:
+            self._recover()
         preempted = self._grow_decodes()
+        self.obstacle, self.awaiting = Obstacle.MEMORY if preempted else Obstacle.BUDGET, 0
         unfinished = len(self._prompts) + len(self.waiting)
-        budget = Budget(self._limits, used=len(self._decodes.sequences), waiting=unfinished)
+        budget = Budget(self._now, used=len(self._decodes.sequences), waiting=unfinished)
         cached = self._continue_prompts(budget)
         admitted, found = self._admit(budget) if self.waiting and not preempted else (0, 0)
         pieces = pack(self._table, self._decodes, budget.chunks())
-        return Batch(pieces, admitted, preempted, cached + found)
+        return Batch(pieces, admitted, preempted, cached + found, time.monotonic() - began)
 
     def complete(self, pieces: Pieces, chosen: Iterable[Sequence], parked: Iterable[Sequence]) -> None:
         """Take note of what a step computed, who got a token beside the decodes, and who waits for one."""
+        self.computed(pieces)
+        self.go_on(chosen, parked)
+
+    def computed(self, pieces: Pieces) -> None:
+        """Take note of what a step has computed, or will have before any later one."""
         self._table.computed[pieces.slots] = pieces.stops
         for chunk in pieces.prompts:
             self._prefix.publish(chunk.sequence)
             if chunk.samples:
                 del self._prompts[chunk.sequence]
+
+    def go_on(self, chosen: Iterable[Sequence], parked: Iterable[Sequence] = ()) -> None:
+        """Take note of who got a token beside the decodes, and who waits for one."""
         for sequence in parked:
             self._decodes.discard(sequence)
         for sequence in chosen:
             self._decodes.add(sequence)
+
+    def expect(self, sequences: tuple[Sequence, ...]) -> Integers:
+        """Count a token of each sequence that is being chosen; return the positions (n,) where they belong.
+
+        Those whose text ends by its length with that token decode no more.
+        """
+        decodes = self._decodes
+        same = sequences is decodes.sequences  # as in most steps
+        slots = decodes.slots if same else np.array([each.slot for each in sequences], dtype=np.int64)
+        positions = self._table.lengths[slots]
+        self._table.lengths[slots] = positions + 1
+        for row in (positions + 1 >= self._table.limits[slots]).nonzero()[0].tolist():
+            decodes.discard(sequences[row])
+        return positions
+
+    @property
+    def must_preempt(self) -> bool:
+        """Return whether the decodes need more blocks than there are."""
+        slots = self._decodes.slots
+        full = self._table.lengths[slots] > self._table.room[slots]
+        return int(full.sum()) > self._pool.available
+
+    def ease(self, pieces: Pieces, lost: Container[Sequence] = ()) -> int | None:
+        """Make steps smaller, after one for which memory was too short, and of which nothing is known.
+
+        The later half of what runs goes back into the queue, and the `lost`; their texts will be the same.
+        Returns how many that are; None if the step can't be smaller.
+        """
+        tokens = sum(chunk.size for chunk in pieces.prompts) + len(pieces.decodes)
+        running = sorted(self.running, key=_arrival)
+        if len(running) <= 1 and (tokens <= LEAST_TOKENS or not self._limits.chunked):
+            return None
+        stay = (len(running) + 1) // 2
+        least = max(tokens // 2, stay, LEAST_TOKENS)
+        self._now = replace(self._limits, tokens=min(least, self._limits.tokens), sequences=stay)
+        self._eased = 0
+        # What the runner keeps for itself may be half of a step further
+        kept = (each for each in running[:stay] if each.cache is not None or each in lost)
+        back = [*running[stay:], *kept]
+        for sequence in back:
+            self._put_back(sequence)
+        return len(back)
 
     def check(self) -> list[str]:
         """Return what is wrong with the books, looking at every block."""
@@ -145,9 +211,23 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         assert len(self.running) > 1, "a sequence that is alone must fit"
+        self._put_back(sequence)
+
+    def _put_back(self, sequence: Sequence) -> None:
         self._release(sequence)
         sequence.preemptions += 1
         self.waiting.add(sequence)
+
+    def _recover(self) -> None:
+        """Have steps grow again, twice as large after so many that went well."""
+        self._eased += 1
+        if self._eased < EASED_STEPS:
+            return
+        self._eased = 0
+        now, most = self._now, self._limits
+        tokens, sequences = min(2 * now.tokens, most.tokens), min(2 * now.sequences, most.sequences)
+        done = (tokens, sequences) == (most.tokens, most.sequences)
+        self._now = most if done else replace(most, tokens=tokens, sequences=sequences)
 
     def _continue_prompts(self, budget: Budget) -> int:
         cached = 0
@@ -162,12 +242,17 @@ class Scheduler:
         """Let sequences in; return how many, and how many of their tokens were found."""
         before, cached = len(self.running), 0
         for sequence in self.waiting.candidates():
-            if not self._table.free or budget.spent:
+            if not self._table.free or len(self.running) >= self._now.sequences:
+                self.obstacle = Obstacle.SEQUENCES
+                break
+            if budget.spent:
                 break
             found = self._prefix.find(sequence)
             if self._prefix.awaits(sequence, len(found)):
+                self.awaiting += 1
                 continue  # others may go first until it is there
             if not self._fits(sequence, found):
+                self.obstacle = Obstacle.MEMORY
                 break  # who is first gets the next blocks: nobody passes for being small
             if budget.take(sequence, sequence.length - len(found) * PAGE):
                 self._enter(sequence, found)

@@ -1,8 +1,8 @@
 """A model at its level: what runs it, and what there is to say of it.
 
-fused          all decoder layers of a step in one call of the C extension
+fused          all decoder layers of a step in one call of the C extension; on a GPU, nine kernels a layer
 native         the model's own code over the C extension's linears and paged attention
-paged+merged   one packed step over the paged cache in torch; parallel linears merged
+paged+merged   one packed step over the paged cache, in torch or in Triton; parallel linears merged
 paged          the same, linears as they are
 sequential     one sequence after the other through transformers' cache
 uncached       the same, and each token computes its whole sequence again
@@ -18,11 +18,13 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from inference.gpu.model import DeviceModel
 from inference.linears import Packed
 from inference.proof import Verdict
 from inference.step import Runner
 
 MakeRunner = Callable[[int], Runner[Tensor]]  # of a cache of so many blocks
+MakeModel = Callable[[int], DeviceModel]  # the same
 
 
 class Level(StrEnum):
@@ -42,7 +44,7 @@ class Level(StrEnum):
 
     @property
     def native(self) -> bool:
-        """Return whether attention and its cache are the C extension's."""
+        """Return whether attention and its cache are the C extension's, or on a GPU whole layers Triton's."""
         return self in (Level.FUSED, Level.NATIVE)
 
 
@@ -60,6 +62,7 @@ class Served:
     make_runner: MakeRunner
     packed: tuple[Packed, ...]  # the linears that are packed
     torch_heavy: bool  # torch computes with big parameters
+    make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
 
     def __str__(self) -> str:
         """Return the level and what there is to say of it as one line for a person."""

@@ -7,9 +7,7 @@ or a cap on the logits) is read off the trace too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import cast
 
 import numpy as np
@@ -18,23 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.anatomy import Variant, read_model, variants
 from inference.blocks import blocks_for
-from inference.ends import Ends, lookup, read_ends
+from inference.ends import Ends
 from inference.kernels.native import Library
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep, cache_layers
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kernels.native_model import Logits, NativeModel
-from inference.layers import LayerParts, Linears, OtherShape, read_layer
+from inference.layers import LayerParts, Linears, OtherShape
 from inference.linears import NativeLinear, NativePack, drop_weight, make_linear
 from inference.paged import Probed
-from inference.rotary import RopeTable, is_static, spread_pairs
+from inference.rotary import RopeTable, spread_pairs
 from inference.rows import Statistics, statistics
 from inference.state import Pieces
-from inference.trace import LayerTrace, Rope, decoder_layers, trace_model
+from inference.trace import LayerTrace, Rope
 
-# In the order in which they are tried. Neighbours are rotated against each other by tables made for
-# that, or (spread) by tables made for halves.
-ROTATIONS = ("half", "neighbours", "neighbours spread", "none")
 _NEAR = 1e-3  # of what a layer adds to the stream, by norm
 
 
@@ -44,14 +40,6 @@ class Packs:
 
     final: NativePack
     exact: NativePack | None  # None: the final form is exact
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What of a layer is found by trying."""
-
-    rotation: str  # one of ROTATIONS
-    residual: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,11 +89,15 @@ class FusedModel:
         self._ends = ends
 
     def make_runner(self, blocks: int, kv_dtype: torch.dtype) -> FusedRunner:
-        """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16."""
+        """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16.
+
+        Where all linears round what they read, attention over a cache in bfloat16 does, too.
+        """
         ropes: list[tuple[Rope, bool]] = []
         weights: list[LayerWeights] = []
         shapes = [layer.probed.shape for layer in self._layers]
-        caches = cache_layers(self._library, shapes, blocks, kv_dtype)
+        rounded = all(linear.packed.rounds for linear in self.packed)
+        caches = cache_layers(self._library, shapes, blocks, kv_dtype, rounded=rounded)
         for layer, cache in zip(self._layers, caches, strict=True):
             if layer.rope is not None and layer.rope not in ropes:
                 ropes.append(layer.rope)
@@ -172,21 +164,11 @@ def fuse_model(
 
     `positions`: how many there can be; layers are compared at the last of them.
     """
-    attentions = list(probed)
-    layers = decoder_layers(model, attentions)
-    last = max(positions - len(prompt), 0)  # that near positions are right is seen by the whole model's proof
-    trace = trace_model(model, layers, attentions, prompt, last) if layers else None
-    if trace is None:
-        raise OtherShape("its layers aren't one list, with an embedding before and a norm and a head after")
-    for rope in {each.rope for each in trace.layers if each.rope is not None}:
-        if not is_static(rope, positions):
-            raise OtherShape("its rotary embedding depends on more than the position")
-    ends = read_ends(model, trace, lookup(model, prompt))
-    parts = [read_layer(each.layer, each.attention, probed[each.attention]) for each in trace.layers]
+    anatomy = read_model(model, probed, prompt, positions)
     built: list[Layer] = []
     variant: Variant | None = None
     try:
-        for each, part in zip(trace.layers, parts, strict=True):
+        for each, part in zip(anatomy.layers, anatomy.parts, strict=True):
             builder = _Builder(library, packs, each, part, probed[each.attention])
             layer, variant = builder.build(variant)
             built.append(layer)
@@ -196,7 +178,7 @@ def fuse_model(
         for layer in built:
             layer.undo()
         raise
-    return FusedModel(library, built, ends.pack(packs.final))
+    return FusedModel(library, built, anatomy.ends.pack(packs.final))
 
 
 class _Builder:
@@ -216,7 +198,8 @@ class _Builder:
         groups = self._parts.linears
         joined = [group.joined() for group in groups]
         exact = tuple((self._packs.exact or self._packs.final)(*each) for each in joined)
-        found = next((v for v in self._variants(like) if self._reproduces(self._layer(exact, v))), None)
+        tried = variants(self._trace, self._parts, like)
+        found = next((each for each in tried if self._reproduces(self._layer(exact, each))), None)
         if found is None:
             raise OtherShape("a layer rebuilt from its parts computes something else")
         packed = tuple(self._packs.final(*each) for each in joined) if self._packs.exact else exact
@@ -224,15 +207,6 @@ class _Builder:
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
         return self._layer(packed, found), found
-
-    def _variants(self, like: Variant | None) -> Iterator[Variant]:
-        if like is not None:
-            yield like
-        rotations = ROTATIONS if self._trace.rope is not None else ("none",)
-        for rotation, residual in product(rotations, self._parts.residuals):
-            variant = Variant(rotation, residual)
-            if variant != like:
-                yield variant
 
     def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
         parts, shape, tables = self._parts, self._probed.shape, self._trace.tables

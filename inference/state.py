@@ -161,11 +161,14 @@ class SlotTable:
 
     def append(self, slots: Integers, tokens: Integers) -> Integers:
         """Add a generated token (n,) to the sequence of each of `slots` (n,); return their lengths (n,)."""
-        lengths = self.lengths[slots]
-        self.tokens[slots, lengths] = tokens
-        lengths += 1
+        lengths = self.put(slots, self.lengths[slots], tokens)
         self.lengths[slots] = lengths
         return lengths
+
+    def put(self, slots: Integers, positions: Integers, tokens: Integers) -> Integers:
+        """Write tokens (n,) at the positions (n,) of those slots' sequences; return the positions behind."""
+        self.tokens[slots, positions] = tokens
+        return positions + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +300,7 @@ class Work:
     pieces: Pieces
     late: frozenset[Sequence] = frozenset()  # of them, whose row is to be held: its mask isn't there yet
     resumed: tuple[Sequence, ...] = ()  # whose row was held, and whose mask has come
+    gone: frozenset[Sequence] = frozenset()  # of the pieces, whose requests were aborted while they computed
 
     @property
     def sequences(self) -> tuple[Sequence, ...]:
@@ -304,19 +308,25 @@ class Work:
 
         The same object as long as the same sequences decode and nothing else happens.
         """
-        if not self.late and not self.resumed:
+        if not self.late and not self.resumed and not self.gone:
             return self.pieces.sampling
-        return (*(each for each in self.pieces.sampling if each not in self.late), *self.resumed)
+        return (*(each for each in self.pieces.sampling if self.chooses(each)), *self.resumed)
+
+    def chooses(self, sequence: Sequence) -> bool:
+        """Return whether one of the pieces' sequences gets its token."""
+        return sequence not in self.late and sequence not in self.gone
 
     @property
     def first(self) -> int:
         """Return how many of `sequences` go on; those behind get a first token, or one they waited for."""
-        return len(self.pieces.decodes) - sum(each in self.late for each in self.pieces.decodes if self.late)
+        decodes = self.pieces.decodes
+        return len(decodes) - sum(not self.chooses(each) for each in decodes if self.late or self.gone)
 
     @property
     def touched(self) -> tuple[Sequence, ...]:
         """Return all that a failure of the step concerns."""
-        return (*self.pieces.decodes, *(chunk.sequence for chunk in self.pieces.prompts), *self.resumed)
+        computed = (*self.pieces.decodes, *(chunk.sequence for chunk in self.pieces.prompts))
+        return (*(each for each in computed if each not in self.gone), *self.resumed)
 
 
 @dataclass(frozen=True, slots=True)

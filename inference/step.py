@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from inference.masks import MaskPool
 from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
-from inference.state import Chosen, Pieces, Sequence, Work
+from inference.shortage import is_shortage
+from inference.state import Chosen, Integers, Pieces, Sequence, SlotTable, Work
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
 
 LOG = logging.getLogger(__name__)
@@ -88,7 +90,9 @@ class Stepper(Generic[Logits]):
 
     def step(self) -> Frame:
         """Compute one batch; if that fails, all of its requests have failed and the rest go on."""
-        batch = self._scheduler.schedule()
+        return self._run(self._scheduler.schedule())
+
+    def _run(self, batch: Batch) -> Frame:
         pieces = batch.pieces
         work = Work(pieces)
         started = time.monotonic()
@@ -101,12 +105,21 @@ class Stepper(Generic[Logits]):
             chosen = None if self._stuck else self._sampler.choose(work, logits)
             sampled = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
+            eased = self._ease(batch, error)
+            if eased is not None:
+                return eased
             LOG.exception("A step of %d sequences failed", len(work.touched))
-            return self._fail_step(work, error)
+            return self._fail_step(batch, work, error)
         outputs = () if chosen is None else self._publish(work, chosen, started)
         if self._stuck and not batch.preempted:
             return Frame(())
-        return Frame(outputs, self._stats(batch, computed - started, sampled - computed))
+        published = time.monotonic()
+        return Frame(outputs, self._stats(batch, computed - started, sampled - computed, published - sampled))
+
+    def at_rest(self) -> Frame:
+        """Say that nothing runs or waits any more, where no step is left to say so; took no time."""
+        assert self.idle, "whatever runs or waits has a step to say so"
+        return Frame((), self._stats(self._scheduler.schedule(), 0.0, 0.0))
 
     def fail_all(self, message: str) -> Frame:
         """Forget every request and tell each why."""
@@ -134,30 +147,42 @@ class Stepper(Generic[Logits]):
             if guide is not None and not guide.begun:
                 guide.begin()
 
-    def _find_masks(self, pieces: Pieces) -> Work:
+    def _find_masks(self, pieces: Pieces, gone: frozenset[Sequence] = frozenset()) -> Work:
         """Return whose tokens can be chosen, after waiting a moment for masks that are nearly there."""
         if not self._guided:
-            return Work(pieces)
-        guided = [sequence for sequence in pieces.sampling if sequence.guide]
+            return Work(pieces, gone=gone)
+        guided = [sequence for sequence in pieces.sampling if sequence.guide and sequence not in gone]
         self._masks.wait([sequence.guide for sequence in guided if sequence.guide])
         late = frozenset(sequence for sequence in guided if not sequence.has_mask)
-        return Work(pieces, late, self._resumable())
+        return Work(pieces, late, self._resumable(), gone)
 
     def _resumable(self) -> tuple[Sequence, ...]:
         return tuple(s for s in self._guided if s.held is not None and s.has_mask)
 
     def _publish(self, work: Work, chosen: Chosen, started: float) -> tuple[CoreOutput | CoreFailure, ...]:
-        for chunk in work.pieces.prompts:
-            chunk.sequence.started = chunk.sequence.started or started
+        _note_start(work.pieces, started)
+        self._scheduler.complete(work.pieces, work.sequences[work.first :], work.late)
+        return self._tell(work, chosen)
+
+    def _tell(self, work: Work, chosen: Chosen) -> tuple[CoreOutput | CoreFailure, ...]:
         for sequence, scored in chosen.prompts.items():
             sequence.prompt_logprobs += scored.logprobs
             sequence.prompt_top += scored.top
         for sequence in work.resumed:
             sequence.held = None
-        sequences, first = work.sequences, work.first
-        self._scheduler.complete(work.pieces, sequences[first:], work.late)
+        return self._say(work.pieces.table, work.sequences, chosen, work.first)
+
+    def _say(
+        self,
+        table: SlotTable,
+        sequences: tuple[Sequence, ...],
+        chosen: Chosen,
+        first: int,
+        positions: Integers | None = None,
+    ) -> tuple[CoreOutput | CoreFailure, ...]:
+        """Return what the chosen tokens tell the sequences' requests, as `Outputs.publish` takes them."""
         failures = chosen.failures | self._grammar_failures(sequences)
-        outputs, finishes = self._outputs.publish(work.pieces.table, sequences, chosen, first, failures)
+        outputs, finishes = self._outputs.publish(table, sequences, chosen, first, failures, positions)
         for sequence in finishes:
             self._forget(sequence)
         if not failures:
@@ -169,9 +194,26 @@ class Stepper(Generic[Logits]):
         guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
         return {sequence: guide.failure for sequence, guide in guided if guide and guide.failure is not None}
 
-    def _fail_step(self, work: Work, error: Exception) -> Frame:
+    def _ease(self, batch: Batch, error: Exception, lost: frozenset[Sequence] = frozenset()) -> Frame | None:
+        """Have what a step would have computed wait or be computed in smaller ones, if that may help.
+
+        `lost`: of its sequences, those whose prompts are to be computed anew in any case.
+        """
+        back = self._scheduler.ease(batch.pieces, lost) if is_shortage(error) else None
+        if back is None:
+            return None
+        for sequence in batch.pieces.sampling:  # their rows will come again
+            sequence.held = None
+        LOG.warning(
+            "Memory was too short for a step, which is made smaller, and %d sequences wait: %s", back, error
+        )
+        self._stuck = False
+        return Frame((), self._stats(replace(batch, preempted=batch.preempted + back), 0.0, 0.0))
+
+    def _fail_step(self, batch: Batch, work: Work, error: Exception) -> Frame:
         message = f"The engine failed on the step that held this request: {type(error).__name__}: {error}"
-        return Frame(tuple(self._fail(sequence, message) for sequence in work.touched))
+        failures = tuple(self._fail(sequence, message) for sequence in work.touched)
+        return Frame(failures, replace(self._stats(batch, 0.0, 0.0), failed=True))
 
     def _fail(self, sequence: Sequence, message: str) -> CoreFailure:
         self._forget(sequence, keep=False)  # what it computed may be what went wrong
@@ -185,7 +227,9 @@ class Stepper(Generic[Logits]):
             del self._guided[sequence]
         self._stuck = False
 
-    def _stats(self, batch: Batch, forward_seconds: float, sample_seconds: float) -> StepStats:
+    def _stats(
+        self, batch: Batch, forward_seconds: float, sample_seconds: float, publish_seconds: float = 0.0
+    ) -> StepStats:
         return StepStats(
             prefill_tokens=sum(chunk.size for chunk in batch.pieces.prompts),
             decode_sequences=len(batch.pieces.decodes),
@@ -197,4 +241,13 @@ class Stepper(Generic[Logits]):
             running=len(self._scheduler.running),
             kv_tokens=self._scheduler.kv_tokens,
             preempted=batch.preempted,
+            obstacle=self._scheduler.obstacle,
+            waiting_prefix=self._scheduler.awaiting,
+            schedule_seconds=batch.seconds,
+            publish_seconds=publish_seconds,
         )
+
+
+def _note_start(pieces: Pieces, started: float) -> None:
+    for chunk in pieces.prompts:
+        chunk.sequence.started = chunk.sequence.started or started

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,8 @@ class Rope:
         def other(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return value[:, :1] if value.is_floating_point() else positions[None]
+            # In float32 whatever the model computes in: 16 bits would round each angle's cosine and sine
+            return value[:, :1].float() if value.is_floating_point() else positions[None].to(value.device)
 
         keywords = {name: other(value) for name, value in self.keywords.items()}
         with torch.inference_mode():
@@ -47,6 +50,8 @@ class LayerTrace:
     result: Tensor
     rope: Rope | None  # None: the layer was given no rotation
     tables: Pair | None  # the cosines and sines (tokens, rotary_dim) it was given
+    arguments: tuple[Any, ...]  # all that it was given
+    keywords: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +140,50 @@ def trace_model(
     )
 
 
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Have the model attend by transformers' own code meanwhile."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def in_float32(trace: LayerTrace) -> LayerTrace:
+    """Return what a float32 copy of the layer makes of the same input; the caller has attention be eager.
+
+    What 16 bits round away, up to a hundredth of what a layer adds, would hide what it computes.
+    """
+    if trace.given.dtype == torch.float32:
+        return trace
+    layer = deepcopy(trace.layer).float()
+    arguments, keywords = _widened(trace.arguments), _widened(dict(trace.keywords))
+    with torch.inference_mode():
+        result = _first(layer(*arguments, **keywords))[0]
+    return replace(
+        trace,
+        layer=layer,
+        given=trace.given.float(),
+        result=result,
+        tables=_widened(trace.tables),
+        arguments=arguments,
+        keywords=keywords,
+    )
+
+
+def _widened(value: Any) -> Any:
+    """Return tensors of numbers in float32, wherever they are in tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return value.float() if value.is_floating_point() else value
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(map(_widened, value))
+    if isinstance(value, dict):
+        return {name: _widened(each) for name, each in value.items()}
+    return value
+
+
 def _watch(model: PreTrainedModel, prompt: NDArray[np.int64], first: int) -> _Calls:
     calls = _Calls()
 
@@ -145,15 +194,12 @@ def _watch(model: PreTrainedModel, prompt: NDArray[np.int64], first: int) -> _Ca
             calls.pairs[id(result[0])] = call
 
     handles = [module.register_forward_hook(note, with_kwargs=True) for module in model.modules()]
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), eager_attention(model):
             ids = torch.from_numpy(prompt)[None].to(model.device)
             positions = torch.arange(first, first + len(prompt), device=model.device)[None]
             model(input_ids=ids, position_ids=positions, use_cache=False)
     finally:
-        model.set_attn_implementation(before)
         for handle in handles:
             handle.remove()
     return calls
@@ -165,7 +211,9 @@ def _layer_trace(calls: _Calls, layer: nn.Module, attention: nn.Module) -> Layer
     pairs = [value for value in (*call.arguments, *call.keywords.values()) if _is_pair(value)]
     rope = calls.rope(pairs[0]) if pairs else None
     tables = (pairs[0][0][0], pairs[0][1][0]) if pairs else None
-    return LayerTrace(layer, attention, given[0], _first(call.result)[0], rope, tables)
+    return LayerTrace(
+        layer, attention, given[0], _first(call.result)[0], rope, tables, call.arguments, call.keywords
+    )
 
 
 def _is_pair(value: Any) -> bool:

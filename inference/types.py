@@ -138,6 +138,7 @@ class Timings:
     submitted: float  # set by the client when `submit` was called
     queued: float  # set by the client once the prompt was tokenised and accepted
     started: float  # set by the engine with the first step that ran a token of it
+    first_token: float  # set by the client with the first event
     finished: float  # set by the client with the last event
 
 
@@ -195,6 +196,7 @@ class ModelInfo:
     vocabulary_size: int  # every id below it is one that the model knows: the rows of its embedding
     eos_token_ids: tuple[int, ...]
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
+    step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
 
 
 # --- below the client: token ids only -------------------------------------------------------
@@ -268,6 +270,14 @@ class CoreFailure:
     message: str
 
 
+class Obstacle(StrEnum):
+    """What a step had too little of to take all that wait."""
+
+    SEQUENCES = "sequences"  # as many run as ever do at a time
+    BUDGET = "budget"  # of tokens to compute
+    MEMORY = "memory"  # of the KV cache
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """What one step did, for the metrics."""
@@ -282,6 +292,11 @@ class StepStats:
     running: int
     kv_tokens: int  # tokens held in the KV cache by running sequences
     preempted: int
+    obstacle: Obstacle = Obstacle.BUDGET  # why those that wait do,
+    waiting_prefix: int = 0  # but for these, whose prefix another request is just computing
+    failed: bool = False  # the step's requests have failed with it, and nothing was computed
+    schedule_seconds: float = 0.0  # to choose what to compute, new sequences among it
+    publish_seconds: float = 0.0  # to give out the tokens, and take out the sequences that ended
 
 
 @dataclass(frozen=True, slots=True)

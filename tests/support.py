@@ -83,6 +83,13 @@ def live_server(
     assert violations == []
 
 
+def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what an error says; its request id has to be the header's. `event` is the one of a stream."""
+    told = dict(response.json() if event is None else event)
+    assert told.pop("request_id") == response.headers["x-request-id"]
+    return told
+
+
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, service: Service | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Run an application in this process, its lifespan included, and give a client for it."""

@@ -1,8 +1,7 @@
-"""The API key: `Authorization: Bearer KEY`, asked for by the operations that the contract secures."""
+"""API keys: `Authorization: Bearer KEY`, asked for by the operations that the contract secures."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -13,21 +12,37 @@ from connexion.lifecycle import ConnexionRequest
 from connexion.security import BearerSecurityHandler
 from starlette.types import Scope
 
+from handlers.http.errors import Refused
+from handlers.http.exchange import exchange_of, operation_id
+from handlers.keys import GENERATE, TOKENIZE, Keyring
+
 SCHEME = b"bearer"
 DIGEST_BYTES = 12
+TOKENS = "Tokens"  # the tag of the operations that need the scope `tokenize`
 Verify = Callable[[ConnexionRequest], dict[str, Any]]
 
 
-def security_map(api_key: str | None) -> Mapping[str, Any]:
-    """Return connexion's security map for one key; without a key no request passes."""
-    return {"bearer": partial(KeyHandler, api_key or "")}
+def security_map(keyring: Keyring, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return connexion's security map; without a key on the ring no request passes."""
+    return {"bearer": partial(KeyHandler, keyring, scopes_of(document))}
+
+
+def scopes_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return which scope each operation needs of a key, by operationId."""
+    operations = [
+        node for path in document["paths"].values() for node in path.values() if "operationId" in node
+    ]
+    return {
+        node["operationId"]: TOKENIZE if TOKENS in node.get("tags", ()) else GENERATE for node in operations
+    }
 
 
 class KeyHandler(BearerSecurityHandler):
-    """Compares the key exactly and in constant time; the scheme's case doesn't matter."""
+    """Looks for the key on the ring, exactly; the scheme's case doesn't matter."""
 
-    def __init__(self, api_key: str) -> None:
-        self._key = api_key.encode()
+    def __init__(self, keyring: Keyring, scopes: Mapping[str, str]) -> None:
+        self._keyring = keyring
+        self._scopes = scopes
 
     def get_fn(self, security_scheme: Mapping[str, Any], required_scopes: list[str]) -> Verify:
         """Return the check of one request; connexion asks once for each operation."""
@@ -37,21 +52,35 @@ class KeyHandler(BearerSecurityHandler):
         given = _authorizations(request.scope)
         if len(given) != 1:
             raise OAuthProblem
-        scheme, key = _parts(given[0])
-        if not self._key or scheme != SCHEME or not hmac.compare_digest(key, self._key):
+        scheme, token = _parts(given[0])
+        key = self._keyring.find(token) if scheme == SCHEME and token else None
+        if key is None:
             raise OAuthResponseProblem
-        return {"sub": "key"}
+        needed = self._scopes.get(operation_id(request.scope), GENERATE)
+        if needed not in key.scopes:
+            raise Refused(
+                f"This key has no scope `{needed}`, which the route needs; it has "
+                f"{', '.join(f'`{scope}`' for scope in sorted(key.scopes))}: use another key",
+                status=403,
+                error_type="forbidden",
+            )
+        exchange_of(request.scope).key = key
+        return {"sub": key.name}
 
 
 def owner_of(scope: Scope) -> str:
-    """Return a digest of the bearer token that came with a request, checked or not; "" without one.
+    """Return whose a request is: the name of its key, or a digest of the bearer token, "" without one.
 
-    Requests with the same token stand in line together, and lines take turns: see `Request.owner`.
+    Requests of the same owner stand in line together, and lines take turns: see `Request.owner`. A token
+    without a name was perhaps not checked, as where no key is asked for.
     """
+    key = exchange_of(scope).key
+    if key is not None and key.name:
+        return key.name
     for given in _authorizations(scope):
-        scheme, key = _parts(given)
-        if scheme == SCHEME and key:
-            return blake2b(key, digest_size=DIGEST_BYTES).hexdigest()
+        scheme, token = _parts(given)
+        if scheme == SCHEME and token:
+            return "~" + blake2b(token, digest_size=DIGEST_BYTES).hexdigest()  # "~" is in no name
     return ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Coroutine, Generator
+from types import coroutine
 from typing import Any
 
 import orjson
@@ -22,16 +25,27 @@ def require_json(scope: Scope) -> None:
         raise Refused("Expected request with `Content-Type: application/json`", status=415)
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the body; raise 413 as soon as it is known to be longer than `limit` bytes."""
+async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the body.
+
+    Raises 413 as soon as it is known to be longer than `limit` bytes, 415 for one that is compressed, and 408
+    if it isn't there in so many `seconds`.
+    """
+    _refuse_encoded(scope)
     declared = _header(scope, b"content-length")
     if declared is not None and (not declared.isdigit() or len(declared) > 18 or int(declared) > limit):
         raise _too_large()
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message["type"] == "http.request" and not message.get("more_body", False) and len(body) <= limit:
-        return body
-    return await _read_on(message, receive, limit)
+    reading = _read(receive, limit)
+    try:
+        waiting = reading.send(None)
+    except StopIteration as end:  # it was there, as nearly always: a timer would cost as much as all of this
+        whole: bytes = end.value
+        return whole
+    try:
+        async with asyncio.timeout(seconds):
+            return await _resume(reading, waiting)
+    except TimeoutError:
+        raise _too_slow(seconds) from None
 
 
 def parse_json(raw: bytes) -> Any:
@@ -43,10 +57,11 @@ def parse_json(raw: bytes) -> Any:
         raise Refused(f"Failed to parse the request body as JSON: {reason}", status=400) from None
 
 
-async def _read_on(message: Any, receive: Receive, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         part = message.get("body", b"")
@@ -56,11 +71,45 @@ async def _read_on(message: Any, receive: Receive, limit: int) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
-        message = await receive()
+
+
+@coroutine
+def _resume(begun: Coroutine[Any, Any, bytes], waiting: Any) -> Generator[Any, Any, bytes]:
+    """Go on with a coroutine that was begun by hand, and has said what it waits for."""
+    try:
+        while True:
+            try:
+                yield waiting
+            except BaseException as error:  # as by `await`: it is told of what is thrown at whoever waits
+                waiting = begun.throw(error)
+            else:
+                waiting = begun.send(None)
+    except StopIteration as end:
+        whole: bytes = end.value
+        return whole
 
 
 def _too_large() -> Refused:
     return Refused("Failed to buffer the request body: length limit exceeded", status=413)
+
+
+def _too_slow(seconds: float) -> Refused:
+    return Refused(
+        f"The request body took longer than {seconds:g} s (`body_timeout`): send it faster, or less of it",
+        status=408,
+        error_type="timeout",
+        headers={"connection": "close"},  # what is yet to come would be read as the next request
+    )
+
+
+def _refuse_encoded(scope: Scope) -> None:
+    """Raise 415 for a compressed body: a few bytes of it could be gigabytes."""
+    encoding = _header(scope, b"content-encoding")
+    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+        raise Refused(
+            "Expected a request without `Content-Encoding`: compressed bodies aren't read, send it as it is",
+            status=415,
+        )
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -11,7 +11,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import orjson
@@ -25,6 +25,7 @@ from inference.errors import (
     ModelUnavailable,
     NotReady,
     Overloaded,
+    OwnerOverloaded,
     TemplateFailed,
     ToolRefused,
 )
@@ -71,13 +72,16 @@ class Failure:
     error_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
     unexpected: bool = False  # not in the table: log it with its traceback
+    request_id: str = ""  # "" for none: the body doesn't have it then
 
     def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
         """Return the JSON body; OpenAI's dialect differs only inside of streams."""
+        told = {"error_type": self.error_type}
+        if self.request_id:
+            told["request_id"] = self.request_id
         if dialect is Dialect.TGI:
-            return {"error": self.error, "error_type": self.error_type}
-        detail = {"message": self.error, "http_status_code": self.status, "error_type": self.error_type}
-        return {"error": detail}
+            return {"error": self.error, **told}
+        return {"error": {"message": self.error, "http_status_code": self.status, **told}}
 
     def reply(self) -> Response:
         """Return the response; 401 has no body, as in TGI."""
@@ -102,6 +106,7 @@ TABLE: dict[type[Exception], Row] = {
     ToolRefused: Row(422, "tool_error", "Tool error: "),
     TemplateFailed: Row(422, "template_error", "Template error: "),
     Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
+    OwnerOverloaded: Row(429, "overloaded"),
     NotReady: Row(503, "not_ready"),
     ModelUnavailable: Row(503, "not_ready", fixed="The model can't be loaded: see the server's log"),
     GenerationFailed: Row(424, "generation", "Request failed during generation: "),
@@ -118,11 +123,24 @@ STATUSES: dict[int, Row] = {  # refusals of routing and security
     405: Row(405, "method_not_allowed", fixed="Method not allowed: the Allow header lists those that are"),
 }
 
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 INTERNALS = re.compile(r"0x[0-9a-fA-F]{6,}|(?:/[\w.+-]+){2,}/?|[A-Za-z]:\\\S+")
 
 
 def describe(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
     """Return how `error` is answered; `streamed` says that the response has begun."""
+    return replace(_failure(error, request_id, streamed), request_id=request_id)
+
+
+def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
+    """Return how `error` is answered, after logging it if it was unexpected."""
+    failure = describe(error, request_id, streamed=streamed)
+    if failure.unexpected:
+        logger.error("request %s failed unexpectedly", request_id, exc_info=error)
+    return failure
+
+
+def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
     if isinstance(error, Refused):
         return Failure(error.status, str(error), error.error_type, error.headers)
     if isinstance(error, HTTPException):
@@ -132,14 +150,6 @@ def describe(error: Exception, request_id: str, *, streamed: bool = False) -> Fa
         message = f"Internal error: the server's log has the details under request id {request_id}"
         return Failure(500, message, "internal", unexpected=True)
     return Failure(row.status, _message(row, error), row.error_type, _headers(row, error))
-
-
-def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
-    """Return how `error` is answered, after logging it if it was unexpected."""
-    failure = describe(error, request_id, streamed=streamed)
-    if failure.unexpected:
-        logger.error("request %s failed unexpectedly", request_id, exc_info=error)
-    return failure
 
 
 def _row(error: Exception, streamed: bool) -> Row | None:
@@ -154,6 +164,8 @@ def _message(row: Row, error: Exception) -> str:
     text = str(error)
     if row.status >= 424:  # the engine's own words may quote its insides
         text = INTERNALS.sub("…", text)
+    elif isinstance(error, TemplateFailed):  # Python's words about its objects
+        text = ADDRESS.sub("…", text)
     return row.fixed or row.prefix + text
 
 

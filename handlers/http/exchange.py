@@ -8,18 +8,19 @@ from typing import Any, cast
 from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import Scope
 
+from handlers.account import Account
+from handlers.keys import Key
+
 KEY = "parley"
 
 
 @dataclass(slots=True)
-class Exchange:
+class Exchange(Account):
     """A request on its way; it travels in the extensions of the ASGI scope, which every layer shares."""
 
-    request_id: str
-    received: float  # time.monotonic()
     body: Any = None  # set by the validation: the JSON body
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
-    status: int = 0  # set with the first message of the response
+    key: Key | None = None  # set by the authentication, where a key is asked for
 
 
 def attach(scope: Scope, exchange: Exchange) -> None:

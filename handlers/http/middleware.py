@@ -1,8 +1,7 @@
-"""The layers around the contract, each plain ASGI: request id, access log, header limit, CORS, errors."""
+"""The layers around the contract, each plain ASGI: request id, account, header limit, CORS, errors."""
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 import time
@@ -11,27 +10,41 @@ from collections.abc import Sequence
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from handlers.account import Observer, open_account
 from handlers.http.errors import ClientDisconnected, Failure, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.support import merged
 
 IGNORED = b"x-ignored-parameters"
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-HEADER_LIMIT = 64 * 1024  # bytes of all request headers
 EXPOSED = (
     *("x-request-id", "x-ignored-parameters", "retry-after"),
     *("x-compute-type", "x-compute-time", "x-compute-characters", "x-total-time", "x-validation-time"),
     *("x-queue-time", "x-inference-time", "x-time-per-token", "x-prompt-tokens", "x-generated-tokens"),
 )
 
-access = logging.getLogger("parley.access")
-
 
 class Edge:
-    """The outermost layer: gives each request its id, puts it on the response, and logs the access."""
+    """The outermost layer: gives each request its id, puts it on the response, and keeps its account."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        observers: Sequence[Observer] = (),
+        *,
+        header_limit: int = 65_536,
+        max_headers: int = 128,
+    ) -> None:
+        """`observers` are told of each request, in this order, and of its end in the opposite one.
+
+        A request whose path and headers have more than `header_limit` bytes, or which has more than
+        `max_headers`, is refused.
+        """
         self._app = app
+        self._began = [observer.began for observer in observers]
+        self._ended = [observer.ended for observer in reversed(observers)]
+        self._header_limit = header_limit
+        self._max_headers = max_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request, or its lifespan."""
@@ -41,20 +54,36 @@ class Edge:
         size, given = look_at_headers(scope)
         exchange = Exchange(given or f"{random.getrandbits(128):032x}", time.monotonic())
         attach(scope, exchange)
+        open_account(exchange)
+        for began in self._began:
+            began(scope, exchange)
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 _mark(message, exchange)
+            else:
+                exchange.sent_bytes += len(message.get("body", b""))
             await send(message)
 
         try:
-            if size > HEADER_LIMIT:
-                await TOO_MANY_HEADERS.reply()(scope, receive, send_marked)
+            if size > self._header_limit or len(scope["headers"]) > self._max_headers:
+                refusal = self._refusal(size, len(scope["headers"]), exchange.request_id)
+                exchange.error_type = refusal.error_type
+                await refusal.reply()(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
         finally:
-            _log(scope, exchange)
+            exchange.operation = operation_id(scope)
+            for ended in self._ended:
+                ended(scope, exchange)
+
+    def _refusal(self, size: int, count: int, request_id: str) -> Failure:
+        given, limit = f"{size} bytes", f"{self._header_limit} bytes (`header_limit`)"
+        if count > self._max_headers:
+            given, limit = f"{count}", f"{self._max_headers} (`max_headers`)"
+        message = f"The request's path and headers must be at most {limit}. Given: {given}. Send fewer"
+        return Failure(431, message, "validation", request_id=request_id)
 
 
 class ErrorBoundary:
@@ -85,7 +114,9 @@ class ErrorBoundary:
         except Exception as error:
             if started:
                 raise
-            failure = settle(error, exchange_of(scope).request_id)
+            exchange = exchange_of(scope)
+            failure = settle(error, exchange.request_id)
+            exchange.error_type = failure.error_type
             await failure.reply()(scope, receive, send)
 
 
@@ -119,9 +150,6 @@ def look_at_headers(scope: Scope) -> tuple[int, str]:
     return size, given.decode("ascii")
 
 
-TOO_MANY_HEADERS = Failure(431, f"The request's headers are longer than {HEADER_LIMIT} bytes", "validation")
-
-
 def _mark(message: Message, exchange: Exchange) -> None:
     headers = [*message.get("headers", ()), (b"x-request-id", exchange.request_id.encode("ascii"))]
     if exchange.ignored:  # the document's rules found some, and the operation may have found others
@@ -129,16 +157,3 @@ def _mark(message: Message, exchange: Exchange) -> None:
         headers = [header for header in headers if header[0] != IGNORED]
         headers.append((IGNORED, merged(told).encode("ascii")))
     message["headers"] = headers
-
-
-def _log(scope: Scope, exchange: Exchange) -> None:
-    if not access.isEnabledFor(logging.INFO):
-        return
-    path = scope.get("raw_path") or scope["path"].encode()  # percent-encoded: can't forge a line of the log
-    fields = {
-        "status": exchange.status,
-        "seconds": round(time.monotonic() - exchange.received, 6),
-        "request_id": exchange.request_id,
-        "operation": operation_id(scope),
-    }
-    access.info("%s %s", scope["method"], path.decode("latin-1"), extra=fields)

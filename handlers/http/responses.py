@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.errors import Failure
-from handlers.http.exchange import operation_id
+from handlers.http.exchange import exchange_of, operation_id
 from handlers.http.explain import explain
 from handlers.http.operations import Document, OperationRow, operation_table
 from handlers.http.validation import Verdict, available, compile_schema
@@ -177,7 +177,8 @@ class CheckedResponse:
             self._report(f"{self._operation}: {problem}")
             if self._start is not None:
                 self._replaced = True
-                await BROKEN.reply()(self._scope, _nothing, self._forward)
+                broken = replace(BROKEN, request_id=exchange_of(self._scope).request_id)
+                await broken.reply()(self._scope, _nothing, self._forward)
                 return
         if self._start is not None:
             start, self._start = self._start, None

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
+import math
+import os
 import socket
+import sys
+import time
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,9 +23,15 @@ from handlers.settings_table import SettingsError
 
 IDLE_CONNECTION_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
 BACKLOG = 2048
+OWN_FILES = 128  # descriptors that a process needs beside its connections
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
-Drain = Callable[[], Awaitable[None]]
+logger = logging.getLogger("parley")
+
+SIGNALLED = 128  # exit codes above it name the signal that cut requests off
+TICKS = 10  # a second, of uvicorn's
+
+Drain = Callable[[float], Awaitable[None]]  # with the seconds that running requests have
 
 
 def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
@@ -28,7 +41,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         host=settings.hostname,
         port=settings.port,
         loop="uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
-        http=_protocol(),
+        http=_protocol(settings),
         ws="none",
         lifespan="on",  # "auto" would hide errors of the start-up
         interface="asgi3",
@@ -38,45 +51,118 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_CONNECTION_SECONDS,
-        timeout_graceful_shutdown=settings.graceful_termination_timeout + FAREWELL_SECONDS,
+        timeout_graceful_shutdown=settings.graceful_termination_timeout,  # `Server` counts on from there
     )
 
 
-def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
-    if importlib.util.find_spec("httptools") is None:
-        return "h11"  # which limits the head by itself
-    from handlers.http.protocol import BoundedHeadProtocol
+def _silent() -> None:
+    """Give no sign of life: nobody watches."""
 
-    return BoundedHeadProtocol
+
+def _protocol(settings: Settings) -> Any:
+    if importlib.util.find_spec("httptools") is None:
+        return "h11"  # which limits the head by itself, and nothing else
+    from handlers.http.protocol import BoundedProtocol, Bounds
+
+    bounds = Bounds(
+        connections=min(settings.max_connections, _connections_possible()),
+        header_seconds=settings.header_timeout,
+        body_seconds=settings.body_timeout,
+        write_seconds=settings.write_timeout,
+    )
+    return partial(BoundedProtocol, bounds=bounds)
+
+
+def _connections_possible() -> int:
+    """Return how many connections the system lets this process have, less what it needs for itself."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return sys.maxsize
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if files == resource.RLIM_INFINITY else max(files - OWN_FILES, files // 2)
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, which ends what it serves in order.
 
-    uvicorn shuts the application down after it has waited for the connections, and by then cancelled their
-    tasks. Whatever runs for too long would be cut off without a word.
+    On the first signal nothing more is admitted: the port stays open for those who come, and says 503. What
+    runs may end within the graceful time, and then is told that it failed. On the second signal it is told
+    at once. uvicorn alone would close the port, and in the end cut off whatever runs, without a word.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain, beat: Callable[[], None] = _silent) -> None:
+        """`drain` is given the seconds that running requests have, `beat` is called every second."""
         super().__init__(config)
+        self._patience = float(config.timeout_graceful_shutdown or 0)
         self._drain = drain
+        self._beat = beat
+        self._signals = 0
+        self._told = False  # every request that ran has ended, or was told that the server does
+
+    @property
+    def cut_off_by(self) -> int | None:
+        """Return the signal that has it end at once, None if it ends in order."""
+        return self._captured_signals[-1] if self._signals > 1 else None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal: end, end soon, or end now."""
+        self._signals += 1
+        if self._signals > 2 or (self._signals == 2 and self._told):
+            os._exit(SIGNALLED + sig)
+        self._captured_signals.append(sig)
+        self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after what recurs, ten times a second."""
+        if counter % TICKS == 0:
+            self._beat()
+        return await super().on_tick(counter)
+
+    async def main_loop(self) -> None:
+        """Serve until a signal, and then until nothing runs any more."""
+        await super().main_loop()
+        began = time.monotonic()
+        draining = asyncio.ensure_future(self._drain(self._patience))
+        counter = 0
+        while not draining.done() and self._signals < 2:
+            counter += 1
+            await self.on_tick(counter)
+            await asyncio.wait([draining], timeout=1 / TICKS)
+        draining.cancel()
+        await self._drain(0.0)
+        self._told = True
+        left = 0.0 if self._signals > 1 else self._patience - (time.monotonic() - began)
+        # uvicorn waits so long for responses to end, of other requests, too
+        self.config.timeout_graceful_shutdown = math.ceil(max(left, 0.0) + FAREWELL_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and have what runs end or fail while there is time to say so."""
-        draining = asyncio.ensure_future(self._drain())
-        try:
+        """Close the port and the connections, and have the application end."""
+        number = self.cut_off_by
+        if number is None:
             await super().shutdown(sockets)
-        finally:
-            draining.cancel()
+            return
+        logger.warning("Interrupted again: what still ran was cut off")
+        if self.server_state.tasks:
+            await asyncio.wait(set(self.server_state.tasks), timeout=FAREWELL_SECONDS)
+        os._exit(SIGNALLED + number)  # whatever else this process has started ends with it
 
 
-def run(app: ASGIApp, settings: Settings, listening: socket.socket, drain: Drain) -> None:
+def run(
+    app: ASGIApp,
+    settings: Settings,
+    listening: socket.socket,
+    drain: Drain,
+    beat: Callable[[], None] = _silent,
+) -> None:
     """Serve what comes to a socket until SIGINT or SIGTERM, then `drain`, and let running requests end.
 
-    uvicorn by itself listens only after the lifespan has begun, so that a model that loads in no time would
-    be `Connected` before.
+    A second signal ends the process, with 128 and the signal's number for its exit code. uvicorn by itself
+    listens only after the lifespan has begun, so that a model that loads in no time would be `Connected`
+    before.
     """
-    Server(server_config(app, settings), drain).run(sockets=[listening])
+    server = Server(server_config(app, settings), drain, beat)
+    server.run(sockets=[listening])
 
 
 def listen(hostname: str, port: int) -> socket.socket:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Generic, TypeVar
 
 import orjson
@@ -14,9 +16,13 @@ from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import Dialect, settle
 from handlers.http.exchange import exchange_of
 
+logger = logging.getLogger("parley.connections")
+
 Body_co = TypeVar("Body_co", covariant=True)
 
 KEEP_ALIVE_SECONDS = 15.0  # until the dispatch puts the setting in its place
+BUFFER_BYTES = 4 * 1024 * 1024  # likewise
+CUT = "parley.cut"  # the ASGI extension that ends a connection without a word
 COMMENT = b":\n\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -38,7 +44,8 @@ class EventStream(Response, Generic[Body_co]):
     raised before is answered with its own status, one raised after it becomes an error event. OpenAI's
     dialect ends with `[DONE]`, which this class adds in either case: `events` doesn't give it. After
     `keep_alive_seconds` of silence a comment line is sent; if nothing was sent before, the status goes with
-    it, because proxies give up on connections that stay silent.
+    it, because proxies give up on connections that stay silent. When more than `buffer_bytes` wait for a
+    client that is still being sent something, its connection is cut.
 
     However it ends (finished, failed, refused, client gone, never started), `events` is closed and
     `on_close` called once.
@@ -56,12 +63,16 @@ class EventStream(Response, Generic[Body_co]):
         self.background = None
         self.dialect = dialect
         self.keep_alive_seconds = KEEP_ALIVE_SECONDS
+        self.buffer_bytes = BUFFER_BYTES
         self._feed = Feed(events)
         self._on_close = on_close
         self.init_headers({**(headers or {}), **HEADERS})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream; raise what `events` raised before its first event, or ClientDisconnected."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
         try:
             async with UntilDisconnect(receive):
                 last = await self._stream(scope, send)
@@ -80,7 +91,7 @@ class EventStream(Response, Generic[Body_co]):
 
     async def _stream(self, scope: Scope, send: Send) -> bytes:
         """Send everything but the last bytes, which are returned."""
-        self._feed.start(self.keep_alive_seconds)
+        self._feed.start(self.keep_alive_seconds, self.buffer_bytes, partial(self._cut, scope))
         started = False
         while True:
             body = await self._feed.take()
@@ -94,11 +105,23 @@ class EventStream(Response, Generic[Body_co]):
                 return body + self._feed.rest() + self._tail(scope, self._feed.failure)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
+    def _cut(self, scope: Scope) -> None:
+        """End the connection of a client that reads too slowly; the rest is as if it had left."""
+        logger.info(
+            "request %s: its client reads too slowly, more than %d bytes wait for it (stream_buffer)",
+            exchange_of(scope).request_id,
+            self.buffer_bytes,
+        )
+        cut: Callable[[], object] = scope.get("extensions", {}).get(CUT, self._task.cancel)
+        cut()
+
     def _tail(self, scope: Scope, failure: Exception | None) -> bytes:
         done = DONE if self.dialect is Dialect.OPENAI else b""
         if failure is None:
             return done
-        seen = settle(failure, exchange_of(scope).request_id, streamed=True)
+        exchange = exchange_of(scope)
+        seen = settle(failure, exchange.request_id, streamed=True)
+        exchange.error_type = seen.error_type
         return event(seen.body(self.dialect)) + done
 
 
@@ -111,8 +134,12 @@ class Feed:
 
     __slots__ = (
         "_chunks",
+        "_limit",
         "_loop",
+        "_overflow",
+        "_sending",
         "_silence",
+        "_size",
         "_source",
         "_taken",
         "_task",
@@ -125,14 +152,20 @@ class Feed:
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
         self._chunks: list[bytes] = []
+        self._size = 0  # bytes of them
+        self._sending = False  # what was taken last is still on its way
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.ended = False
         self.failure: Exception | None = None
 
-    def start(self, silence: float) -> None:
-        """Begin to read; after `silence` seconds in which nothing was taken there is a comment to take."""
+    def start(self, silence: float, limit: int, overflow: Callable[[], None]) -> None:
+        """Begin to read; after `silence` seconds in which nothing was taken there is a comment to take.
+
+        `overflow` is called once if more than `limit` bytes pile up behind what was taken before.
+        """
         self._loop = asyncio.get_running_loop()
+        self._limit, self._overflow = limit, overflow
         self._silence = silence
         self._taken = self._loop.time()
         self._timer = self._loop.call_later(silence, self._listen)
@@ -140,9 +173,11 @@ class Feed:
 
     async def take(self) -> bytes:
         """Return all there is, after waiting for something."""
+        self._sending = False
         while not self._chunks and not self.ended:
             self._waiter = self._loop.create_future()
             await self._waiter
+        self._sending = True
         self._taken = self._loop.time()
         return self.rest()
 
@@ -151,6 +186,7 @@ class Feed:
         chunks = self._chunks
         taken = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
+        self._size = 0
         return taken
 
     async def aclose(self) -> None:
@@ -185,6 +221,9 @@ class Feed:
 
     def _put(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
+        before, self._size = self._size, self._size + len(chunk)
+        if self._sending and before <= self._limit < self._size:
+            self._overflow()
         self._wake()
 
     def _wake(self) -> None:

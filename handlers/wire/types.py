@@ -18,6 +18,7 @@ class ErrorResponse(TypedDict):
 
     error: str
     error_type: str
+    request_id: NotRequired[str]
 
 
 @final
@@ -27,6 +28,7 @@ class StreamErrorBody(TypedDict):
     message: str
     http_status_code: int
     error_type: str
+    request_id: NotRequired[str]
 
 
 @final

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from inference.errors import Overloaded
+from inference.errors import GenerationFailed, Overloaded
 from inference.grammar.build import compile_source, read_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.fault import GrammarFault
@@ -88,7 +88,7 @@ class GrammarCompiler:
         """Return the grammar ready for use, any number of times.
 
         Raises GrammarRefused, with the member of the request and the JSON pointer of what is wrong
-        there, and Overloaded if no thread gets to it in time.
+        there, Overloaded if no thread gets to it in time, and GenerationFailed if native code panics.
         """
         key = (grammar.kind.value, grammar.source)
         found = self._cache.get(key)
@@ -145,6 +145,9 @@ class GrammarCompiler:
         done, _ = await asyncio.wait([job.result], timeout=seconds)
         if not done:
             raise GrammarFault(f"compiling it takes more than {seconds:g} seconds. Shorten it")
+        error = job.result.exception()
+        if error is not None and not isinstance(error, Exception):  # a panic of native code
+            raise GenerationFailed(f"The grammar's compiler failed: {type(error).__name__}") from error
         return job.result.result()
 
 

@@ -22,7 +22,7 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 4  # as in native.h
+INTERFACE = 5  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
 _MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
@@ -168,6 +168,7 @@ class PackedLinear:
         self.n: int = struct.n
         self.k: int = struct.k
         self.kind = list(WeightKind)[struct.kind]
+        self.rounds = bool(struct.round_inputs) or self.kind is WeightKind.INT8  # what it reads
         self._prepares = library.functions.parley_linear_scratch(library.handle, self._address, 1) > 0
 
     @classmethod

@@ -54,6 +54,7 @@ class CacheStruct(ctypes.Structure):
         ("key_dim", ctypes.c_int64),
         ("value_dim", ctypes.c_int64),
         ("kind", ctypes.c_int64),
+        ("rounded", ctypes.c_int64),
     )
 
 
@@ -150,7 +151,8 @@ class NativeCacheLayer:
     """Keys and values of one layer in pages of PAGE tokens; memory is touched as it is used.
 
     With the dtype bfloat16, keys (after rotation) and values are rounded to nearest even as they are
-    written. What is computed with them is float32 all the same.
+    written. What is computed with them is float32 all the same, unless `rounded`: where the CPU multiplies
+    bfloat16, queries and the weights of values are rounded, too, as torch does with a model of that dtype.
     """
 
     def __init__(
@@ -160,14 +162,21 @@ class NativeCacheLayer:
         blocks: int,
         dtype: torch.dtype = torch.float32,
         share: float = 0.0,
+        *,
+        rounded: bool = False,
     ) -> None:
         """`share` is the part of a model's layers that come before this one, in [0, 1)."""
         assert dtype in _KINDS, "C reads float32 and bfloat16"
         self.shape = shape
+        self.rounded = rounded and dtype == torch.bfloat16
         # All layers grow block by block: begun at the same place of a huge page, they would all need their
         # next one in the same step
-        self.keys = _zeros((blocks, shape.kv_heads, shape.key_dim, PAGE), dtype, share / 2)
-        self.values = _zeros((blocks, shape.kv_heads, PAGE, shape.value_dim), dtype, (1 + share) / 2)
+        keys: tuple[int, ...] = (shape.key_dim, PAGE)
+        values: tuple[int, ...] = (PAGE, shape.value_dim)
+        if dtype == torch.bfloat16:  # pairs: two numbers of a key, or of two values, are a word
+            keys, values = (-(-shape.key_dim // 2), PAGE, 2), (PAGE // 2, shape.value_dim, 2)
+        self.keys = _zeros((blocks, shape.kv_heads, *keys), dtype, share / 2)
+        self.values = _zeros((blocks, shape.kv_heads, *values), dtype, (1 + share) / 2)
         self._library = library
         self._functions = _declare(library.functions)
         self._plan = self._functions.parley_attention_plan_open()
@@ -186,6 +195,7 @@ class NativeCacheLayer:
             shape.key_dim,
             shape.value_dim,
             _KINDS[self.keys.dtype],
+            self.rounded,
         )
 
     def touch(self, blocks: int) -> None:
@@ -225,7 +235,12 @@ class NativeCacheLayer:
 
 
 def cache_layers(
-    library: Library, shapes: Sequence[LayerShape], blocks: int, dtype: torch.dtype
+    library: Library,
+    shapes: Sequence[LayerShape],
+    blocks: int,
+    dtype: torch.dtype,
+    *,
+    rounded: bool = False,
 ) -> list[NativeCacheLayer]:
     """Return the cache of a model's layers, with memory for its first tokens.
 
@@ -234,7 +249,8 @@ def cache_layers(
     """
     count = len(shapes)
     layers = [
-        NativeCacheLayer(library, shape, blocks, dtype, index / count) for index, shape in enumerate(shapes)
+        NativeCacheLayer(library, shape, blocks, dtype, index / count, rounded=rounded)
+        for index, shape in enumerate(shapes)
     ]
     numbers = sum(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in shapes)  # of a token
     ready = min(READY_TOKENS, READY_BYTES // (numbers * dtype.itemsize)) // PAGE

@@ -143,7 +143,8 @@ def _attend_span(
 ) -> Tensor:
     span = step.spans[index]
     k, v = (_gather(cache, span.blocks)[None, : span.stop] for cache in (keys, values))
-    return _attend(query[None].transpose(1, 2), k, v, step.bias(index, how.window), how)[0].transpose(0, 1)
+    given, bias = query[None].transpose(1, 2), step.bias(index, how.window)
+    return attend_padded(given, k, v, bias, how)[0].transpose(0, 1)
 
 
 def _attend_decodes(query: Tensor, keys: Tensor, values: Tensor, step: Step, how: Attention) -> Tensor:
@@ -151,10 +152,10 @@ def _attend_decodes(query: Tensor, keys: Tensor, values: Tensor, step: Step, how
     k = _gather(keys, pages).index_fill_(0, step.unused, 0.0)
     v = _gather(values, pages).index_fill_(0, step.unused, 0.0)
     k, v = (each.view(step.decodes, -1, *each.shape[1:]) for each in (k, v))
-    return _attend(query[:, :, None], k, v, step.bias(-1, how.window), how)[:, :, 0]
+    return attend_padded(query[:, :, None], k, v, step.bias(-1, how.window), how)[:, :, 0]
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Attention) -> Tensor:
+def attend_padded(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Attention) -> Tensor:
     """Attend with query (n, heads, q, dim) and keys, values (n, k, kv_heads, dim); as query, values' dim."""
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     grouped = keys.shape[1] != query.shape[1]

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,8 +22,9 @@ from inference.core import LocalCore
 from inference.environment import SWITCH_SECONDS
 from inference.errors import ModelUnavailable
 from inference.process.control import Control, send_logs
-from inference.process.messages import FROM_PARENT, Configuration, Progress, Ready, Unavailable
+from inference.process.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
 from inference.process.server import EngineServer
+from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -71,11 +73,14 @@ class Engine:
     def start(self) -> None:
         """Take signals and processes in, and load the model on a thread of its own."""
         faulthandler.enable()
+        if LAST_WORDS is not None:  # for where every thread stands, even if one never lets Python go on
+            faulthandler.register(LAST_WORDS)
         send_logs(self._line, self._configuration.log_levels)
         self._mind_the_parent()
         self._server.start()
         # The main thread waits for the parent's words meanwhile
         threading.Thread(target=self._run, name="engine-life", daemon=True).start()
+        threading.Thread(target=self._beat, name="engine-pulse", daemon=True).start()
 
     def stop(self) -> NoReturn:
         """End as the parent asks, after telling whoever is attached."""
@@ -112,6 +117,11 @@ class Engine:
         self._begin_to_leave()
         LOG.critical("The engine's loop has ended")
         self._leave(DIED)
+
+    def _beat(self) -> None:
+        """Give signs of life for as long as somebody listens."""
+        while self._line.send(Pulse(None if self._core is None else self._core.step)):
+            time.sleep(PULSE_SECONDS)
 
     def _progress(self, line: str) -> None:
         self._server.progress(line)

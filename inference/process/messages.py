@@ -3,7 +3,8 @@
 Over the engine's socket an API process sends `Attach`, `Vocabulary`, `Submit` and `Abort`, and gets
 `Progress`, then `Ready` or `Unavailable`, and a `Batch` for each step that concerns it. Requests are
 numbered by the API process that has them. The process that spawned the engine talks to it over a pair
-of sockets of their own: `Configuration` and `Stop` there; `Logged`, `Progress`, `Ready`, `Unavailable` back.
+of sockets of their own: `Configuration` and `Stop` there; `Logged`, `Progress`, `Ready`, `Unavailable`
+and `Pulse` back.
 """
 
 from __future__ import annotations
@@ -151,10 +152,16 @@ class Logged(Message, frozen=True, tag=30):
     thread: str
 
 
+class Pulse(Message, frozen=True, tag=31):
+    """A sign of life, twice a second."""
+
+    step: int | None  # number of the step that is computed; None between steps, and before the first
+
+
 FromApi = Attach | Vocabulary | Submit | Abort
 FromEngine = Progress | Ready | Unavailable | Batch
 FromParent = Configuration | Stop
-FromChild = Logged | Progress | Ready | Unavailable
+FromChild = Logged | Progress | Ready | Unavailable | Pulse
 
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

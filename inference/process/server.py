@@ -124,7 +124,7 @@ class EngineServer:
                 for key, events in self._selector.select():
                     handler: Handler = key.data
                     handler(events)
-        except Exception:  # of the machine, e.g. no more descriptors
+        except BaseException:  # of the machine, e.g. no more descriptors; nobody may wait for a dead thread
             LOG.critical("The engine's socket can't be served any more", exc_info=True)
             if self._died is not None:
                 self._died()
@@ -227,7 +227,7 @@ class EngineServer:
             self._core.submit(self._request(connection, message, core_id))
         except FrameFault:
             raise
-        except Exception as error:  # whatever is wrong with one request, the others go on
+        except BaseException as error:  # even a panic of native code: the other requests go on
             LOG.exception("Request %s could not be queued", message.id)
             self.sink(Frame((CoreFailure(core_id, f"The request could not be queued: {error}"),)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.process.address import Address
 from inference.process.control import Control, log_levels, relay, socket_pair
+from inference.process.ended import Ended, describe
 from inference.process.framing import FrameFault, pack
 from inference.process.messages import (
     FROM_CHILD,
@@ -27,11 +27,13 @@ from inference.process.messages import (
     FromChild,
     Logged,
     Progress,
+    Pulse,
     Ready,
     Stop,
     Unavailable,
 )
 from inference.process.output import LineReader
+from inference.process.watchdog import LAST_WORDS, Watchdog, step_limit
 from inference.types import ModelInfo
 
 LOG = logging.getLogger(__name__)
@@ -42,15 +44,7 @@ STEADY_SECONDS = 60.0  # of service, after which a death is the first one again
 LOAD_DEATHS = 3  # in a row, after which a model that was never loaded counts as unavailable
 STOP_SECONDS = 10.0  # for the engine to end by itself
 CLOSED_SECONDS = 5.0  # for a process to end that has closed its line
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How one process went."""
-
-    status: int | None  # of `Popen.wait`: negative for a signal; None: there was no process
-    served_seconds: float | None  # since it was ready; None if it never was
-    unavailable: str | None  # why it could not load the model, if it said so
+LAST_WORDS_SECONDS = 1.0  # for one that hangs to say where, before it is killed
 
 
 class EngineProcess:
@@ -184,7 +178,7 @@ class EngineProcess:
             status = process.wait()
         with self._changed:
             self._model = None
-        return Ended(status, seen.served_seconds, seen.unavailable)
+        return Ended(status, seen.served_seconds, seen.unavailable, seen.hung)
 
     def _begin(self) -> tuple[subprocess.Popen[bytes], Control]:
         """Start a process and tell it what to do; raise OSError."""
@@ -213,19 +207,31 @@ class EngineProcess:
     def _listen(self, process: subprocess.Popen[bytes], line: Control) -> Seen:
         """Take in what the engine says, until it closes its line: by its death, however it comes."""
         assert process.stdout is not None
-        seen = Seen()
+        seen = Seen(Watchdog(time.monotonic(), step_limit(self._config.step_timeout, 0.0)))
         with selectors.DefaultSelector() as selector, process.stdout:
             output = LineReader(process.stdout.fileno())
             selector.register(line.socket, selectors.EVENT_READ)
             selector.register(output.descriptor, selectors.EVENT_READ)
             while True:
-                ready = {key.fd for key, _ in selector.select()}
+                ready = {key.fd for key, _ in selector.select(seen.watchdog.look_seconds)}
                 if output.descriptor in ready and not output.relay():
                     selector.unregister(output.descriptor)
                 if line.socket.fileno() in ready and not self._take_all(line, seen):
                     break
+                seen.hung = seen.watchdog.look(time.monotonic())
+                if seen.hung is not None:
+                    self._end_hung(process, seen.hung)
+                    break
             output.relay()
         return seen
+
+    def _end_hung(self, process: subprocess.Popen[bytes], reason: str) -> None:
+        """Kill an engine that hangs, after it has had a moment to write where; raises nothing."""
+        LOG.critical("The engine hangs and is killed: %s", reason)
+        if LAST_WORDS is not None:
+            process.send_signal(LAST_WORDS)
+            self._stopping.wait(LAST_WORDS_SECONDS)
+        process.kill()
 
     def _take_all(self, line: Control, seen: Seen) -> bool:
         try:
@@ -240,12 +246,16 @@ class EngineProcess:
     def _take(self, message: FromChild, seen: Seen) -> None:
         if isinstance(message, Logged):
             relay(message)
+        elif isinstance(message, Pulse):
+            seen.watchdog.hear(message.step)
         elif isinstance(message, Progress):
             with self._changed:
                 self._lines.append(message.line)
                 self._changed.notify_all()
         elif isinstance(message, Ready):
             seen.ready = time.monotonic()
+            seen.watchdog.ready = True
+            seen.watchdog.limit = step_limit(self._config.step_timeout, message.model.step_seconds)
             if self._loaded_once:
                 LOG.warning("The engine runs again")
             self._loaded_once = True
@@ -290,32 +300,15 @@ class EngineProcess:
 class Seen:
     """What is known of a process while it runs."""
 
+    watchdog: Watchdog
     ready: float | None = None  # time.monotonic() seconds
     unavailable: str | None = None
+    hung: str | None = None  # why it is killed
 
     @property
     def served_seconds(self) -> float | None:
         """Return for how long it has been ready; None if it never was."""
         return None if self.ready is None else time.monotonic() - self.ready
-
-
-def describe(ended: Ended) -> str:
-    """Return how a process ended, in words."""
-    if ended.unavailable is not None:
-        return ended.unavailable
-    assert ended.status is not None, "what never ran has said why"
-    killed = -ended.status == signal.SIGKILL
-    return describe_status(ended.status) + (": killed, or out of memory" if killed else "")
-
-
-def describe_status(status: int) -> str:
-    """Return what the exit status of a process, negative for a signal, says in words."""
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:  # a real-time one
-        return f"signal {-status}"
 
 
 def _environment() -> dict[str, str]:

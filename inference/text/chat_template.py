@@ -12,7 +12,8 @@ from typing import Any
 from inference.config import ModelConfig
 from inference.errors import InvalidInput, TemplateFailed
 from inference.text.files import ModelFiles, named_tokens, read_json
-from inference.text.template import ChatJinja, Clock
+from inference.text.sandbox import Clock
+from inference.text.template import RENDER_SECONDS, ChatJinja
 from inference.tools.habits import Habits, Message, probe
 from inference.types import Messages
 
@@ -37,8 +38,15 @@ class ChatTemplate:
     """A model's chat templates, compiled, by name; every method can be called from any thread."""
 
     def __init__(
-        self, sources: Mapping[str, str], tokens: Mapping[str, str], *, clock: Clock = datetime.now
+        self,
+        sources: Mapping[str, str],
+        tokens: Mapping[str, str],
+        *,
+        clock: Clock = datetime.now,
+        seconds: float = RENDER_SECONDS,
     ) -> None:
+        """`seconds` are what one rendering may take."""
+        self._seconds = seconds
         self._tokens = tokens  # {"bos_token": "<s>", ...}: what templates write
         self._compiled = {name: self._compile(source, clock) for name, source in sources.items()}
 
@@ -72,13 +80,14 @@ class ChatTemplate:
         chat = plain_chat(messages)
         marked = None if continue_final is False else mark_end(chat)
         if marked is not None:
-            prompt, found, _ = template.render({**context, "messages": marked}).rpartition(CONTINUE_HERE)
+            rendered = template.render({**context, "messages": marked}, seconds=self._seconds)
+            prompt, found, _ = rendered.rpartition(CONTINUE_HERE)
             if found:
                 return prompt.rstrip()
         if continue_final:
             raise InvalidInput(cannot_continue(chat))
         # Nothing to go on with, or the template leaves it out
-        return template.render({**context, "messages": chat})
+        return template.render({**context, "messages": chat}, seconds=self._seconds)
 
     def _compile(self, source: str, clock: Clock) -> Compiled | TemplateFailed:
         jinja = compiled_or_failure(source, clock)
@@ -117,11 +126,13 @@ class ChatTemplate:
         return template
 
 
-def load_chat_template(files: ModelFiles, config: ModelConfig) -> ChatTemplate:
+def load_chat_template(
+    files: ModelFiles, config: ModelConfig, *, seconds: float = RENDER_SECONDS
+) -> ChatTemplate:
     """Find the model's templates; a broken one is reported when it is used.
 
     The file of `tokenizer_config_path` comes first, then chat_template.jinja, chat_template.json,
-    tokenizer_config.json and processor_config.json.
+    tokenizer_config.json and processor_config.json. `seconds` are what one rendering may take.
     """
     tokenizer_config = files.json("tokenizer_config.json")
     given: dict[str, Any] = {}
@@ -137,7 +148,7 @@ def load_chat_template(files: ModelFiles, config: ModelConfig) -> ChatTemplate:
         files.json("processor_config.json").get("chat_template"),
     )
     sources = next((named for named in map(by_name, candidates) if named), {})
-    return ChatTemplate(sources, named_tokens(files, tokenizer_config))
+    return ChatTemplate(sources, named_tokens(files, tokenizer_config), seconds=seconds)
 
 
 def compiled_or_failure(source: str, clock: Clock) -> ChatJinja | TemplateFailed:

@@ -24,6 +24,7 @@ PATTERNS = (
     "config.json",
 )
 CODE_PATTERNS = ("*.py",)
+MAX_FILE_BYTES = 256 * 1024 * 1024  # the largest tokenizer.json have some 35 MB
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -41,7 +42,10 @@ class ModelFiles:
     def text(self, name: str) -> str | None:
         """Return the content of a file, or None."""
         path = self.path(name)
-        return None if path is None else path.read_text(encoding="utf-8")
+        if path is None:
+            return None
+        refuse_huge(path)
+        return path.read_text(encoding="utf-8")
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a JSON file's object, {} where there is none; raise ModelUnavailable if it is broken."""
@@ -95,11 +99,22 @@ def fetch(config: ModelConfig, model_id: str) -> Path:
     return Path(found)
 
 
+def refuse_huge(path: Path) -> None:
+    """Raise ModelUnavailable for a file of a model that is larger than any of its kind."""
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ModelUnavailable(
+            f"{path} has {size} bytes, and {MAX_FILE_BYTES} are the most that are read: it is damaged, or "
+            "not meant well"
+        )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raise ModelUnavailable if it is not one."""
+    refuse_huge(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path} can't be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path} must hold a JSON object, not {type(value).__name__}")

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from inference.config import ModelConfig
-from inference.errors import InvalidInput, TemplateFailed
+from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.files import find_files
 from inference.text.sequence import SequenceText
+from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
 from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
 from inference.tools.history import fit
@@ -41,18 +42,18 @@ class TokenizerPool:
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text; raise InvalidInput for what is not Unicode text."""
         if len(text) <= INLINE_CHARACTERS:
-            return self._encode(text, add_special_tokens)
+            return contained(lambda: self._encode(text, add_special_tokens))()
         return await self.run(lambda: self._encode(text, add_special_tokens))
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
         """Return the tokens of a text; raise InvalidInput for what is not Unicode text."""
         if len(text) <= INLINE_CHARACTERS:
-            return self._tokenize(text, add_special_tokens)
+            return contained(lambda: self._tokenize(text, add_special_tokens))()
         return await self.run(lambda: self._tokenize(text, add_special_tokens))
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, run on one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, contained(work))
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
@@ -76,6 +77,7 @@ class TextPipeline:
         self._template = template
         self.special_ids = tokenizer.special_ids
         self.vocabulary_size = tokenizer.vocabulary_size
+        self.longest_token = tokenizer.longest_token
         self.tool_format = tool_format(template, tokenizer)
         self.template_names = template.names  # of the variables that the chat template may read
 
@@ -152,10 +154,31 @@ class TextPipeline:
         self._pool.close()
 
 
-def load_text(model: ModelConfig, *, workers: int = 2) -> TextPipeline:
+def contained(work: Callable[[], Result]) -> Callable[[], Result]:
+    """Return work that fails with GenerationFailed where the tokenizers library panics.
+
+    Its panics are no `Exception`: one would go past whatever answers for a request.
+    """
+
+    def run() -> Result:
+        try:
+            return work()
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            log.exception("the tokenizer panicked")
+            raise GenerationFailed(f"the tokenizer failed: {type(error).__name__}") from error
+
+    return run
+
+
+def load_text(
+    model: ModelConfig, *, workers: int = 2, template_seconds: float = RENDER_SECONDS
+) -> TextPipeline:
     """Load the text side of a model, without torch; raise ModelUnavailable."""
     files = find_files(model)
-    text = TextPipeline(load_tokenizer(files, model), load_chat_template(files, model), workers=workers)
+    template = load_chat_template(files, model, seconds=template_seconds)
+    text = TextPipeline(load_tokenizer(files, model), template, workers=workers)
     log.info("tool calls are written and read in the format %r", text.tool_format.name)
     return text
 

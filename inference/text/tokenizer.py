@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Encoding, Tokenizer, processors
+from tokenizers import AddedToken, Encoding, Tokenizer, models, pre_tokenizers, processors
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
@@ -18,8 +19,11 @@ from inference.text.detokenizer import (
     byte_table,
     metaspace_table,
 )
-from inference.text.files import ModelFiles, named_tokens, token_content
+from inference.text.files import ModelFiles, named_tokens, refuse_huge, token_content
 from inference.types import TextToken
+
+MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
+KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
 
 
 class TextTokenizer(Protocol):
@@ -27,6 +31,7 @@ class TextTokenizer(Protocol):
 
     special_ids: frozenset[int]  # ids whose text is not part of what the model says
     vocabulary_size: int  # added tokens included; every id that it gives is below it
+    longest_token: int | None  # bytes of text that one token stands for at most; None where that isn't known
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text."""
@@ -60,7 +65,9 @@ class FastTokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = special_ids | {token_id for token_id, token in added.items() if token.special}
         # Not the library's count of tokens: ids may be missing in between
-        self.vocabulary_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocabulary_size = plausible_size(1 + max(vocabulary.values(), default=-1))
+        self.longest_token = longest_token(tokenizer, vocabulary)
         self._bytes = byte_table(tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -102,7 +109,8 @@ class SlowTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.special_ids = frozenset(int(token_id) for token_id in tokenizer.all_special_ids)
-        self.vocabulary_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        self.vocabulary_size = plausible_size(1 + max(tokenizer.get_vocab().values(), default=-1))
+        self.longest_token: int | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -140,9 +148,12 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
     path = files.path("tokenizer.json")
     if path is None:
         return load_with_transformers(files, config)
+    refuse_huge(path)
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises plain Exception; where it panics, not even that
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
     tokenizer_config = files.json("tokenizer_config.json")
     named = named_tokens(files, tokenizer_config)
@@ -167,6 +178,45 @@ def load_with_transformers(files: ModelFiles, config: ModelConfig) -> TextTokeni
     if isinstance(backend, Tokenizer):
         return FastTokenizer(backend, frozenset(int(token_id) for token_id in loaded.all_special_ids))
     return SlowTokenizer(loaded)
+
+
+def plausible_size(vocabulary: int) -> int:
+    """Return the size of a vocabulary; raise ModelUnavailable if no model has one like it."""
+    if vocabulary > MAX_VOCABULARY:
+        raise ModelUnavailable(
+            f"the tokenizer has ids up to {vocabulary - 1}, and {MAX_VOCABULARY} tokens are the most there "
+            "may be: its file is damaged, or not meant well"
+        )
+    return vocabulary
+
+
+def longest_token(tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> int | None:
+    """Return how many bytes of a text one token stands for at most, None unless that is sure.
+
+    It is where every byte of a text ends up in a token: in byte-level BPE, if nothing is changed before.
+    """
+    if tokenizer.normalizer is not None or not isinstance(tokenizer.model, models.BPE):
+        return None
+    if tokenizer.pre_tokenizer is None:
+        return None
+    steps = pre_tokenizer_steps(json.loads(tokenizer.pre_tokenizer.__getstate__()))
+    added = tokenizer.get_added_tokens_decoder().values()
+    if (
+        not any(step["type"] == "ByteLevel" for step in steps)
+        or not all(step["type"] in KEEPING and step.get("behavior") != "Removed" for step in steps)
+        or not all(char in vocabulary for char in pre_tokenizers.ByteLevel.alphabet())
+        or any(token.lstrip or token.rstrip for token in added)
+    ):
+        return None
+    own = max((len(token.content.encode()) for token in added), default=1)
+    return max(own, max(map(len, vocabulary), default=1))
+
+
+def pre_tokenizer_steps(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a pre-tokenizer's steps in order, nested sequences unfolded."""
+    if state["type"] != "Sequence":
+        return [state]
+    return [step for inner in state["pretokenizers"] for step in pre_tokenizer_steps(inner)]
 
 
 def add_configured_tokens(tokenizer: Tokenizer, tokenizer_config: dict[str, Any]) -> None:

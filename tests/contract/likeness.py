@@ -89,3 +89,9 @@ def _choice(event: Any) -> str:
 
 def _by_token(example: dict[str, Any], at: str) -> bool:
     return re.sub(r"\[\d+\]$", "", at).rpartition(".")[2] == BY_TOKEN and "token" not in example
+
+
+def without_id(error: Any) -> dict[str, Any]:
+    """Return an error of the document without the request id, which each of them shows."""
+    assert "request_id" in error
+    return {name: value for name, value in error.items() if name != "request_id"}

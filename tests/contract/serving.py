@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import httpx
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
+from handlers.account import Observer
 from handlers.app import create_app
 from handlers.metrics import Metrics
 from handlers.service import Service
@@ -45,16 +46,20 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    *, fake: dict[str, Any] | None = None, ready: bool = True, **settings: Any
+    *,
+    fake: dict[str, Any] | None = None,
+    ready: bool = True,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Start the application; `fake` goes to `fake_client`, the rest is settings by name.
+    """Start the application; `fake` goes to `fake_client`, the rest but `observers` is settings by name.
 
     Raises AssertionError in the end if a response broke the contract.
     """
     chosen = Settings(validate_responses=True, graceful_termination_timeout=5, **settings)
     service = Service(chosen, fake_client(chosen.engine_config(), **fake or {}), Metrics())
     violations: list[str] = []
-    app = create_app(service, report=violations.append)
+    app = create_app(service, report=violations.append, observers=observers)
     transport = httpx.ASGITransport(app)
     async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://parley") as http:
         if ready:

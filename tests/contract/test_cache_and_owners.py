@@ -8,6 +8,7 @@ import pytest
 
 from inference.types import CoreRequest
 from tests.contract.serving import Served, events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +91,7 @@ async def test_an_empty_salt_is_refused(path: str, body: dict[str, Any]) -> None
         refused = await server.post(path, body)
     assert refused.status_code == 422
     expected = {"error": "Input validation error: `cache_salt` cannot be empty", "error_type": "validation"}
-    assert refused.json() == expected
+    assert error_of(refused) == expected
 
 
 @pytest.mark.parametrize(("path", "body"), EVERY_ROUTE)

@@ -9,7 +9,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 import openapi
-from handlers.http.errors import TABLE, Dialect, Refused, describe
+from handlers.http.errors import TABLE, Dialect, Failure, Refused, describe
 from inference import errors
 from inference.errors import (
     GenerationFailed,
@@ -52,8 +52,8 @@ def test_an_error_has_its_status_type_and_message(
     failure = describe(error, "id")
     assert (failure.status, failure.error_type, failure.error) == (status, error_type, message)
     assert not failure.unexpected
-    assert describe(error, "").body() == {"error": message, "error_type": error_type}
-    assert json.loads(bytes(failure.reply().body)) == {"error": message, "error_type": error_type}
+    assert failure.body() == {"error": message, "error_type": error_type, "request_id": "id"}
+    assert json.loads(bytes(failure.reply().body)) == failure.body()
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,15 @@ def test_inside_of_an_openai_stream_the_status_is_told(
     error: Exception, status: int, error_type: str, message: str
 ) -> None:
     body = describe(error, "id").body(Dialect.OPENAI)
-    assert body == {"error": {"message": message, "http_status_code": status, "error_type": error_type}}
+    told = {"message": message, "http_status_code": status, "error_type": error_type, "request_id": "id"}
+    assert body == {"error": told}
 
 
 def test_every_error_of_the_engine_is_in_the_table() -> None:
     kinds = {
         kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, InferenceError)
     }
-    assert {kind for kind in kinds if kind.__base__ is InferenceError} == set(TABLE)
+    assert {kind for kind in kinds if kind.__base__ is InferenceError} <= set(TABLE) <= kinds
 
 
 def test_a_new_kind_of_an_error_is_answered_like_its_parent() -> None:
@@ -115,6 +116,11 @@ def test_an_error_that_nobody_expected_is_opaque() -> None:
     assert (failure.status, failure.error_type, failure.unexpected) == (500, "internal", True)
     assert "id-7" in failure.error
     assert "secret" not in failure.error
+
+
+def test_an_error_of_no_request_has_no_id() -> None:
+    failure = Failure(503, "no", "overloaded")
+    assert failure.body() == {"error": "no", "error_type": "overloaded"}
 
 
 def test_401_has_no_body_and_names_the_scheme() -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +22,7 @@ from starlette.responses import Response
 
 from codegen.document import JSON, Document, Operation
 from codegen.exchanges import Provocation, provocations, request_examples
+from handlers.keys import GENERATE, SCOPES, TOKENIZE
 from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.client import EngineClient
@@ -27,11 +31,11 @@ from inference.fake import FakeCore, FakeModel, fake_client
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
-from inference.types import ModelInfo
+from inference.types import EngineState, ModelInfo
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, send
-from tests.contract.likeness import without_numbers
-from tests.support import LiveServer, live_server, make_service
+from tests.contract.likeness import without_id, without_numbers
+from tests.support import LiveServer, error_of, live_server, make_service
 
 DOCUMENT = Document.load()
 BY_ID = {operation.id: operation for operation in DOCUMENT.operations()}
@@ -49,6 +53,12 @@ BY_STATE = {
     ("NotFound", "model"),
     ("PayloadTooLarge", "large"),
     ("UnsupportedMediaType", "text"),
+    ("UnsupportedMediaType", "compressed"),
+    ("Forbidden", "scope"),
+    ("Forbidden", "tokens"),
+    ("RequestTimeout", "slow"),
+    ("Overloaded", "key"),
+    ("Overloaded", "rate"),
     ("GenerationFailed", "failed"),
     ("Overloaded", "overloaded"),
     ("ServerError", "incomplete"),
@@ -61,27 +71,42 @@ Asked = Callable[[Operation], httpx.Response]
 
 
 @pytest.fixture(scope="module")
-def asked(server: LiveServer) -> Iterator[dict[str, Asked]]:
+def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Asked]]:
     """Ask servers in the states that errors come from, by the status that each leads to."""
     with (
         httpx.Client(base_url=server.base_url) as plain,
         locked() as closed,
         loading() as early,
         full() as busy,
+        named(tmp_path_factory.mktemp("keys") / "keys") as scoped,
+        limited() as spent,
+        hurried() as hasty,
         failing() as failed,
         broken() as faulty,
+        gone() as dead,
     ):
         yield {
             "400": lambda operation: send(plain, operation, "{"),
             "401": lambda operation: send(closed, operation, body_of(operation)),
+            "403": lambda operation: send(
+                scoped,
+                operation,
+                body_of(operation),
+                headers={"authorization": f"Bearer {lacking(operation)}"},
+            ),
+            "408": lambda operation: send_in_part(hasty, operation),
             "404": lambda operation: plain.get("/v1/models/gpt-4"),
             "413": lambda operation: send(plain, operation, '"' + "x" * 200_000 + '"'),
             "415": lambda operation: plain.post(address(operation), content="{}"),
             "422": lambda operation: send(plain, operation, {}),
             "424": lambda operation: send(failed, operation, asking(operation.id, FAILING)),
-            "429": lambda operation: send(busy, operation, body_of(operation)),
+            "429": lambda operation: send(
+                spent if "Tokens" in operation.node["tags"] else busy, operation, body_of(operation)
+            ),
             "500": lambda operation: send(faulty, operation, body_of(operation)),
-            "503": lambda operation: send(early, operation, body_of(operation)),
+            "503": lambda operation: send(
+                dead if operation.id == "livez" else early, operation, body_of(operation)
+            ),
         }
 
 
@@ -97,7 +122,7 @@ def test_an_error_is_answered_as_documented(operation_id: str, status: str, aske
         assert response.content == b""
     elif status != "422":  # what is wrong with a body is different for each
         examples = node["content"][JSON]["examples"].values()
-        assert told(response.json()) in [told(example["value"]) for example in examples]
+        assert told(error_of(response)) in [told(example["value"]) for example in examples]
 
 
 @pytest.mark.parametrize("provocation", PROVOCATIONS, ids=lambda each: f"{each.response}-{each.name}")
@@ -115,7 +140,7 @@ def test_an_example_of_an_error_is_answered_as_it_shows(
     if status == "400":  # how a parser says it is its own
         assert told(response.json()) == told(provocation.answer)
     else:
-        assert response.json() == provocation.answer
+        assert error_of(response) == without_id(provocation.answer)
 
 
 def test_a_prompt_that_does_not_fit_is_refused_as_shown(client: httpx.Client) -> None:
@@ -128,13 +153,24 @@ def test_a_prompt_that_does_not_fit_is_refused_as_shown(client: httpx.Client) ->
 def test_a_model_without_a_chat_template_refuses_as_shown() -> None:
     with client_of(make_service(engine=engine_without_a_template())) as client:
         response = send(client, BY_ID["chat_completions"], asking("chat_completions", "Hi"))
-    assert (response.status_code, response.json()) == (422, example("InvalidChat", "template"))
+    assert (response.status_code, error_of(response)) == (422, example("InvalidChat", "template"))
+
+
+def test_a_compressed_body_is_refused_as_shown(client: httpx.Client) -> None:
+    response = client.post("/generate", json={"inputs": "Hi"}, headers={"content-encoding": "gzip"})
+    assert (response.status_code, error_of(response)) == (415, example("UnsupportedMediaType", "compressed"))
+
+
+def test_one_request_too_many_of_a_key_is_told_as_shown() -> None:
+    with live_server(max_concurrent_requests_per_key=1) as live, live.service.engine.admit():
+        response = httpx.post(f"{live.base_url}/generate", json={"inputs": "Hi"})
+    assert (response.status_code, error_of(response)) == (429, example("Overloaded", "key"))
 
 
 def test_a_generation_without_an_end_is_told_as_shown() -> None:
     with broken(IncompleteGeneration("there was no last token")) as client:
         response = send(client, BY_ID["generate"], {"inputs": "Hi"})
-    assert (response.status_code, response.json()) == (500, example("ServerError", "incomplete"))
+    assert (response.status_code, error_of(response)) == (500, example("ServerError", "incomplete"))
 
 
 def test_every_example_of_an_error_is_provoked() -> None:
@@ -154,12 +190,13 @@ def test_every_documented_status_has_a_state_that_leads_to_it(asked: dict[str, A
 
 def told(answer: Any) -> tuple[str, str]:
     """Return an error without what differs from server to server."""
-    message = without_numbers(answer["error"], "parley-embedded", "org/m")
+    message = without_numbers(answer["error"], "parley-embedded", "org/m").replace("0.0 s", "0 s")
     return re.split("(as JSON|request id|during generation)", message)[0], answer["error_type"]
 
 
 def example(response: str, name: str) -> Any:
-    return DOCUMENT.components["responses"][response]["content"][JSON]["examples"][name]["value"]
+    content = DOCUMENT.components["responses"][response]["content"]
+    return without_id(content[JSON]["examples"][name]["value"])
 
 
 def body_of(operation: Operation) -> Any:
@@ -201,6 +238,16 @@ def loading() -> Iterator[httpx.Client]:
 
 
 @contextmanager
+def gone() -> Iterator[httpx.Client]:
+    """Serve after the engine has gone for good."""
+    service = make_service(engine=fake_client(unavailable="there is none"))
+    with live_server(service, wait=False) as live, httpx.Client(base_url=live.base_url) as client:
+        while service.engine.state is not EngineState.FAILED:
+            time.sleep(0.01)
+        yield client
+
+
+@contextmanager
 def full() -> Iterator[httpx.Client]:
     """Serve while as many requests are in flight as may be."""
     with live_server(max_concurrent_requests=1) as live, httpx.Client(base_url=live.base_url) as client:
@@ -209,6 +256,46 @@ def full() -> Iterator[httpx.Client]:
             yield client
         finally:
             permit.release()
+
+
+@contextmanager
+def named(file: Path) -> Iterator[httpx.Client]:
+    """Serve two keys, each with one of the scopes for its name."""
+    file.write_text("".join(f"{scope} {sha256(scope.encode()).hexdigest()} {scope}\n" for scope in SCOPES))
+    with live_server(api_keys_file=str(file)) as live, httpx.Client(base_url=live.base_url) as client:
+        yield client
+
+
+def lacking(operation: Operation) -> str:
+    """Return the key that hasn't the scope that an operation needs."""
+    return GENERATE if "Tokens" in operation.node["tags"] else TOKENIZE
+
+
+@contextmanager
+def limited() -> Iterator[httpx.Client]:
+    """Serve when everyone has used up the minute."""
+    with live_server(requests_per_minute=1) as live, httpx.Client(base_url=live.base_url) as client:
+        live.service.quotas.take(None)
+        yield client
+
+
+@contextmanager
+def hurried() -> Iterator[httpx.Client]:
+    """Serve whoever sends fast."""
+    with live_server(body_timeout=0.1) as live, httpx.Client(base_url=live.base_url) as client:
+        yield client
+
+
+def send_in_part(client: httpx.Client, operation: Operation) -> httpx.Response:
+    """Send a body but for its end."""
+    headers = {"content-type": JSON, "content-length": "100"}
+
+    def dripping() -> Iterator[bytes]:
+        yield b"{"
+        time.sleep(0.2)
+        yield b" " * 99
+
+    return client.post(address(operation), content=dripping(), headers=headers)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.serving import Served, events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +94,7 @@ async def test_a_wrong_grammar_is_refused_before_anything_is_generated(
             path, {"inputs": "x", "parameters": {"grammar": grammar}, "stream": True}
         )
     assert response.status_code == 422
-    assert response.json() == {"error": f"Input validation error: {message}", "error_type": "validation"}
+    assert error_of(response) == {"error": f"Input validation error: {message}", "error_type": "validation"}
 
 
 async def test_a_bad_expression_or_keyword_is_named() -> None:

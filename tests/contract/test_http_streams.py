@@ -20,7 +20,7 @@ from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloaded, TemplateFailed
 from tests.contract.conftest import FAILING
-from tests.support import PATIENCE, LiveServer, live_server
+from tests.support import PATIENCE, LiveServer, error_of, live_server
 
 TOKEN = {
     "token": {"id": 1, "text": "a", "logprob": -0.5, "special": False},
@@ -171,6 +171,7 @@ def test_tgi_streams_end_with_an_error_event_after_a_failure(client: httpx.Clien
     assert answer.status_code == 200
     *tokens, failure = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line]
     assert [token["index"] for token in tokens] == [1, 2]
+    failure = error_of(answer, failure)
     assert failure["error"].startswith("Request failed during generation: ")
     assert failure["error_type"] == "generation"
 
@@ -189,8 +190,8 @@ def test_openai_streams_end_with_an_error_event_and_done_after_a_failure(
     answer = client.post(path, json=body)
     assert answer.status_code == 200
     *_, failure, done, rest = answer.text.split("\n\n")
-    assert json.loads(failure[6:])["error"]["http_status_code"] == 424
-    assert json.loads(failure[6:])["error"]["error_type"] == "generation"
+    told = error_of(answer, json.loads(failure[6:])["error"])
+    assert (told["http_status_code"], told["error_type"]) == (424, "generation")
     assert (done, rest) == ("data: [DONE]", "")
 
 
@@ -205,7 +206,7 @@ def test_one_request_too_many_is_429_until_another_has_ended() -> None:
         permit = live.service.engine.admit()
         refused = client.post("/generate_stream", json={"inputs": "Hi"})
         assert refused.status_code == 429
-        assert refused.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
+        assert error_of(refused) == {"error": "Model is overloaded", "error_type": "overloaded"}
         assert int(refused.headers["retry-after"]) >= 1
         permit.release()
         for _ in range(3):  # each stream gives its place back

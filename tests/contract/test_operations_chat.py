@@ -9,6 +9,7 @@ import pytest
 
 from handlers.version import fingerprint
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +261,7 @@ async def test_bad_input_is_refused_streamed_or_not() -> None:
                 response = await server.post(PATH, {"messages": MESSAGES, "stream": stream, **members})
                 assert response.status_code == 422
                 expected = {"error": f"Input validation error: {message}", "error_type": "validation"}
-                assert response.json() == expected
+                assert error_of(response) == expected
         images = [
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}
         ]
@@ -275,7 +276,7 @@ async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> 
         before = await server.post(PATH, BODY)
     first, error, done = events_of(response)
     assert first["object"] == "chat.completion.chunk"
-    assert error["error"] == {
+    assert error_of(response, error["error"]) == {
         "message": "Request failed during generation: injected failure: weather",
         "http_status_code": 424,
         "error_type": "generation",

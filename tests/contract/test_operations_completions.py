@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ async def test_bad_requests_are_refused_with_tgis_words() -> None:
             for stream in (False, True):
                 response = await server.post(PATH, {**body, "stream": stream})
                 assert response.status_code == 422
-                assert response.json() == {"error": error, "error_type": error_type}
+                assert error_of(response) == {"error": error, "error_type": error_type}
 
 
 async def test_each_prompt_takes_a_place_and_one_failure_fails_the_request() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -189,7 +190,7 @@ async def test_bad_input_is_refused_in_tgis_words_streamed_or_not() -> None:
             response = await server.post(path, body)
             assert response.status_code == 422, path
             expected = {"error": f"Input validation error: {message}", "error_type": "validation"}
-            assert response.json() == expected, path
+            assert error_of(response) == expected, path
         assert server.metric('tgi_request_failure{err="validation"}') == len(asked)
         assert server.metric("tgi_request_count") == len(asked)
 
@@ -209,7 +210,7 @@ async def test_a_failure_after_the_first_token_is_the_last_event() -> None:
     assert response.status_code == 200
     *tokens, error = events_of(response)
     assert [event["index"] for event in tokens] == [1, 2]
-    assert error == {
+    assert error_of(response, error) == {
         "error": "Request failed during generation: injected failure: bad",
         "error_type": "generation",
     }
@@ -226,7 +227,7 @@ async def test_a_full_engine_answers_429_at_once_and_has_room_again_after(path: 
         assert (await first).status_code == 200
         again = await server.post(path, body)
     assert refused.status_code == 429
-    assert refused.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
+    assert error_of(refused) == {"error": "Model is overloaded", "error_type": "overloaded"}
     assert int(refused.headers["retry-after"]) >= 1
     assert again.status_code == 200
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +66,7 @@ async def test_a_mistake_is_told_of_the_shape_that_is_meant(body: Any, reason: s
     async with served() as server:
         response = await server.post(PATH, body)
     assert response.status_code == 422
-    assert response.json() == {
+    assert error_of(response) == {
         "error": f"Failed to deserialize the JSON body into the target type: {reason}",
         "error_type": "validation",
     }
@@ -82,7 +83,7 @@ async def test_a_mistake_is_told_of_the_shape_that_is_meant(body: Any, reason: s
 async def test_a_value_out_of_range_is_refused_as_by_its_route(body: Any, error: str) -> None:
     async with served() as server:
         response = await server.post(PATH, body)
-    assert response.json() == {"error": f"Input validation error: {error}", "error_type": "validation"}
+    assert error_of(response) == {"error": f"Input validation error: {error}", "error_type": "validation"}
 
 
 async def test_it_is_behind_the_key() -> None:

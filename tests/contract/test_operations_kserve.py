@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.serving import served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +131,7 @@ async def test_bad_inputs_are_refused(path: str, body: dict[str, Any], error: st
     async with served() as server:
         response = await server.post(path, body)
         assert server.metric('tgi_request_failure{err="validation"}') == 1
-    assert (response.status_code, response.json()) == (422, {"error": error, "error_type": error_type})
+    assert (response.status_code, error_of(response)) == (422, {"error": error, "error_type": error_type})
 
 
 async def test_one_failing_input_fails_all_with_its_own_status() -> None:
@@ -182,7 +183,7 @@ async def test_ready_is_said_truthfully() -> None:
     assert all(answer["live"] is answer["ready"] is True for answer in ready)
     assert [answer.get("name") for answer in ready] == [None, "m", "m"]
     assert [response.status_code for response in gone] == [503] * 3
-    assert gone[0].json() == {"error": "unhealthy", "error_type": "healthcheck"}
+    assert error_of(gone[0]) == {"error": "unhealthy", "error_type": "healthcheck"}
     assert live.json() == {"live": True}
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from handlers.version import TGI_VERSION
 from inference.client import Generation
+from inference.core import Life
 from inference.types import LogprobsMode, Request
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +67,7 @@ async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
     assert listed == {"object": "list", "data": [flat], "id": "org/m", "created": 0, "owned_by": "org/m"}
     assert found == [flat, flat]
     assert unknown.status_code == 404
-    assert unknown.json() == {
+    assert error_of(unknown) == {
         "error": "The model `gpt-4` is not served here; `org/m` is.",
         "error_type": "not_found",
     }
@@ -83,8 +85,29 @@ async def test_health_is_503_after_the_engine_died() -> None:
         core.crash()
         answer = await server.http.get("/health")
     assert answer.status_code == 503
-    assert answer.json() == {"error": "unhealthy", "error_type": "healthcheck"}
+    assert error_of(answer) == {"error": "unhealthy", "error_type": "healthcheck"}
     assert answer.headers["retry-after"] == "1"
+
+
+async def test_probes_of_kubernetes_say_whether_requests_are_taken_and_whether_a_restart_would_help() -> None:
+    async with served() as server:
+        engine = server.service.engine
+
+        async def say() -> list[tuple[int, bytes]]:
+            answers = [await server.http.get(path) for path in ("/livez", "/readyz")]
+            return [(answer.status_code, answer.content) for answer in answers]
+
+        assert await say() == [(200, b""), (200, b"")]
+        engine._on_life(Life.DOWN, None)
+        alive, (status, why) = await say()
+        assert (alive, status) == ((200, b""), 503)
+        assert b"The engine is being started again" in why
+        engine._on_life(Life.UP, engine.model)
+        assert await say() == [(200, b""), (200, b"")]
+        engine._on_life(Life.GONE, None)
+        dead, (status, why) = await say()
+        assert (dead[0], status) == (503, 503)
+        assert b"The engine has failed" in why
 
 
 async def test_a_failed_generation_does_not_make_a_working_engine_unhealthy() -> None:

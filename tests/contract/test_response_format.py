@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from tests.contract.serving import events_of, served
+from tests.support import error_of
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
         response = await server.post(path, asked)
         nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
     assert response.status_code == 422
-    assert response.json() == {
+    assert error_of(response) == {
         "error": "Tool error: Grammar and tools are mutually exclusive",
         "error_type": "tool_error",
     }

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support import live_server
+from tests.support import error_of, live_server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 SHAPE = "Failed to deserialize the JSON body into the target type: "
@@ -95,7 +95,7 @@ def test_the_reason_names_place_expectation_and_value(
 ) -> None:
     answer = client.post(path, json=body)
     assert answer.status_code == 422
-    assert answer.json() == {"error": SHAPE + reason, "error_type": "validation"}
+    assert error_of(answer) == {"error": SHAPE + reason, "error_type": "validation"}
 
 
 @pytest.mark.parametrize("validator", ["compiled", "reference"])
@@ -229,13 +229,13 @@ def test_a_member_that_is_not_supported_is_refused(
 ) -> None:
     answer = client.post(path, json={**CHAT, member: value})
     assert answer.status_code == 422
-    assert answer.json() == {"error": f"Input validation error: {message}", "error_type": "validation"}
+    assert error_of(answer) == {"error": f"Input validation error: {message}", "error_type": "validation"}
 
 
 def test_a_suffix_is_refused_in_tgis_words(client: httpx.Client) -> None:
     answer = client.post("/v1/completions", json={"prompt": "Hi", "suffix": "!"})
     assert answer.status_code == 422
-    assert answer.json() == {
+    assert error_of(answer) == {
         "error": "Suffix is not supported and can be achieved by preprocessing the prompt.",
         "error_type": "suffix not supported",
     }

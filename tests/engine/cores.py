@@ -90,9 +90,9 @@ class Heard:
 class Session:
     """A core that was loaded and, when it is asked something, started."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, device_path: bool = False) -> None:
         self.progress: list[str] = []
-        self.core = TorchCore(config)
+        self.core = TorchCore(config, device_path=device_path)
         self.info: ModelInfo = self.core.load(self.progress.append)
         self.frames: queue.Queue[Frame] = queue.Queue()
 

@@ -17,7 +17,7 @@ from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.types import CoreFailure, Frame
-from tests.engine.cores import SECONDS, Session, best, config, request
+from tests.engine.cores import SECONDS, Heard, Session, best, config, request
 from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, save_model
 
 PROMPT = prompts(10)[0]
@@ -81,8 +81,14 @@ def test_idle_core_uses_no_processor_time(session: Session) -> None:
 
 def test_stopping_fails_what_is_left_and_what_comes_after(directory: Path) -> None:
     session = Session(config(directory))
+
+    def slow(frame: Frame) -> None:  # the text must not end before the engine is told to stop
+        session.frames.put(frame)
+        while not session.core._stopping:
+            time.sleep(0.001)
+
     session.core.submit(request("long", PROMPT, tokens=240))
-    session.core.start(session.frames.put)
+    session.core.start(slow)
     session.frames.get(timeout=SECONDS)
     session.core.stop()
     assert not session.core.alive
@@ -131,6 +137,30 @@ def test_dying_loop_tells_every_request(directory: Path, monkeypatch: pytest.Mon
     assert set(heard.failures) == {"a", "b"}
     session.close()
     assert not session.core.alive
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_engine_ends_once_its_gpu_answers_no_more(directory: Path, broken: bool) -> None:
+    session = Session(config(directory))
+    session.core._device = torch.device("cuda")
+
+    def synchronize(device: torch.device) -> None:
+        if broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "synchronize", synchronize)
+        patch.setattr(session.core._stepper._runner, "run", lambda _: 1 / 0)  # type: ignore[union-attr]
+        assert "ZeroDivisionError" in session.run([request("a", PROMPT)]).failures["a"]
+        if broken:
+            session.core.join()
+    heard = Heard()
+    session.submit(request("b", PROMPT))
+    while not heard.ended("b"):
+        heard.add(session.frames.get(timeout=SECONDS))
+    assert session.core.alive is not broken
+    assert ("b" in heard.failures) == broken  # whoever supervises it starts another
+    session.close()
 
 
 def test_merging_can_be_switched_off(directory: Path) -> None:

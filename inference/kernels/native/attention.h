@@ -12,16 +12,21 @@
 #define SPLIT 256
 #define SCORE_STRIDE (SPLIT + PAGE) /* of a row's scores: not a power of two, for the cache's sake */
 
-/* Keys and values in bfloat16 are rounded as they are written; what is computed with them is float32. */
+/* Keys and values in bfloat16 are rounded as they are written, and lie in pairs, of which the first has the lower
+ * half of a word: a key's numbers (with a zero behind the last of an odd count), and the values of two positions. */
 typedef struct Cache {
-    void *keys;   /* [page][kv_head][key_dim][PAGE] */
-    void *values; /* [page][kv_head][PAGE][value_dim] */
+    void *keys;   /* [page][kv_head][key_dim][PAGE], or [page][kv_head][key_dim / 2][PAGE][2] */
+    void *values; /* [page][kv_head][PAGE][value_dim], or [page][kv_head][PAGE / 2][value_dim][2] */
     int64_t kv_heads, key_dim, value_dim;
-    int64_t kind; /* KIND_FLOAT32 or KIND_BFLOAT16: of keys and values */
+    int64_t kind;    /* KIND_FLOAT32 or KIND_BFLOAT16: of keys and values */
+    int64_t rounded; /* in bfloat16: queries and weights are rounded, too, where the CPU multiplies it */
 } Cache;
 
 static inline int is_narrow(const Cache *cache) { return cache->kind == KIND_BFLOAT16; }
 static inline int64_t number_bytes(const Cache *cache) { return is_narrow(cache) ? 2 : 4; }
+static inline int64_t key_numbers(const Cache *cache) { return cache->key_dim + (is_narrow(cache) & cache->key_dim); }
+/* Of a rounded query: whole lines. */
+static inline int64_t query_numbers(const Cache *cache) { return (cache->key_dim + 31) / 32 * 32; }
 
 /* The tokens of piece i are positions [starts[i], stops[i]) of the sequence in slots[i]; the pieces'
  * tokens follow each other as rows. */
@@ -50,10 +55,25 @@ typedef struct Shaping {
     float eps;
 } Shaping;
 
-/* Consecutive queries of one piece, which attend together. */
+/* A piece of one token, among those that read the same pages. */
+typedef struct Member {
+    int64_t piece, row, position;
+    int64_t home;         /* the tile of its own, where its results are put together */
+    const int32_t *pages; /* of the split that is looked at, while groups are sought */
+} Member;
+
+/* Of a piece: how many of its first splits it computes with others, and the tile of the rest. */
+typedef struct Shared {
+    int64_t splits, home;
+} Shared;
+
+/* Queries that attend together: consecutive ones of a piece to all that they see, but for splits that other tiles
+ * compute; or one query each of several sequences (members), by position, to a split whose pages they share. */
 typedef struct Tile {
-    int64_t row, queries, position; /* of the first of them */
+    int64_t piece, row, queries, position; /* of the first of them */
     const int32_t *pages;
+    const Member *members; /* NULL: a piece's */
+    int64_t first, splits; /* those it computes, to the last one that a query sees */
     int64_t parts;    /* items per kv head that this tile is cut into */
     int64_t partial;  /* where its partial results begin, in rows; -1: it has none */
     int64_t finished; /* where its counters begin, one for each kv head */
@@ -73,11 +93,16 @@ typedef struct AttentionPlan {
     int64_t span;     /* splits per item */
     int64_t decoding; /* whether every piece is one token: then items write their own key and value */
     int64_t partial_rows, counters;
+    Member *members;    /* of shared tiles, tile by tile */
+    Member *candidates; /* pieces of one token, as long as others read the same pages */
+    Shared *shared;     /* [pieces] */
+    int64_t member_count;
     float *partials;           /* [partial_rows][value_dim + 2]: a split's sum, its maximum, its weight */
     _Atomic int32_t *finished; /* [counters]: parts done; the last one sets it to 0 again */
     float *scratch;            /* [thread][scratch_size] */
     int64_t scratch_size;
     int64_t tile_room, item_room, partial_room, finished_room, scratch_room;
+    int64_t member_room, candidate_room, shared_room;
 } AttentionPlan;
 
 /* [row][head][dim]: the numbers of a head follow each other; strides are in floats. */
@@ -101,10 +126,25 @@ typedef struct AttentionCall {
 /* Cut a step for `heads` query heads over such a cache. Returns 0, or -1 if there is no memory. */
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads);
 void attention_plan_free(AttentionPlan *plan);
+/* Make the shared tiles, which come first, and say of each piece how many splits it shares. */
+void attention_share(AttentionPlan *plan, const Step *step);
+/* Members of shared tiles, at most. */
+int64_t attention_members(const Step *step);
 
 /* Inside a task: write the keys and values of a step's tokens, and attend; barriers included. */
 void attention_baseline(Worker *worker, const AttentionCall *call);
 void attention_avx2(Worker *worker, const AttentionCall *call);
 void attention_avx512(Worker *worker, const AttentionCall *call);
+
+#if defined(__x86_64__)
+/* Attention with everything rounded (attention_bf16.c), for AVX-512 BF16; rows and pages as attention_split.inc.h
+ * has them. Weights are rounded in place: of a row's floats [0, n), the words [0, n) of the same memory are left. */
+void round_query_avx512(const float *query, int64_t dim, uint16_t *rounded); /* whole lines, zeros at the end */
+void score_rounded_avx512(const uint16_t *query, const Cache *cache, const void *const *keys,
+                          const void *const *values, int64_t pages, float *score, int64_t rows);
+void round_weights_avx512(float *weight, int64_t from, int64_t to);
+void weigh_rounded_avx512(const float *weight, const Cache *cache, const void *const *pages, int64_t from, int64_t to,
+                          float *sums, int64_t rows, const void *const *ahead);
+#endif
 
 #endif

@@ -2,11 +2,14 @@
  *
  * Splits of the keys (attention_split.inc.h) are combined in order, whoever computed them. Keys that a
  * row doesn't see never enter its arithmetic, so what lies in unwritten parts of a page does no harm. */
+#include "attention_tokens.inc.h"
+
 #include "attention_split.inc.h"
 
 /* A thread's memory for one tile. Rows are queries times the heads that share keys. */
 typedef struct {
     float *query;          /* [row][key_dim], scaled */
+    uint16_t *rounded;     /* the same in bfloat16, [row][query_numbers]; NULL: not wanted */
     float *score;          /* [row][SCORE_STRIDE]: of one split, then its exponentials */
     float *split, *result; /* [row][value_dim + 2]: of one split, and of all so far: sum, maximum, weight */
     float *head;           /* [key_dim]: a key being shaped */
@@ -19,8 +22,16 @@ typedef struct {
     ISA(Scratch) at;
 } ISA(Job);
 
+INLINE int64_t ISA(position_of)(const Tile *tile, int64_t query) {
+    return tile->members ? tile->members[query].position : tile->position + query;
+}
+
+INLINE int64_t ISA(row_of)(const Tile *tile, int64_t query) {
+    return tile->members ? tile->members[query].row : tile->row + query;
+}
+
 INLINE ISA(Seen) ISA(seen)(const ISA(Job) *job, int64_t query, int64_t split) {
-    int64_t position = job->tile->position + query, window = job->call->how.window;
+    int64_t position = ISA(position_of)(job->tile, query), window = job->call->how.window;
     int64_t first = window && position >= window ? position - window + 1 : 0;
     int64_t from = first - split * SPLIT, to = position + 1 - split * SPLIT;
     return (ISA(Seen)){from > 0 ? from : 0, to < SPLIT ? to : SPLIT};
@@ -29,53 +40,13 @@ INLINE ISA(Seen) ISA(seen)(const ISA(Job) *job, int64_t query, int64_t split) {
 INLINE const void *ISA(key_page)(const ISA(Job) *job, int64_t page) {
     const Cache *cache = &job->call->cache;
     int64_t block = job->tile->pages[page] * cache->kv_heads + job->kv_head;
-    return (const char *)cache->keys + block * cache->key_dim * PAGE * number_bytes(cache);
+    return (const char *)cache->keys + block * key_numbers(cache) * PAGE * number_bytes(cache);
 }
 
 INLINE const void *ISA(value_page)(const ISA(Job) *job, int64_t page) {
     const Cache *cache = &job->call->cache;
     int64_t block = job->tile->pages[page] * cache->kv_heads + job->kv_head;
     return (const char *)cache->values + block * cache->value_dim * PAGE * number_bytes(cache);
-}
-
-/* Shaping: norm and rotation of one head. -------------------------------------------------------- */
-INLINE const float *ISA(head_of)(const Heads *heads, int64_t row, int64_t head) {
-    return heads->first + row * heads->row_stride + head * heads->head_stride;
-}
-
-/* `rotation`: the row of the tables. */
-INLINE void ISA(shape_head)(const Shaping *shaping, const Heads *heads, int64_t row, int64_t rotation, int64_t head,
-                            int64_t dim, const float *norm, int64_t norm_size, float *out) {
-    const float *x = ISA(head_of)(heads, row, head);
-    if (!norm)
-        memcpy(out, x, (size_t)dim * sizeof(float));
-    else if (norm_size == dim)
-        ISA(apply_norm)(x, ISA(rms_scale)(x, dim, shaping->eps), norm, dim, out);
-    else {
-        float scale = ISA(rms_scale)(ISA(head_of)(heads, row, 0), norm_size, shaping->eps);
-        ISA(apply_norm)(x, scale, norm + head * dim, dim, out);
-    }
-    if (shaping->cosines) {
-        int64_t at = rotation * shaping->rotary_dim;
-        ISA(rotate)(out, shaping->cosines + at, shaping->sines + at, shaping->rotary_dim, shaping->interleaved);
-    }
-}
-
-/* Write n numbers to the places at, at + stride... of keys or values. */
-INLINE void ISA(keep)(const float *numbers, int64_t n, void *kept, int64_t at, int64_t stride, int narrow) {
-    for (int64_t i = 0; i < n && narrow; i++) ((uint16_t *)kept)[at + i * stride] = round_bf16(numbers[i]);
-    for (int64_t i = 0; i < n && !narrow; i++) ((float *)kept)[at + i * stride] = numbers[i];
-}
-
-static void ISA(write_token)(const AttentionCall *call, const Tile *tile, int64_t query, int64_t kv_head, float *head) {
-    const Cache *cache = &call->cache;
-    int64_t position = tile->position + query, row = tile->row + query, at = position % PAGE;
-    int64_t block = tile->pages[position / PAGE] * cache->kv_heads + kv_head;
-    ISA(shape_head)(&call->shaping, &call->key, row, call->shaping.by_position ? position : row, kv_head,
-                    cache->key_dim, call->shaping.key_norm, call->shaping.key_norm_size, head);
-    ISA(keep)(head, cache->key_dim, cache->keys, block * cache->key_dim * PAGE + at, PAGE, is_narrow(cache));
-    ISA(keep)(ISA(head_of)(&call->value, row, kv_head), cache->value_dim, cache->values,
-              (block * PAGE + at) * cache->value_dim, 1, is_narrow(cache));
 }
 
 static void ISA(load_queries)(const ISA(Job) *job) {
@@ -85,11 +56,16 @@ static void ISA(load_queries)(const ISA(Job) *job) {
     float *out = job->at.query;
     for (int64_t i = 0; i < job->tile->queries; i++)
         for (int64_t g = 0; g < job->group; g++, out += dim) {
-            int64_t row = job->tile->row + i, rotation = call->shaping.by_position ? job->tile->position + i : row;
+            int64_t row = ISA(row_of)(job->tile, i);
+            int64_t rotation = call->shaping.by_position ? ISA(position_of)(job->tile, i) : row;
             ISA(shape_head)(&call->shaping, &call->query, row, rotation, job->kv_head * job->group + g, dim,
                             call->shaping.query_norm, call->shaping.query_norm_size, out);
             for (int64_t d = 0; d < dim; d += LANES)
                 vstore_part(out + d, dim - d, vload_part(out + d, dim - d) * scaling);
+#if NATIVE_ISA == 2
+            int64_t r = i * job->group + g;
+            if (job->at.rounded) round_query_avx512(out, dim, job->at.rounded + r * query_numbers(&call->cache));
+#endif
         }
 }
 
@@ -99,13 +75,50 @@ static void ISA(look_ahead)(const ISA(Job) *job, int64_t split, const void **key
     for (int64_t p = 0; p < SPLIT / PAGE; p++) keys[p] = ISA(key_page)(job, page + p < last ? page + p : last);
 }
 
+/* Scores of the rows from `row` on against some pages, and the values of [from, to) that the weights make of them. */
+static void ISA(score)(const ISA(Job) *job, int64_t row, const void *const *keys, const void *const *values,
+                       int64_t pages, float *score, int64_t rows) {
+    const Cache *cache = &job->call->cache;
+#if NATIVE_ISA == 2
+    if (job->at.rounded) {
+        const uint16_t *query = job->at.rounded + row * query_numbers(cache);
+        score_rounded_avx512(query, cache, keys, values, pages, score, rows);
+        return;
+    }
+#endif
+    ISA(score_split)(job->at.query + row * cache->key_dim, cache->key_dim, keys, values, pages, score, rows,
+                     is_narrow(cache));
+}
+
+static void ISA(weigh)(const ISA(Job) *job, const float *weight, const void *const *values, int64_t from, int64_t to,
+                       float *sums, int64_t rows, const void *const *ahead) {
+    const Cache *cache = &job->call->cache;
+#if NATIVE_ISA == 2
+    if (job->at.rounded) {
+        weigh_rounded_avx512(weight, cache, values, from, to, sums, rows, ahead);
+        return;
+    }
+#endif
+    ISA(weigh_values)(weight, values, from, to, cache->value_dim, sums, rows, ahead, cache->key_dim,
+                      is_narrow(cache));
+}
+
+/* A row's scores made weights, whose sum and maximum go behind its sums, which begin. */
+static void ISA(weights)(const ISA(Job) *job, float *score, ISA(Seen) seen, float *sum) {
+    int64_t dim = job->call->cache.value_dim;
+    memset(sum, 0, (size_t)dim * sizeof(float));
+    sum[dim + 1] = ISA(exponentials)(score, seen, job->call->how.softcap, sum + dim);
+#if NATIVE_ISA == 2
+    if (job->at.rounded) round_weights_avx512(score, seen.from, seen.to);
+#endif
+}
+
 /* One split of a tile: fills at.split for the queries [first, last) that see some of it. ---------- */
 static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last,
                               const void *const *ahead) {
     const void *keys[SPLIT / PAGE], *values[SPLIT / PAGE];
     const Cache *cache = &job->call->cache;
     int64_t group = job->group, sum_size = cache->value_dim + 2, page = split * (SPLIT / PAGE);
-    int narrow = is_narrow(cache);
     ISA(Seen) top = ISA(seen)(job, first, split), bottom = ISA(seen)(job, last - 1, split);
     int64_t from = top.from / PAGE, pages = (bottom.to + PAGE - 1) / PAGE; /* of the split, seen by any */
     for (int64_t p = from; p < pages; p++) {
@@ -113,31 +126,26 @@ static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first,
         values[p] = ISA(value_page)(job, page + p);
     }
     float *score = job->at.score + first * group * SCORE_STRIDE, *sums = job->at.split + first * group * sum_size;
-    ISA(score_split)(job->at.query + first * group * cache->key_dim, cache->key_dim, keys + from, values + from,
-                     pages - from, score + from * PAGE, (last - first) * group, narrow);
+    ISA(score)(job, first * group, keys + from, values + from, pages - from, score + from * PAGE,
+               (last - first) * group);
     for (int64_t i = first; i < last; i++) {
         ISA(Seen) seen = ISA(seen)(job, i, split);
-        for (int64_t r = (i - first) * group; r < (i - first + 1) * group; r++) {
-            float *sum = sums + r * sum_size;
-            memset(sum, 0, (size_t)cache->value_dim * sizeof(float));
-            sum[cache->value_dim + 1] = ISA(exponentials)(score + r * SCORE_STRIDE, seen, job->call->how.softcap,
-                                                          sum + cache->value_dim);
-        }
+        for (int64_t r = (i - first) * group; r < (i - first + 1) * group; r++)
+            ISA(weights)(job, score + r * SCORE_STRIDE, seen, sums + r * sum_size);
     }
-    /* What all see together, and for each query what only some see, before it and behind it. */
-    int64_t common = bottom.from, end = top.to < common ? common : top.to;
+    /* What all see together, and for each query what only some see, before it and behind it: no pair is parted. */
+    int64_t common = (bottom.from + 1) / 2 * 2, end = top.to / 2 * 2 < common ? common : top.to / 2 * 2;
     for (int64_t i = first; i < last; i++) {
         ISA(Seen) seen = ISA(seen)(job, i, split);
         int64_t r = (i - first) * group;
-        ISA(weigh_values)(score + r * SCORE_STRIDE, values, seen.from, seen.to < common ? seen.to : common,
-                          cache->value_dim, sums + r * sum_size, group, NULL, 0, narrow);
+        ISA(weigh)(job, score + r * SCORE_STRIDE, values, seen.from, seen.to < common ? seen.to : common,
+                   sums + r * sum_size, group, NULL);
     }
-    ISA(weigh_values)(score, values, common, top.to, cache->value_dim, sums, (last - first) * group,
-                      ahead, cache->key_dim, narrow);
+    ISA(weigh)(job, score, values, common, end, sums, (last - first) * group, ahead);
     for (int64_t i = first; i < last; i++) {
         int64_t r = (i - first) * group;
-        ISA(weigh_values)(score + r * SCORE_STRIDE, values, end, ISA(seen)(job, i, split).to, cache->value_dim,
-                          sums + r * sum_size, group, NULL, 0, narrow);
+        ISA(weigh)(job, score + r * SCORE_STRIDE, values, end, ISA(seen)(job, i, split).to, sums + r * sum_size,
+                   group, NULL);
     }
 }
 
@@ -185,35 +193,47 @@ static void ISA(finish_tile)(const ISA(Job) *job) {
     }
 }
 
-/* Put a split's results, of the queries [first, last), where the last part of the tile will find them. */
-static void ISA(keep_partial)(const ISA(Job) *job, int64_t splits, int64_t split, int64_t first, int64_t last) {
-    int64_t rows = job->tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
-    float *to = job->call->plan->partials + (job->tile->partial + (job->kv_head * splits + split) * rows) * sum_size;
-    for (int64_t r = 0; r < rows; r++, to += sum_size)
-        if (r >= first * job->group && r < last * job->group)
-            memcpy(to, job->at.split + r * sum_size, (size_t)sum_size * sizeof(float));
-        else
-            to[sum_size - 1] = 0;
+/* The tile in which a query's splits are put together. */
+INLINE const Tile *ISA(home_of)(const ISA(Job) *job, int64_t query) {
+    return job->tile->members ? &job->call->plan->tiles[job->tile->members[query].home] : job->tile;
 }
 
-/* The last part of a tile to be done puts all of them together. */
-static void ISA(combine_parts)(const ISA(Job) *job, int64_t splits) {
-    const AttentionPlan *plan = job->call->plan;
-    int64_t rows = job->tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
-    const float *partial = plan->partials + (job->tile->partial + job->kv_head * splits * rows) * sum_size;
-    _Atomic int32_t *finished = &plan->finished[job->tile->finished + job->kv_head];
-    if (atomic_fetch_add_explicit(finished, 1, memory_order_acq_rel) + 1 < job->tile->parts) return;
+/* Where a split's results lie of the tile's first query. */
+INLINE float *ISA(partial_of)(const ISA(Job) *job, const Tile *tile, int64_t split) {
+    int64_t rows = tile->queries * job->group, before = (job->kv_head * tile->splits + split) * rows;
+    return job->call->plan->partials + (tile->partial + before) * (job->call->cache.value_dim + 2);
+}
+
+/* Put a split's results, of the queries [first, last), where the last part of the tile will find them. */
+static void ISA(keep_partial)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last) {
+    int64_t sum_size = job->call->cache.value_dim + 2, size = job->group * sum_size;
+    for (int64_t i = 0; i < job->tile->queries; i++) {
+        float *to = ISA(partial_of)(job, ISA(home_of)(job, i), split) + (job->tile->members ? 0 : i * size);
+        if (i >= first && i < last)
+            memcpy(to, job->at.split + i * size, (size_t)size * sizeof(float));
+        else
+            for (int64_t g = 1; g <= job->group; g++) to[g * sum_size - 1] = 0;
+    }
+}
+
+/* A part of `tile` is done: the last one, of its own or shared, puts all of them together. */
+static void ISA(combine_parts)(const ISA(Job) *job, const Tile *tile) {
+    const ISA(Job) home = {job->call, tile, job->kv_head, job->group, job->at};
+    int64_t rows = tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
+    const float *partial = ISA(partial_of)(&home, tile, 0);
+    _Atomic int32_t *finished = &job->call->plan->finished[tile->finished + job->kv_head];
+    if (atomic_fetch_add_explicit(finished, 1, memory_order_acq_rel) + 1 < tile->first + tile->parts) return;
     atomic_store_explicit(finished, 0, memory_order_relaxed);
     for (int64_t r = 0; r < rows; r++) job->at.result[(r + 1) * sum_size - 1] = 0;
-    for (int64_t s = 0; s < splits; s++)
+    for (int64_t s = 0; s < tile->splits; s++)
         for (int64_t r = 0; r < rows; r++, partial += sum_size)
             if (partial[sum_size - 1] != 0) ISA(combine)(job->at.result + r * sum_size, partial, sum_size - 2);
-    ISA(finish_tile)(job);
+    ISA(finish_tile)(&home);
 }
 
 /* The splits that an item computes; the first ones may lie before its window. */
 INLINE int64_t ISA(first_split)(const ISA(Job) *job, int64_t part) {
-    int64_t window = job->call->how.window, first = part * job->call->plan->span;
+    int64_t window = job->call->how.window, first = job->tile->first + part * job->call->plan->span;
     int64_t seen = window && job->tile->position >= window ? (job->tile->position - window + 1) / SPLIT : 0;
     return first > seen ? first : seen;
 }
@@ -222,10 +242,12 @@ static void ISA(attend_item)(const ISA(Job) *job, int64_t part, const ISA(Job) *
     const AttentionPlan *plan = job->call->plan;
     const Tile *tile = job->tile;
     int64_t rows = tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
-    int64_t splits = (tile->position + tile->queries - 1) / SPLIT + 1;
-    int64_t from = part * plan->span, to = from + plan->span < splits ? from + plan->span : splits;
+    int64_t from = tile->first + part * plan->span, end = from + plan->span;
+    int64_t to = end < tile->splits ? end : tile->splits;
+    int in_parts = tile->members || tile->partial >= 0;
     const void *ahead[SPLIT / PAGE];
-    if (plan->decoding && to == splits) ISA(write_token)(job->call, tile, 0, job->kv_head, job->at.head);
+    if (plan->decoding && !tile->members && to == tile->splits)
+        ISA(write_token)(job->call, tile, 0, job->kv_head, job->at.head);
     ISA(load_queries)(job);
     for (int64_t r = 0; r < rows; r++) job->at.result[(r + 1) * sum_size - 1] = 0;
     for (int64_t split = from; split < to; split++) {
@@ -237,16 +259,15 @@ static void ISA(attend_item)(const ISA(Job) *job, int64_t part, const ISA(Job) *
         else if (next)
             ISA(look_ahead)(next, ISA(first_split)(next, next_part), ahead);
         if (first < last) ISA(attend_split)(job, split, first, last, split + 1 < to || next ? ahead : NULL);
-        if (tile->partial < 0)
+        if (in_parts)
+            ISA(keep_partial)(job, split, first, last);
+        else
             for (int64_t r = first * job->group; r < last * job->group; r++)
                 ISA(combine)(job->at.result + r * sum_size, job->at.split + r * sum_size, sum_size - 2);
-        else
-            ISA(keep_partial)(job, splits, split, first, last);
     }
-    if (tile->partial < 0)
-        ISA(finish_tile)(job);
-    else
-        ISA(combine_parts)(job, splits);
+    if (!in_parts) ISA(finish_tile)(job);
+    for (int64_t i = 0; in_parts && i < (tile->members ? tile->queries : 1); i++)
+        ISA(combine_parts)(job, ISA(home_of)(job, i));
 }
 
 /* The keys and values of a step with prompts: a phase of its own, as tiles see each other's. */
@@ -254,7 +275,7 @@ static void ISA(write_prompts)(Worker *worker, const AttentionCall *call, float 
     const AttentionPlan *plan = call->plan;
     for (int64_t i; (i = pool_tile(worker, plan->tile_count * call->cache.kv_heads)) >= 0;) {
         const Tile *tile = &plan->tiles[i / call->cache.kv_heads];
-        for (int64_t t = 0; t < tile->queries; t++)
+        for (int64_t t = 0; !tile->members && t < tile->queries; t++)
             ISA(write_token)(call, tile, t, i % call->cache.kv_heads, head);
     }
     pool_barrier(worker);
@@ -270,6 +291,9 @@ void ISA(attention)(Worker *worker, const AttentionCall *call) {
     at.split = at.query + rows * cache->key_dim;
     at.result = at.split + rows * (cache->value_dim + 2);
     at.head = at.result + rows * (cache->value_dim + 2);
+#if NATIVE_ISA == 2
+    if (is_narrow(cache) && cache->rounded && worker->library->bf16) at.rounded = (uint16_t *)(at.head + cache->key_dim);
+#endif
     if (!plan->decoding) ISA(write_prompts)(worker, call, at.head);
     int64_t items = plan->item_count * cache->kv_heads;
     for (int64_t i; (i = pool_tile(worker, items)) >= 0;) {

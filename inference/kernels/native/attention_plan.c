@@ -23,27 +23,35 @@ static int grow(void *place, int64_t *room, int64_t wanted, int64_t size) {
     return 1;
 }
 
-static int64_t splits_of(const Tile *tile) { return (tile->position + tile->queries - 1) / SPLIT + 1; }
+static int64_t splits_of(const Tile *tile) { return tile->splits - tile->first; }
 
 static int longer_first(const void *a, const void *b) {
     const Tile *left = a, *right = b;
     int64_t difference = splits_of(right) * right->queries - splits_of(left) * left->queries;
-    return difference ? (difference > 0 ? 1 : -1) : (left->row > right->row) - (left->row < right->row);
+    if (!difference) difference = left->row != right->row ? left->row - right->row : left->first - right->first;
+    return (difference > 0) - (difference < 0);
 }
 
-static int64_t fill_tiles(AttentionPlan *plan, const Step *step) {
-    int64_t count = 0, row = 0;
+static void fill_tiles(AttentionPlan *plan, const Step *step) {
+    int64_t row = 0;
     for (int64_t i = 0; i < step->pieces; i++)
         for (int64_t at = step->starts[i]; at < step->stops[i];) {
             int64_t left = step->stops[i] - at, queries = left < plan->queries ? left : plan->queries;
-            plan->tiles[count++] = (Tile){
-                .row = row, .queries = queries, .position = at,
+            plan->tiles[plan->tile_count++] = (Tile){
+                .piece = i, .row = row, .queries = queries, .position = at,
                 .pages = step->table + step->slots[i] * step->table_stride,
+                .first = plan->shared[i].splits, .splits = (at + queries - 1) / SPLIT + 1,
             };
             row += queries;
             at += queries;
         }
-    return count;
+}
+
+/* Tell the members of shared tiles where the tiles of their own have come to lie. */
+static void lead_home(AttentionPlan *plan) {
+    for (int64_t i = 0; i < plan->tile_count; i++)
+        if (!plan->tiles[i].members) plan->shared[plan->tiles[i].piece].home = i;
+    for (int64_t i = 0; i < plan->member_count; i++) plan->members[i].home = plan->shared[plan->members[i].piece].home;
 }
 
 /* Splits per item: all of a tile's where there are items enough for every thread, else fewer. */
@@ -65,10 +73,10 @@ static void cut(AttentionPlan *plan, int64_t rows_per_query, int64_t kv_heads) {
         tile->parts = (splits_of(tile) + plan->span - 1) / plan->span;
         tile->partial = -1;
         plan->item_count += tile->parts;
-        if (tile->parts == 1) continue;
+        if (tile->members || (tile->parts == 1 && !tile->first)) continue;
         tile->partial = plan->partial_rows;
         tile->finished = plan->counters;
-        plan->partial_rows += splits_of(tile) * tile->queries * rows_per_query * kv_heads;
+        plan->partial_rows += tile->splits * tile->queries * rows_per_query * kv_heads;
         plan->counters += kv_heads;
     }
 }
@@ -77,6 +85,7 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
     int64_t counters = plan->finished_room, partials = plan->partial_rows * (cache->value_dim + 2);
     /* a row: its query, its scores, sums of a split and of all with their maxima and weights; beside them, a key */
     int64_t row = cache->key_dim + SCORE_STRIDE + 2 * (cache->value_dim + 2);
+    row += query_numbers(cache) / 2; /* rounded */
     plan->scratch_size = (rows * row + cache->key_dim + 31) / 16 * 16;
     if (!grow(&plan->items, &plan->item_room, plan->item_count, sizeof(Item)) ||
         !grow(&plan->partials, &plan->partial_room, partials, sizeof(float)) ||
@@ -89,7 +98,7 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
 }
 
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads) {
-    int64_t group = heads / cache->kv_heads, most = 0;
+    int64_t group = heads / cache->kv_heads, most = 0, members = attention_members(step);
     plan->queries = at_least(1, TILE_ROWS / group);
     plan->decoding = 1;
     for (int64_t i = 0; i < step->pieces; i++) {
@@ -97,9 +106,16 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
         plan->decoding &= size == 1;
         most += (size + plan->queries - 1) / plan->queries;
     }
-    if (!grow(&plan->tiles, &plan->tile_room, most, sizeof(Tile))) return -1;
-    plan->tile_count = fill_tiles(plan, step);
+    if (!grow(&plan->tiles, &plan->tile_room, most + members / 2, sizeof(Tile)) ||
+        !grow(&plan->members, &plan->member_room, members, sizeof(Member)) ||
+        !grow(&plan->candidates, &plan->candidate_room, step->pieces, sizeof(Member)) ||
+        !grow(&plan->shared, &plan->shared_room, step->pieces, sizeof(Shared)))
+        return -1;
+    plan->tile_count = plan->member_count = 0;
+    attention_share(plan, step);
+    fill_tiles(plan, step);
     qsort(plan->tiles, (size_t)plan->tile_count, sizeof(Tile), longer_first);
+    lead_home(plan);
     plan->span = choose_span(plan, cache->kv_heads, threads);
     cut(plan, group, cache->kv_heads);
     if (reserve(plan, cache, plan->queries * group, threads)) return -1;
@@ -115,5 +131,8 @@ void attention_plan_free(AttentionPlan *plan) {
     free(plan->partials);
     free((void *)plan->finished);
     free(plan->scratch);
+    free(plan->members);
+    free(plan->candidates);
+    free(plan->shared);
     *plan = (AttentionPlan){0};
 }

@@ -15,13 +15,10 @@ typedef struct {
     int64_t from, to;
 } ISA(Seen);
 
-/* Numbers i... of a page, `narrow`: in bfloat16. ------------------------------------------------- */
-INLINE vf ISA(kept)(const void *page, int64_t i, const int narrow) {
-    return narrow ? vload_bf16((const uint16_t *)page + i) : vload((const float *)page + i);
-}
-
-INLINE vf ISA(kept_part)(const void *page, int64_t i, int64_t n, const int narrow) {
-    return narrow ? vload_bf16_part((const uint16_t *)page + i, n) : vload_part((const float *)page + i, n);
+/* The numbers in words: pairs in bfloat16 (`narrow`), of which the second is the upper one, or floats. */
+INLINE vf ISA(number)(vi word, const int upper, const int narrow) {
+    if (!narrow) return (vf)word;
+    return upper ? (vf)(word & viset1(-65536)) : (vf)(word << 16);
 }
 
 /* Scores of some rows against some pages of keys. ------------------------------------------------ */
@@ -33,20 +30,26 @@ INLINE void ISA(scores)(const float *query, int64_t dim, const void *const *keys
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < pages * PAGE_VECTORS; v++) sum[r][v] = vzero();
-    for (int64_t d = 0; d < dim; d++) {
-        vf key[4 * PAGE_VECTORS];
+    const int together = narrow ? 2 : 1; /* numbers of a key in a word */
+    for (int64_t d = 0; d < dim; d += together) {
+        const int64_t line = d / together * PAGE;
+        vi key[4 * PAGE_VECTORS];
 #pragma GCC unroll 16
         for (int v = 0; v < pages * PAGE_VECTORS; v++)
-            key[v] = ISA(kept)(keys[v / PAGE_VECTORS], d * PAGE + v % PAGE_VECTORS * LANES, narrow);
-        if (values && !(narrow && d % 2)) /* a line is 16 numbers, or 32 */
+            key[v] = viload((const float *)keys[v / PAGE_VECTORS] + line + v % PAGE_VECTORS * LANES);
+        if (values)
 #pragma GCC unroll 16
-            for (int p = 0; p < pages; p++)
-                __builtin_prefetch((const char *)values[p] + d * PAGE * (narrow ? 2 : 4), 0, 2);
+            for (int p = 0; p < pages; p++) __builtin_prefetch((const float *)values[p] + line, 0, 2);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r++) {
-            vf q = vset1(query[r * dim + d]);
+        for (int i = 0; i < together; i++) {
+            if (d + i == dim) break;
 #pragma GCC unroll 16
-            for (int v = 0; v < pages * PAGE_VECTORS; v++) sum[r][v] = vfma(q, key[v], sum[r][v]);
+            for (int r = 0; r < rows; r++) {
+                vf q = vset1(query[r * dim + d + i]);
+#pragma GCC unroll 16
+                for (int v = 0; v < pages * PAGE_VECTORS; v++)
+                    sum[r][v] = vfma(q, ISA(number)(key[v], i, narrow), sum[r][v]);
+            }
         }
     }
 #pragma GCC unroll 16
@@ -116,38 +119,43 @@ static float ISA(exponentials)(float *score, ISA(Seen) seen, float softcap, floa
     return vsum(sum);
 }
 
+INLINE void ISA(add_values)(const float *weight, const vi *words, vf sum[VALUE_ROWS][VALUE_VECTORS], const int rows,
+                            const int vectors, const int upper, const int narrow) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++) {
+        vf w = vset1(weight[r * SCORE_STRIDE]);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) sum[r][v] = vfma(w, ISA(number)(words[v], upper, narrow), sum[r][v]);
+    }
+}
+
 /* Add the values of the keys [from, to), weighted, to some rows' sums: `vectors` vectors from number d on, of
  * `count` numbers each (less than LANES for the end of a head). Meanwhile the pages `ahead` are fetched. */
 INLINE void ISA(values)(const float *weight, const void *const *pages, int64_t from, int64_t to, int64_t dim,
                         int64_t d, float *sums, const void *const *ahead, int64_t ahead_dim, const int rows,
                         const int vectors, const int64_t count, const int narrow) {
     vf sum[VALUE_ROWS][VALUE_VECTORS];
-    const int whole = count == LANES;
-    const int64_t ahead_bytes = ahead_dim * (narrow ? 2 : 4); /* a PAGE-th of a page of keys */
+    const int whole = count == LANES, together = narrow ? 2 : 1;
+    const int64_t ahead_bytes = ahead_dim * 4; /* a PAGE-th of a page of keys, or an eighth */
     sums += d;
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
             sum[r][v] = whole ? vload(sums + r * (dim + 2) + v * LANES) : vload_part(sums + r * (dim + 2), count);
-    for (int64_t t = from; t < to;) {
-        int64_t value = t % PAGE * dim + d;
-        const void *page = pages[t / PAGE];
-        int64_t end = (t / PAGE + 1) * PAGE < to ? (t / PAGE + 1) * PAGE : to;
-        for (; t < end; t++, value += dim) {
+    for (int64_t page = from / PAGE; page * PAGE < to; page++) {
+        int64_t begin = page * PAGE, first = from > begin ? from - begin : 0, end = to - begin < PAGE ? to - begin : PAGE;
+        const float *at = (const float *)pages[page] + d;
+        for (int64_t t = first / together * together; t < end; t += together) {
             for (int64_t line = 0; ahead && line < ahead_bytes; line += 64)
-                __builtin_prefetch((const char *)ahead[t / PAGE] + t % PAGE * ahead_bytes + line, 0, 2);
-            vf loaded[VALUE_VECTORS];
+                __builtin_prefetch((const char *)ahead[page] + t / together * ahead_bytes + line, 0, 2);
+            vi words[VALUE_VECTORS];
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++)
-                loaded[v] = whole ? ISA(kept)(page, value + v * LANES, narrow)
-                                  : ISA(kept_part)(page, value, count, narrow);
-#pragma GCC unroll 16
-            for (int r = 0; r < rows; r++) {
-                vf w = vset1(weight[r * SCORE_STRIDE + t]);
-#pragma GCC unroll 16
-                for (int v = 0; v < vectors; v++) sum[r][v] = vfma(w, loaded[v], sum[r][v]);
-            }
+                words[v] = (vi)(whole ? vload(at + t / together * dim + v * LANES)
+                                      : vload_part(at + t / together * dim, count));
+            if (!narrow || t >= first) ISA(add_values)(weight + begin + t, words, sum, rows, vectors, 0, narrow);
+            if (narrow && t + 1 < end) ISA(add_values)(weight + begin + t + 1, words, sum, rows, vectors, 1, narrow);
         }
     }
 #pragma GCC unroll 16

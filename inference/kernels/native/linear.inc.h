@@ -35,7 +35,7 @@ typedef struct Block {
     const Exception *exceptions; /* coded: from this block's k on */
     int64_t from; /* k of the block in the panel */
     int base, column; /* coded: of the panel; the first of these columns in it */
-    uint16_t *decoded; /* coded: where the block's words go as bfloat16's panel, for the next blocks; or NULL */
+    float *widened; /* where the block's weights go as float32's panel, for the next blocks; or NULL */
     int first, last; /* of the blocks along k */
 } Block;
 
@@ -72,29 +72,33 @@ INLINE void add_float32(const int rows, const int vectors, const Block *b, Sum s
     }
 }
 
+/* Products of one k with its weights. */
+INLINE void add_wide(const int rows, const int vectors, const Block *b, int64_t k, const vf *wide,
+                     Sum sums[MOST_ROWS][8]) {
+    if (b->widened)
+        UNROLL for (int v = 0; v < vectors; v++) vstore(b->widened + k * PANEL + b->column + v * LANES, wide[v]);
+    UNROLL for (int m = 0; m < rows; m++) {
+        vf x = broadcast(b->x, b->x_stride, m, k);
+        UNROLL for (int v = 0; v < vectors; v++) sums[m][v].f = vfma(x, wide[v], sums[m][v].f);
+    }
+}
+
 INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const uint16_t *w = (const uint16_t *)b->w;
     for (int64_t k = 0; k < b->k; k++, w += PANEL) {
         vf wide[8];
         __builtin_prefetch((const char *)w + AHEAD);
         UNROLL for (int v = 0; v < vectors; v++) wide[v] = vload_f16(w + v * LANES);
-        UNROLL for (int m = 0; m < rows; m++) {
-            vf x = broadcast(b->x, b->x_stride, m, k);
-            UNROLL for (int v = 0; v < vectors; v++) sums[m][v].f = vfma(x, wide[v], sums[m][v].f);
-        }
+        add_wide(rows, vectors, b, k, wide, sums);
     }
 }
 
 /* One k of bfloat16's panel: of each two words the lower, or the upper. */
 INLINE void add_widened(const int rows, const int vectors, const Block *b, int64_t k, const vi *raw, const int upper,
                         Sum sums[MOST_ROWS][8]) {
-    UNROLL for (int m = 0; m < rows; m++) {
-        vf x = broadcast(b->x, b->x_stride, m, k);
-        UNROLL for (int v = 0; v < vectors; v++) {
-            vf wide = upper ? (vf)(raw[v] & viset1(-65536)) : (vf)(raw[v] << 16);
-            sums[m][v].f = vfma(x, wide, sums[m][v].f);
-        }
-    }
+    vf wide[8];
+    UNROLL for (int v = 0; v < vectors; v++) wide[v] = upper ? (vf)(raw[v] & viset1(-65536)) : (vf)(raw[v] << 16);
+    add_wide(rows, vectors, b, k, wide, sums);
 }
 
 INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
@@ -253,14 +257,14 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
 }
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
-INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, uint16_t *decoded) {
+INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
     const Linear *linear = t->linear;
     const int64_t most = kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS;
     int64_t rows = t->row_to - t->row_from, blocks = (rows + most - 1) / most;
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
-    if (depth != DEPTH) decoded = NULL;
+    if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
@@ -270,7 +274,7 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, uint16_
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
-                .w = decoded && i ? (const char *)decoded : t->w + panel * t->panel_bytes + k * t->panel_step,
+                .w = widened && i ? (const char *)widened : t->w + panel * t->panel_bytes + k * t->panel_step,
                 .k = linear->k - k < depth ? linear->k - k : depth,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,
                 .y_stride = stride,
@@ -280,12 +284,12 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, uint16_
                 .exceptions = exceptions,
                 .from = k,
                 .base = is_coded(kind) ? linear->bases[panel] : 0,
-                .decoded = decoded,
+                .widened = i ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
-            if (decoded && i)
-                multiply_rows(KIND_BFLOAT16, to - from, &b);
+            if (widened && i)
+                multiply_rows(KIND_FLOAT32, to - from, &b);
             else
                 multiply_rows(kind, to - from, &b);
             for (int64_t m = 0; columns < PANEL && m < to - from; m++)
@@ -300,10 +304,10 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, uint16_
             multiply_panel(kind, t, panel, NULL);                       \
     }
 
-/* Of many rows, only the first block decodes. With rounded inputs its products are too few to do that beside them. */
-#define DEFINE_CODED_LINEAR(name)                                       \
+/* Of many rows, only the first block widens its weights. With rounded inputs nothing is widened. */
+#define DEFINE_WIDENED_LINEAR(name, kind)                               \
     void name(const Tile *t) {                                          \
-        uint16_t decoded[DEPTH * PANEL] __attribute__((aligned(64)));   \
+        float widened[DEPTH * PANEL] __attribute__((aligned(64)));      \
         for (int64_t panel = t->panel_from; panel < t->panel_to; panel++) \
-            multiply_panel(KIND_CODED, t, panel, decoded);              \
+            multiply_panel(kind, t, panel, widened);                    \
     }

@@ -80,7 +80,6 @@ INLINE void add_coded(const int kind, const int rows, const int vectors, const B
         decode(w, base, words);
         if (__builtin_expect(exception->at / QUAD_WEIGHTS == (b->from + k) / QUAD, 0))
             exception = correct(exception, (b->from + k) / QUAD, words);
-        if (b->decoded) memcpy(b->decoded + k * PANEL, words, sizeof words);
         int64_t left = b->k - k;
         if (left >= QUAD) /* a constant: without branches */
             add_words(kind, rows, vectors, b, k, QUAD, words + b->column / LANES, sums);

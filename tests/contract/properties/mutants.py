@@ -268,6 +268,12 @@ MUTANTS = (
     Mutant(
         "a lost header", "generate", CASES, result(generate, "answer_headers", _without("x-prompt-tokens"))
     ),
+    Mutant(
+        "an error of another request",
+        "tokenize",
+        CASES,
+        result(errors.Failure, "body", _with("request_id", "id-0")),
+    ),
     Mutant("a lost request id", "ping", CASES, value(middleware, "_mark", lambda message, exchange: None)),
     Mutant(
         "broken JSON passes", "tokenize", NO_JSON, value(contract, "parse_json", lambda raw: {"inputs": "Hi"})

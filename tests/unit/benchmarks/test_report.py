@@ -129,4 +129,5 @@ def test_a_soak_tells_what_it_broke(results: Path, faults: list[str], told: str)
 
 
 def test_sections_without_results_are_left_out(results: Path) -> None:
-    assert "##" not in page(results)
+    lines = page(results).splitlines()
+    assert [line for line in lines if line.startswith("##")] == ["## On a GPU"]  # its goals

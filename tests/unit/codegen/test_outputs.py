@@ -13,7 +13,7 @@ from codegen import outputs
 from codegen.__main__ import main
 
 ROOT = Path(__file__).parents[3]
-COPIED = ("codegen", "docs", "handlers", "inference", "openapi", "tests", "pyproject.toml")
+COPIED = ("codegen", "deploy", "docs", "handlers", "inference", "openapi", "tests", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")

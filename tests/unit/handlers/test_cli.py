@@ -106,11 +106,12 @@ def test_a_closed_pipe_ends_quietly() -> None:
 
 
 def test_env_shows_what_was_given_and_no_secret() -> None:
-    answer = run("env", "--port", "80", API_KEY="s3cret", CUDA_GRAPHS="1")
-    assert "settings given:\n  CUDA_GRAPHS=1\n  --port 80\n" not in answer.stdout  # the table's order counts
+    answer = run("env", "--port", "80", API_KEY="s3cret", DISABLE_CUSTOM_KERNELS="true")
+    given = "settings given:\n  DISABLE_CUSTOM_KERNELS=true\n  --port 80\n"
+    assert given not in answer.stdout  # the table's order counts
     assert "  --port 80\n  API_KEY=...\n" in answer.stdout
     assert "s3cret" not in answer.stdout + answer.stderr
-    assert "CUDA_GRAPHS=1 has no effect here" in answer.stderr
+    assert "DISABLE_CUSTOM_KERNELS=true has no effect here" in answer.stderr
 
 
 def test_the_launchers_env_flag_prints_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +144,7 @@ from handlers.commands import check
 from handlers.settings_reading import read
 from handlers import serve
 from inference.text import pipeline
-pipeline.load_text = lambda model, workers: None
+pipeline.load_text = lambda model, **_: None
 sys.exit(check(read({}, {"PARLEY_ENGINE_PROCESS": "false"})))
 """
     answer = run(code=code)
@@ -251,6 +252,22 @@ def test_a_signal_lets_running_requests_end_and_exits_0(number: signal.Signals) 
         assert b'"finish_reason"' in rest
         assert b'"error"' not in rest
         assert 0 == process.wait(20)
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
+def test_a_second_signal_ends_what_runs_at_once_and_says_so(numbers: tuple[signal.Signals, ...]) -> None:
+    with fake_server(step_seconds=0.1) as (process, address):
+        until_connected(process)
+        body = {"inputs": "Hi", "parameters": {"max_new_tokens": 500, "min_new_tokens": 500}}
+        request = json_request(f"{address}/generate_stream", body)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.readline()
+            process.send_signal(numbers[0])
+            assert all(answer.readline() for _ in range(4))  # it goes on
+            process.send_signal(numbers[1])
+            *_, last = [line for line in answer if line.strip()]
+        assert b"The server shuts down" in last
+        assert 128 + numbers[-1] == process.wait(20)
 
 
 def test_a_signal_while_the_model_loads_ends_at_once() -> None:

@@ -1,5 +1,6 @@
 """Logs: one line a record, plain or JSON, at the levels asked for."""
 
+import contextvars
 import io
 import json
 import logging
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from handlers.account import Account, open_account
 from handlers.logs import configure, directives, levels
 
 
@@ -42,15 +44,76 @@ def test_json_lines_have_tgis_members() -> None:
     line = json.loads(stream.getvalue())
     assert {"timestamp", "level", "fields", "target"} == line.keys()
     assert {"message": "über alles", "status": 200} == line["fields"]
-    assert ("WARNING", "parley") == (line["level"], line["target"])
+    assert ("WARN", "parley") == (line["level"], line["target"])
+
+
+# everything that ends a line for some reader, or moves a terminal's cursor
+BREAKS = "\n\r\x0b\x0c\x1b\x1c\x1d\x1e\x7f\x85\x9b\u2028\u2029"
 
 
 @pytest.mark.parametrize("json_output", [False, True])
-def test_a_message_with_line_breaks_stays_one_line(json_output: bool) -> None:
+@pytest.mark.parametrize("character", BREAKS)
+def test_a_message_with_line_breaks_stays_one_line(json_output: bool, character: str) -> None:
     stream = io.StringIO()
     configure("info", json_output=json_output, stream=stream)
-    logging.getLogger("parley").info("GET /\n2026 INFO forged", extra={"path": "/\r\nforged"})
+    forged = f"GET /{character}2026 INFO forged"
+    logging.getLogger("parley").info(forged, extra={"path": forged})
     assert 1 == len(stream.getvalue().splitlines())
+    assert character not in stream.getvalue().removesuffix("\n")
+    if json_output:
+        assert forged == json.loads(stream.getvalue())["fields"]["path"]
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, {"a": object()}, float("nan"), b"bytes"])
+def test_whatever_is_logged_makes_a_line(value: object) -> None:
+    stream = io.StringIO()
+    for json_output in (False, True):
+        configure("info", json_output=json_output, stream=stream)
+        logging.getLogger("parley").info("odd", extra={"value": value})
+    plain, as_json = stream.getvalue().splitlines()
+    assert "odd value=" in plain
+    assert "value" in json.loads(as_json)["fields"]
+
+
+def test_what_has_no_bytes_is_written_escaped() -> None:
+    written = io.BytesIO()
+    configure("info", stream=io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    logging.getLogger("parley").info("odd \ud800 ü")
+    assert b"odd \\ud800 \\xfc" in written.getvalue()
+
+
+def test_what_an_exception_quotes_begins_no_line() -> None:
+    stream = io.StringIO()
+    configure("info", stream=stream)
+    try:
+        raise ValueError("broken\n2026-01-01T00:00:00Z  INFO parley: forged\r\x1b[2Jagain")
+    except ValueError:
+        logging.getLogger("parley").exception("failed")
+    first, *trace = stream.getvalue().splitlines()
+    assert first.endswith("failed")
+    assert all(line.startswith("    ") for line in trace)
+    assert "forged\\r\\x1b[2Jagain" in trace[-1]
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+def test_what_is_logged_while_a_request_is_answered_has_its_id(json_output: bool) -> None:
+    def answer() -> None:
+        open_account(Account("id-7", 0.0, operation="generate", trace_id="ab" * 16))
+        logging.getLogger("inference").warning("late")
+        logging.getLogger("parley").info("again", extra={"request_id": "id-7"})
+
+    stream = io.StringIO()
+    configure("info", json_output=json_output, stream=stream)
+    contextvars.copy_context().run(answer)
+    logging.getLogger("parley").info("outside")
+    *inside, outside = stream.getvalue().splitlines()
+    assert "id-7" not in outside
+    if json_output:
+        span = {"name": "generate", "request_id": "id-7", "trace_id": "ab" * 16}
+        assert [span, span] == [json.loads(line)["span"] for line in inside]
+        assert "span" not in json.loads(outside)
+    else:
+        assert [1, 1] == [line.count("request_id=id-7") for line in inside]
 
 
 def test_an_exception_is_logged_with_its_traceback() -> None:

@@ -9,11 +9,10 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from handlers.board import Board
-from handlers.metric_table import table, width
+from handlers.metric_table import table
 from handlers.metrics import Metrics
-from inference.shared import SharedMemory
-from inference.types import Finish, FinishReason, ModelInfo, Request, StepStats, Timings
+from inference.core import Life
+from inference.types import Finish, FinishReason, ModelInfo, Obstacle, Request, StepStats, Timings
 
 # beside the checkout, or where the variable says: TGI's own Grafana board
 REFERENCE = Path(os.environ.get("PARLEY_TEST_REFERENCE", Path(__file__).parents[4] / "shared" / "reference"))
@@ -53,7 +52,7 @@ FINISH = Finish(
     generated_tokens=4,
     cached_tokens=0,
     seed=None,
-    timings=Timings(submitted=100.0, queued=100.25, started=101.0, finished=103.0),
+    timings=Timings(submitted=100.0, queued=100.25, started=101.0, first_token=101.5, finished=103.0),
 )
 
 
@@ -113,16 +112,21 @@ EXPECTED: dict[str, tuple[str, dict[str, list[str]]]] = {
     "tgi_batch_current_max_tokens": ("gauge", {}),
     "tgi_batch_max_total_tokens": ("gauge", {}),
     "tgi_batch_total_tokens": ("gauge", {}),
-    # ours
-    "parley_prefix_cache_query_tokens": ("counter", {}),
-    "parley_prefix_cache_hit_tokens": ("counter", {}),
-    "parley_preemptions": ("counter", {}),
+}
+OWN = {
+    *("parley_engine_up", "parley_engine_restarts", "parley_model_info", "parley_queue_waiting"),
+    *("parley_kv_cache_usage", "parley_computed_tokens", "parley_preemptions"),
+    *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
+    *("parley_request_first_token_duration", "parley_request_next_token_duration"),
+    *("parley_http_requests", "parley_http_failures", "parley_http_duration"),
+    *("parley_worker_requests", "parley_worker_in_flight"),
 }
 
 
-def test_the_contract_lists_tgis_metrics_and_ours_with_their_types_and_labels() -> None:
+def test_the_contract_lists_tgis_metrics_with_their_types_and_labels_and_ours() -> None:
     listed = {row["name"]: (row["type"], row.get("labels", {})) for row in table()["metrics"]}
-    assert EXPECTED == listed
+    assert EXPECTED == {name: row for name, row in listed.items() if name not in OWN}
+    assert OWN == {name for name in listed if name.startswith("parley_")}
     for row in table()["metrics"]:
         assert row["meaning"]
         assert row["unit"]
@@ -142,7 +146,7 @@ def test_each_series_exists_before_anything_happened(metrics: Metrics, name: str
 
 def test_names_have_no_suffix_that_prometheus_clients_add(metrics: Metrics) -> None:
     text = metrics.render().decode()
-    assert not re.search(r"_created|_total[ {]|_info", text.replace("tgi_batch_max_total_tokens", ""))
+    assert not re.search(r"_created|_total[ {]", text)
 
 
 @pytest.mark.parametrize(
@@ -252,42 +256,6 @@ def test_admission_beside_running_requests_is_a_concat(metrics: Metrics) -> None
     assert 2 == value(metrics, "tgi_batch_next_size_count")
 
 
-def test_each_of_several_processes_shows_what_all_of_them_counted() -> None:
-    memory = SharedMemory.create(Board.size(3, width()))
-    first, second, engines = (Metrics(Board.of(memory, 3), row) for row in range(3))
-    for one in (first, second, engines):
-        one.bind(MODEL)
-    first.count_request()
-    first.finished(FINISH, Request(id="r", prompt="p"))
-    second.finished(FINISH, Request(id="s", prompt="p"))
-    second.failure("dropped")
-    engines.on_step(replace(STEP, waiting=3, running=2, kv_tokens=99, admitted=2))
-    expected = {
-        "tgi_request_count": 1,
-        "tgi_request_success": 2,
-        "tgi_request_duration_sum": 6.0,
-        "tgi_request_duration_count": 2,
-        "tgi_batch_next_size_sum": 2,
-        # gauges of the engine, which all of them see
-        "tgi_queue_size": 3,
-        "tgi_batch_current_size": 2,
-        "tgi_batch_current_max_tokens": 99,
-        "tgi_batch_max_total_tokens": 6400,
-    }
-    for one in (first, second, engines):
-        assert expected == {name: value(one, name) for name in expected}
-        assert 1 == value(one, "tgi_request_failure", err="dropped")
-        assert 2 == value(one, "tgi_request_input_length_bucket", le="30")
-
-
-def test_whoever_takes_the_place_of_another_process_goes_on_counting() -> None:
-    memory = SharedMemory.create(Board.size(2, width()))
-    Metrics(Board.of(memory, 2), 1).count_request()
-    successor = Metrics(Board.of(memory, 2), 1)
-    successor.count_request()
-    assert 2 == value(successor, "tgi_request_count")
-
-
 def test_a_model_is_bound_once(metrics: Metrics) -> None:
     with pytest.raises(RuntimeError, match="already"):
         metrics.bind(MODEL)
@@ -295,5 +263,79 @@ def test_a_model_is_bound_once(metrics: Metrics) -> None:
 
 def test_while_the_model_loads_everything_else_is_shown() -> None:
     shown = families(Metrics())
-    assert EXPECTED.keys() == shown.keys()
+    assert EXPECTED.keys() | OWN == shown.keys()
     assert [] == shown["tgi_request_input_length"].samples
+    assert [] == shown["parley_model_info"].samples
+    assert 0 == value(Metrics(), "parley_engine_up")
+
+
+def test_what_clients_wait_for_is_observed_apart(metrics: Metrics) -> None:
+    metrics.finished(FINISH, Request(id="r", prompt="p"))
+    single = replace(FINISH, generated_tokens=1)
+    metrics.finished(single, Request(id="s", prompt="p"))
+    expected = {
+        "parley_request_first_token_duration_sum": 3.0,
+        "parley_request_first_token_duration_count": 2,
+        # three tokens after the first, in the second and a half after it; one token has none after it
+        "parley_request_next_token_duration_sum": 0.5,
+        "parley_request_next_token_duration_count": 1,
+    }
+    assert expected == {name: value(metrics, name) for name in expected}
+
+
+@pytest.mark.parametrize("obstacle", Obstacle)
+def test_requests_wait_for_a_reason(metrics: Metrics, obstacle: Obstacle) -> None:
+    metrics.on_step(replace(STEP, waiting=5, obstacle=obstacle, waiting_prefix=2))
+    reasons = ("sequences", "budget", "memory", "prefix")
+    found = {reason: value(metrics, "parley_queue_waiting", reason=reason) for reason in reasons}
+    assert found == dict.fromkeys(reasons, 0.0) | {obstacle.value: 3, "prefix": 2}
+    assert sum(found.values()) == value(metrics, "tgi_queue_size")
+
+
+def test_steps_tell_tokens_and_how_full_the_cache_is(metrics: Metrics) -> None:
+    metrics.on_step(replace(STEP, prefill_tokens=9, decode_sequences=3, kv_tokens=1600))
+    metrics.on_step(replace(STEP, decode_sequences=4, kv_tokens=3200))
+    assert 9 == value(metrics, "parley_computed_tokens", kind="prompt")
+    assert 7 == value(metrics, "parley_computed_tokens", kind="generated")
+    assert 0.5 == value(metrics, "parley_kv_cache_usage")
+
+
+def test_a_step_that_failed_took_no_time_and_had_no_success(metrics: Metrics) -> None:
+    metrics.on_step(replace(STEP, prefill_tokens=9, forward_seconds=0.0, sample_seconds=0.0, failed=True))
+    expected = {
+        "tgi_batch_inference_count": 1,
+        "tgi_batch_inference_success": 0,
+        "tgi_batch_inference_failure": 1,
+        "tgi_batch_inference_duration_count": 0,
+    }
+    assert expected == {name: value(metrics, name, method="prefill") for name in expected}
+
+
+def test_an_engine_at_rest_is_no_step(metrics: Metrics) -> None:
+    metrics.on_step(replace(STEP, waiting=3, running=2))
+    metrics.on_step(replace(STEP, forward_seconds=0.0, sample_seconds=0.0))
+    assert 1 == value(metrics, "tgi_batch_inference_count", method="decode")
+    assert 0 == value(metrics, "tgi_batch_current_size")
+
+
+def test_an_engine_that_dies_leaves_nothing_waiting_and_counts_once_it_is_back(metrics: Metrics) -> None:
+    gauges = ("tgi_queue_size", "tgi_batch_current_size", "tgi_batch_current_max_tokens")
+    metrics.on_step(replace(STEP, waiting=3, running=2, kv_tokens=99))
+    assert 1 == value(metrics, "parley_engine_up")
+    metrics.on_life(Life.DOWN)
+    assert (0, 0) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
+    assert [0, 0, 0] == [value(metrics, name) for name in gauges]
+    assert 0 == value(metrics, "parley_queue_waiting", reason="budget")
+    metrics.on_life(Life.UP)
+    assert (1, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
+    metrics.on_life(Life.GONE)
+    assert (0, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
+
+
+def test_the_model_is_named_whatever_its_name_is_made_of() -> None:
+    metrics = Metrics()
+    metrics.bind(replace(MODEL, id='C:\\models\\"new"\nmodel', sha=None))
+    (sample,) = families(metrics)["parley_model_info"].samples
+    assert 1 == sample.value
+    assert 'C:\\models\\"new"\nmodel' == sample.labels["model_id"]
+    assert {"model_sha", "dtype", "device_type", "level", "version"} < sample.labels.keys()

@@ -34,7 +34,8 @@ TGI = [
     ("--max-batch-total-tokens", "MAX_BATCH_TOTAL_TOKENS", "640", "max_batch_total_tokens", 640),
     ("--max-waiting-tokens", "MAX_WAITING_TOKENS", "1", "max_waiting_tokens", 1),
     ("--max-batch-size", "MAX_BATCH_SIZE", "4", "max_batch_size", 4),
-    ("--cuda-graphs", "CUDA_GRAPHS", "1,2,4", "cuda_graphs", "1,2,4"),
+    ("--cuda-graphs", "CUDA_GRAPHS", "1,2,4", "cuda_graphs", (1, 2, 4)),
+    ("--cuda-memory-fraction", "CUDA_MEMORY_FRACTION", "0.5", "cuda_memory_fraction", 0.5),
     ("--hostname", "HOSTNAME", "127.0.0.1", "hostname", "127.0.0.1"),
     ("--port", "PORT", "8080", "port", 8080),
     ("--prometheus-port", "PROMETHEUS_PORT", "9000", "prometheus_port", 9000),
@@ -47,6 +48,8 @@ TGI = [
     ("--json-output", "JSON_OUTPUT", "true", "json_output", True),
     ("--cors-allow-origin", "CORS_ALLOW_ORIGIN", "http://a", "cors_allow_origin", ("http://a",)),
     ("--api-key", "API_KEY", "s3cret", "api_key", "s3cret"),
+    ("--otlp-endpoint", "OTLP_ENDPOINT", "http://c:4317", "otlp_endpoint", "http://c:4317"),
+    ("--otlp-service-name", "OTLP_SERVICE_NAME", "mine", "otlp_service_name", "mine"),
     ("--tokenizer-config-path", "TOKENIZER_CONFIG_PATH", "/t.json", "tokenizer_config_path", "/t.json"),
     ("--max-client-batch-size", "MAX_CLIENT_BATCH_SIZE", "8", "max_client_batch_size", 8),
     ("--usage-stats", "USAGE_STATS", "no-stack", "usage_stats", "no-stack"),
@@ -96,9 +99,6 @@ LATER = [
     ("--sharded", "SHARDED", "true", "false"),
     ("--rope-scaling", "ROPE_SCALING", "linear", None),
     ("--rope-factor", "ROPE_FACTOR", "2.0", None),
-    ("--otlp-endpoint", "OTLP_ENDPOINT", "http://localhost:4317", None),
-    ("--otlp-service-name", "OTLP_SERVICE_NAME", "mine", "text-generation-inference.router"),
-    ("--cuda-memory-fraction", "CUDA_MEMORY_FRACTION", "0.5", "1.0"),
 ]
 
 
@@ -173,10 +173,10 @@ def test_every_row_is_tested_above_or_is_parleys_own() -> None:
 
 
 def test_a_setting_without_effect_is_warned_of_once_with_the_reason() -> None:
-    variables = {"DISABLE_CUSTOM_KERNELS": "true", "USAGE_STATS": "off", "CUDA_GRAPHS": "4"}
-    reading = read_line("--cuda-graphs", "1,2", **variables)
+    variables = {"DISABLE_CUSTOM_KERNELS": "true", "USAGE_STATS": "off", "MAX_WAITING_TOKENS": "4"}
+    reading = read_line("--max-waiting-tokens", "12", **variables)
     assert (
-        "--cuda-graphs 1,2 has no effect here: this version captures no graphs",
+        "--max-waiting-tokens 12 has no effect here: every step has room for both, within its token budget",
         "DISABLE_CUSTOM_KERNELS=true has no effect here: none of them is used; --native-kernels false goes "
         "without Parley's own",
     ) == reading.warnings
@@ -250,6 +250,10 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         tokenizer_config_path="t",
         huggingface_hub_cache="c",
         max_concurrent_requests=1,
+        max_concurrent_requests_per_key=1,
+        max_sequence_logprobs=9,
+        template_timeout=1.5,
+        prefix_cache_scope="key",
         max_input_tokens=2,
         max_total_tokens=3,
         max_batch_prefill_tokens=4,
@@ -262,12 +266,18 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         compute_threads=8,
         quantize="int8",
         engine_process=False,
+        step_timeout=7.5,
         prefix_caching=False,
         cpu_isa="avx2",
         native_kernels=False,
         fuse_layers=False,
         narrow_weights=False,
         compress_weights=False,
+        cuda_memory_fraction=0.5,
+        cuda_graphs=(1, 2),
+        deterministic=True,
+        one_step_ahead=False,
+        tune_linears=False,
     )
     config = settings.engine_config()
     default = EngineConfig()

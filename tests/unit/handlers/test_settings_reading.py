@@ -107,3 +107,17 @@ def test_check_compares_only_what_is_given(longest_input: int | None, total: int
             check(settings)
     else:
         check(settings)
+
+
+@pytest.mark.parametrize("missing", [None, ModuleNotFoundError("No module named 'opentelemetry'")])
+def test_traces_without_their_libraries_are_refused_at_the_start(
+    missing: ModuleNotFoundError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str) -> None:
+        if missing is not None:
+            raise missing
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    check(Settings())
+    with pytest.raises(SettingsError, match=r"pip install 'parley\[traces\]'"):
+        check(Settings(otlp_endpoint="http://c:4317"))

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.settings_table import Group, Setting, boolean, choice, comma_list, decimal, integer, text
+from handlers.settings_table import (
+    Group,
+    Setting,
+    boolean,
+    choice,
+    comma_list,
+    decimal,
+    endpoint,
+    integer,
+    text,
+)
 
 
 @given(st.integers(), st.integers(), st.integers())
@@ -39,6 +49,17 @@ def test_texts_choices_and_lists() -> None:
     assert comma_list(" a, b,,") == ("a", "b")
     with pytest.raises(ValueError, match="must not be empty"):
         text(" ")
+
+
+@pytest.mark.parametrize("value", ["http://c:4317", "https://c.example", "http://[::1]:4317/", "c:4317"])
+def test_a_collector_is_named_by_a_url_or_host_and_port(value: str) -> None:
+    assert endpoint(f" {value} ") == value
+
+
+@pytest.mark.parametrize("value", ["", "c", "ftp://c:1", "http://", "http://c/v1/traces", "c:port", "a b:1"])
+def test_what_names_no_collector_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        endpoint(value)
 
 
 def test_a_row_names_its_flag_and_its_variable_by_its_attribute() -> None:

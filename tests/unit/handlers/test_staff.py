@@ -135,6 +135,21 @@ async def test_one_that_tells_that_it_can_not_serve_is_not_replaced(doing: Calla
     assert office.failures == ["there is no tokenizer"]
 
 
+async def test_one_that_can_not_start_in_the_place_of_another_is_tried_again(
+    doing: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office()
+    await complete(office)
+    doing("assert post.late; line.sendall(b'failed no room today\\n'); sys.exit(1)")
+    with caplog.at_level(logging.ERROR, logger="parley"):
+        os.kill(office.processes()[0], signal.SIGKILL)
+        await until(lambda: any("no room today" in message for message in caplog.messages))
+    doing("assert post.late")
+    await until(lambda: office.staff._workers[0].ready)
+    await office.close()
+    assert office.failures == []
+
+
 async def test_one_that_can_not_even_start_is_not_replaced_for_ever(doing: Callable[[str], None]) -> None:
     doing("if post.number: sys.exit(3)")
     office = Office()

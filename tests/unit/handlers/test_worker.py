@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from handlers.settings import Settings
-from handlers.worker import Post
+from handlers.worker import Post, held
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,32 @@ def test_all_that_it_is_told_arrives(settings: Settings) -> None:
     assert line.count(b"\n") == 1
     assert Post.decode(line) == post
     assert post.descriptors == (3, 4, 5)
+
+
+async def start(scope: Scope, receive: Receive, send: Send) -> None:
+    """Be an application that has started at once."""
+    await send({"type": "lifespan.startup.complete"})
+
+
+@pytest.mark.parametrize(("seconds", "loads"), [(60.0, True), (0.01, False)])
+def test_one_that_comes_late_has_started_once_it_has_loaded_or_after_a_while(
+    seconds: float, loads: bool
+) -> None:
+    async def run() -> None:
+        loaded, sent = asyncio.Event(), list[Message]()
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            raise AssertionError("nothing is received")
+
+        starting = asyncio.ensure_future(held(start, loaded, seconds)({"type": "lifespan"}, receive, send))
+        await asyncio.sleep(0)
+        assert not sent
+        if loads:
+            loaded.set()
+        await asyncio.wait_for(starting, 30)
+        assert sent == [{"type": "lifespan.startup.complete"}]
+
+    asyncio.run(run())

@@ -203,6 +203,8 @@ def test_a_dead_engine_comes_back_for_all_workers(shared: Live) -> None:
     for worker in shared.workers():
         with shared.only(worker):
             until(lambda: shared.post(SHORT).status_code == 200, shared)
+    until(lambda: shared.metric("parley_engine_restarts") == 1, shared)
+    assert shared.metric("parley_engine_up") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -225,9 +227,39 @@ def test_a_signal_lets_the_requests_of_all_workers_end_and_exits_0(number: signa
             live.post(SHORT)
 
 
-def test_when_the_first_process_is_killed_the_others_end() -> None:
-    with server() as live:
+def test_a_second_signal_ends_the_requests_of_all_workers_at_once() -> None:
+    with server() as live, ExitStack() as held:
         processes = [*live.workers(), *live.children("fake_engine")]
+        streams = []
+        for worker in live.workers():
+            with live.only(worker):
+                streams.append(held.enter_context(live.streaming(LONG)))
+        live.process.terminate()
+        until(lambda: httpx.get(f"{live.address}/readyz").status_code == 503, live)
+        live.process.terminate()
+        for lines in streams:
+            *_, last = [line for line in lines if line]
+            assert "The server shuts down" in last
+        assert live.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
+        assert all(map(gone, processes))
+
+
+def test_a_worker_that_stands_still_is_replaced() -> None:
+    with server("--worker-timeout", "1.5") as live:
+        first, second = live.workers()
+        os.kill(first, signal.SIGSTOP)
+        until(lambda: len(live.workers()) == 2 and first not in live.workers(), live)
+        assert second in live.workers()
+        assert told(live, "API worker ") >= 1
+    assert told(live, "has stood still for more than 1.5 s, which `worker_timeout` sets, and is killed") == 1
+
+
+def test_when_the_first_process_is_killed_the_others_end() -> None:
+    with server() as live, ExitStack() as held:
+        processes = [*live.workers(), *live.children("fake_engine")]
+        for worker in live.workers():
+            with live.only(worker):
+                held.enter_context(live.streaming(LONG))
         live.process.kill()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(map(gone, processes)):

@@ -22,7 +22,7 @@ from handlers.operations import OPERATIONS
 from handlers.settings import Settings
 from inference.fake import fake_client
 from inference.types import EngineState, ModelInfo
-from tests.support import live_server, make_service, serving
+from tests.support import error_of, live_server, make_service, serving
 
 
 def test_an_operation_without_a_handler_is_found_when_the_application_is_made() -> None:
@@ -71,7 +71,7 @@ def test_while_the_model_loads_the_port_is_open_and_inference_is_503(
         async with serving(create_app(service)) as client:
             refused = await client.post("/generate", json={"inputs": "Hi"})
             assert refused.status_code == 503
-            assert refused.json() == {"error": "The model is loading", "error_type": "not_ready"}
+            assert error_of(refused) == {"error": "The model is loading", "error_type": "not_ready"}
             assert int(refused.headers["retry-after"]) >= 1
             assert (await client.get("/health")).status_code == 503
             assert (await client.get("/openapi.json")).status_code == 200

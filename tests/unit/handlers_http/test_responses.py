@@ -16,7 +16,7 @@ from handlers.http.responses import ContractViolation, raise_violation
 from handlers.http.sse import DONE
 from handlers.operations import OPERATIONS
 from handlers.service import Service
-from tests.support import make_service, serving
+from tests.support import error_of, make_service, serving
 
 TOKEN = {"id": 1, "text": "a", "logprob": -0.5, "special": False}
 EVENT = {"index": 1, "token": TOKEN, "generated_text": None, "details": None}
@@ -68,7 +68,7 @@ def test_a_broken_answer_becomes_500_and_is_reported(name: str) -> None:
     reports: list[str] = []
     answer = answered("generate", "/generate", {"inputs": "Hi"}, reply, reports.append)
     assert answer.status_code == 500
-    assert answer.json()["error_type"] == "internal"
+    assert error_of(answer)["error_type"] == "internal"
     assert len(reports) == 1
     assert reports[0].startswith("generate: ")
     assert reason in reports[0]

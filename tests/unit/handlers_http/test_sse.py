@@ -143,12 +143,13 @@ def test_a_failure_before_the_first_event_is_raised_and_nothing_is_sent() -> Non
     [
         (
             Dialect.TGI,
-            b'data: {"error":"Request failed during generation: bad","error_type":"generation"}\n\n',
+            b'data: {"error":"Request failed during generation: bad","error_type":"generation",'
+            b'"request_id":"id-1"}\n\n',
         ),
         (
             Dialect.OPENAI,
             b'data: {"error":{"message":"Request failed during generation: bad","http_status_code":424,'
-            b'"error_type":"generation"}}\n\ndata: [DONE]\n\n',
+            b'"error_type":"generation","request_id":"id-1"}}\n\ndata: [DONE]\n\n',
         ),
     ],
 )

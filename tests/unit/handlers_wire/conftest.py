@@ -12,7 +12,7 @@ import openapi
 from inference.types import Event, Finish, FinishReason, PromptToken, Timings, Token
 from openapi.schema import to_draft4
 
-TIMES = Timings(submitted=10.0, queued=10.0015, started=10.003, finished=10.0505)
+TIMES = Timings(submitted=10.0, queued=10.0015, started=10.003, first_token=10.02, finished=10.0505)
 
 
 class Sample:

@@ -26,7 +26,7 @@ def test_an_answer_tells_what_it_took(sample: Any) -> None:
 
 
 def test_an_answer_to_several_prompts_tells_sums_and_its_usage_and_no_compute_time(sample: Any) -> None:
-    slow = Timings(submitted=0.0, queued=0.5, started=1.5, finished=3.5)
+    slow = Timings(submitted=0.0, queued=0.5, started=1.5, first_token=2.0, finished=3.5)
     finishes = [sample.finish("a", generated=2, timings=slow), sample.finish("b", generated=4, timings=slow)]
     counts: Usage = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
     assert batch_headers("cpu", ["abc", "de"], finishes, -1.0, counts=counts) == {

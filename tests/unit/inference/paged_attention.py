@@ -25,6 +25,8 @@ ISAS = sorted({isa for isa, _ in LIBRARIES})
 built = pytest.mark.skipif(not LIBRARIES, reason="the extension wasn't built")
 every_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=repr)
 
+# What keys and values are kept in, and whether all that is multiplied is rounded
+FORMS = [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
 Pieces = list[tuple[int, int, int]]  # of one step: (sequence, start, stop)
 Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 

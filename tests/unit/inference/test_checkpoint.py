@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -21,16 +22,33 @@ from inference.checkpoint import find_checkpoint, read_weights, tokenizer_eos
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
+ITEM_BYTES = {
+    "F8_E4M3": 1,
+    "F64": 8,
+    "F32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "I64": 8,
+    "I32": 4,
+    "U8": 1,
+    "I8": 1,
+    "BOOL": 1,
+}
+
 
 def unreachable(*_: object, **__: object) -> NoReturn:
     raise ConnectionError("no network")
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
-    """Write the header of a safetensors file, whose format is public; the data isn't read here."""
-    header = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in tensors.items()}
+    """Write a safetensors file of zeros, by its public format."""
+    header, at = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = math.prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
 
 
 def find(directory: Path, *, trust_remote_code: bool = False) -> Path:

@@ -167,6 +167,17 @@ def test_a_core_that_returns_is_waited_for() -> None:
     asyncio.run(with_phoenix(check))
 
 
+def test_whoever_wants_to_hears_of_the_cores_death_and_return() -> None:
+    async def check(client: EngineClient, core: Phoenix) -> None:
+        heard: list[Life] = []
+        client.add_life_listener(heard.append)
+        for life, model in ((Life.DOWN, None), (Life.UP, MODEL), (Life.DOWN, None), (Life.GONE, None)):
+            core.changed(life, model)
+        assert heard == [Life.DOWN, Life.UP, Life.DOWN, Life.GONE]
+
+    asyncio.run(with_phoenix(check))
+
+
 def test_a_core_that_is_gone_for_good_fails_every_request() -> None:
     async def check(client: EngineClient, core: Phoenix) -> None:
         generation = await client.submit(Request(id="a", prompt="Hi"))

@@ -13,7 +13,7 @@ from inference.layers import LayerParts, OtherShape, norm_weight, read_layer  # 
 from inference.paged import LayerShape, Probed  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
-PROBED = Probed(LayerShape(kv_heads=2, key_dim=16, value_dim=16), Attention(scaling=0.25))
+PROBED = Probed(LayerShape(kv_heads=2, key_dim=16, value_dim=16), Attention(scaling=0.25), heads=4)
 
 
 def parts_of(family: str) -> LayerParts:

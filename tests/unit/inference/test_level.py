@@ -226,7 +226,7 @@ def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: 
     model = toy("llama")
     expected = own_logits(model, PROMPT)
     monkeypatch.setattr("inference.stack._NEAR", 10.0)  # takes the first variant that is tried,
-    monkeypatch.setattr("inference.stack.ROTATIONS", ("neighbours", "half", "none"))  # which is wrong
+    monkeypatch.setattr("inference.anatomy.ROTATIONS", ("neighbours", "half", "none"))  # which is wrong
     served = bring_up(model, Options(library=library, max_total_tokens=256))
     assert served.level is Level.NATIVE
     assert "level fused can't be used" in served.reason

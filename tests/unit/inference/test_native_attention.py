@@ -20,6 +20,7 @@ from inference.kernels.native_attention import READY_TOKENS, NativeCacheLayer, c
 from inference.kernels.reference import Attention, Piece, Step, attend, write
 from inference.paged import LayerShape
 from tests.unit.inference.paged_attention import (
+    FORMS,
     ISAS,
     LIBRARIES,
     Pieces,
@@ -47,11 +48,12 @@ def run(
     how: Attention,
     seed: int = 0,
     dtype: Dtype = torch.float32,
+    rounded: bool = False,
 ) -> list[Tensor]:
     """Return each sequence's attention, computed by steps of pieces (sequence, start, stop)."""
     lengths = [sequence.length for sequence in sequences]
     shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
-    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype)
+    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype, rounded=rounded)
     layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
     layer.values.fill_(torch.nan)
     table = page_table(lengths, spare=2, seed=seed)
@@ -69,7 +71,7 @@ def run(
     return found
 
 
-def rounded(sequence: Tokens) -> Tokens:
+def narrowed(sequence: Tokens) -> Tokens:
     """Return what a cache in bfloat16 holds of a sequence."""
     key, value = (each.bfloat16().float() for each in (sequence.key, sequence.value))
     return Tokens(sequence.query, key, value)
@@ -121,11 +123,41 @@ def test_a_bfloat16_cache_differs_by_the_rounding_of_keys_and_values_alone(
     library: Library, sequence: Tokens, how: Attention
 ) -> None:
     (found,) = run(library, [sequence], whole([sequence.length]), how, dtype=torch.bfloat16)
-    torch.testing.assert_close(found.double(), expected(rounded(sequence), how), atol=2e-5, rtol=1e-5)
-    (wide,) = run(library, [rounded(sequence)], whole([sequence.length]), how)
+    torch.testing.assert_close(found.double(), expected(narrowed(sequence), how), atol=2e-5, rtol=1e-5)
+    (wide,) = run(library, [narrowed(sequence)], whole([sequence.length]), how)
     assert torch.equal(found, wide)  # so the arithmetic is float32's
     (by_token,) = run(library, [sequence], one_by_one(sequence.length), how, seed=1, dtype=torch.bfloat16)
     assert torch.equal(found, by_token)
+
+
+@pytest.mark.parametrize(("sequence", "how"), CASES.values(), ids=CASES.keys())
+def test_rounded_attention_differs_by_the_rounding_of_queries_and_weights(
+    sequence: Tokens, how: Attention
+) -> None:
+    """A weight is off by 2^-8 of it at most, and so are values' sums by that of the sums of their sizes."""
+    held = narrowed(sequence)
+    query = (sequence.query * how.scaling).bfloat16().float() / how.scaling
+    wanted = expected(Tokens(query, held.key, held.value), how)
+    sizes = expected(Tokens(query, held.key, held.value.abs()), how)
+    for (isa, threads), library in LIBRARIES.items():
+        arguments = (library, [sequence], whole([sequence.length]), how, 0, torch.bfloat16)
+        (found,), (plain,) = run(*arguments, rounded=True), run(*arguments)
+        if library.has_bf16:
+            assert ((found - wanted).abs() <= (2**-8 + 1e-5) * sizes + 1e-5).all(), (isa, threads)
+            assert torch.equal(found, plain) == (how.window == 1)  # whose only weight is 1
+        else:
+            assert torch.equal(found, plain)
+
+
+@every_library
+@pytest.mark.parametrize(("sequence", "how"), CASES.values(), ids=CASES.keys())
+def test_rounded_attention_one_token_at_a_time_gives_the_same_bits(
+    library: Library, sequence: Tokens, how: Attention
+) -> None:
+    (at_once,) = run(library, [sequence], whole([sequence.length]), how, 0, torch.bfloat16, rounded=True)
+    by_token = one_by_one(sequence.length)
+    (found,) = run(library, [sequence], by_token, how, 1, torch.bfloat16, rounded=True)
+    assert torch.equal(at_once, found)
 
 
 @every_library
@@ -138,7 +170,9 @@ def test_every_float_is_rounded_to_the_nearest_bfloat16_of_two_the_even_one(libr
     layer.attend(torch.zeros_like(floats), floats, floats, step, Attention(scaling=1.0, window=1))
     pages = page_table([len(floats)], spare=0, seed=0)[0].tolist()
     wanted = floats.view(-1).bfloat16()
-    for kept in (layer.values[pages].view(-1), layer.keys[pages].mT.reshape(-1)):
+    # (page, kv_head, position pair, dim, 2) and (page, kv_head, dim pair, position, 2)
+    values, keys = layer.values[pages].transpose(3, 4), layer.keys[pages].transpose(2, 3)
+    for kept in (values.reshape(-1), keys.reshape(-1)):
         assert torch.equal(kept.isnan(), wanted.isnan())
         assert torch.equal(kept[~kept.isnan()].view(torch.int16), wanted[~wanted.isnan()].view(torch.int16))
 
@@ -155,13 +189,14 @@ def test_it_agrees_with_the_reference_kernel() -> None:
 
 
 @pytest.mark.parametrize("length", [SPLIT - 1, SPLIT, SPLIT + 1, 5 * SPLIT + 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_number_of_threads_changes_no_bit(length: int, dtype: Dtype) -> None:
+@pytest.mark.parametrize(("dtype", "rounded"), FORMS)
+def test_the_number_of_threads_changes_no_bit(length: int, dtype: Dtype, rounded: bool) -> None:
     sequence, how = tokens(length, 3, 1, 16), Attention(scaling=0.25)
     steps = [[(0, 0, length - 1)], [(0, length - 1, length)]]  # the last one splits its keys over threads
     for isa in ISAS:
         alone, together = (
-            run(LIBRARIES[isa, threads], [sequence], steps, how, dtype=dtype)[0] for threads in (1, 3)
+            run(LIBRARIES[isa, threads], [sequence], steps, how, dtype=dtype, rounded=rounded)[0]
+            for threads in (1, 3)
         )
         assert torch.equal(alone, together)
 
@@ -180,11 +215,11 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
     sequences = [tokens(length, 2 * group, 2, dim, seed=i) for i, length in enumerate(lengths)]
     isa = data.draw(st.sampled_from(ISAS))
     threads = data.draw(st.sampled_from([1, 3]))
-    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    form = data.draw(st.sampled_from(FORMS))
     steps, seed = data.draw(steps_of(lengths)), data.draw(st.integers(0, 9))
-    found = run(LIBRARIES[isa, threads], sequences, steps, how, seed, dtype)
+    found = run(LIBRARIES[isa, threads], sequences, steps, how, seed, *form)
     for sequence, rows in zip(sequences, found, strict=True):
-        (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how, dtype=dtype)
+        (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how, 0, *form)
         assert torch.equal(alone, rows)
 
 
@@ -218,6 +253,20 @@ def test_one_sequences_nan_stays_its_own() -> None:
     found = run(library, [sick, well], whole([40, 40]), Attention(scaling=0.25))
     assert found[0].isnan().all()
     assert torch.equal(found[1], run(library, [well], whole([well.length]), Attention(scaling=0.25))[0])
+
+
+@pytest.mark.parametrize(("dtype", "rounded"), FORMS)
+def test_a_nan_that_a_token_does_not_see_is_nothing_to_it(dtype: Dtype, rounded: bool) -> None:
+    sequence, how = tokens(40, 3, 1, 16), Attention(scaling=0.25, window=7)
+    sick = Tokens(sequence.query, sequence.key.clone(), sequence.value.clone())
+    sick.key[20:22], sick.value[20:22] = torch.nan, torch.inf
+    for library in LIBRARIES.values():
+        well, found = (
+            run(library, [each], whole([40]), how, 0, dtype, rounded)[0] for each in (sequence, sick)
+        )
+        assert torch.equal(found[:20], well[:20])
+        assert found[20:28].isnan().all()
+        assert torch.equal(found[28:], well[28:])
 
 
 @pytest.mark.parametrize(

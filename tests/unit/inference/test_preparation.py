@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from inference.client import EngineClient
+from inference.config import EngineConfig
 from inference.errors import GrammarRefused, InvalidInput, NotReady
 from inference.preparation import prepare
 from inference.text.chat_template import ChatTemplate
@@ -213,7 +214,7 @@ def test_what_the_model_knows_counts_and_not_what_its_tokenizer_does() -> None:
         assert core.requests[0].prompt_ids == (5, padding)
         assert await client.decode((last, padding)) == "z"
         with pytest.raises(InvalidInput, match=f"holds token {last}"):
-            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None)
+            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None, EngineConfig())
 
     with_puppet(check)
 

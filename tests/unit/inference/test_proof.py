@@ -94,3 +94,40 @@ def test_what_a_runner_raises_is_said(model: PreTrainedModel) -> None:
 
     verdict = Proof(model, torch.float32).check(lambda: Broken(model), packed_steps)
     assert (verdict.holds, verdict.complaint) == (False, "IndexError: too far")
+
+
+class Noisy(Whole):
+    """Adds noise of a size, as a part of each position's logits, to some of the positions."""
+
+    size = 0.0
+    share = 1.0
+
+    def change(self, logits: Tensor) -> Tensor:
+        noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+        noisy = (torch.arange(len(logits)) < self.share * len(logits))[:, None]
+        return logits + noisy * noise * self.size * logits.norm(dim=-1, keepdim=True) / logits.shape[1] ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "holds"),
+    [(0.02, 1.0, True), (0.1, 1.0, False), (0.2, 0.3, True), (0.6, 0.3, False)],
+    ids=["rounding", "too much", "some tokens went to other experts", "some tokens are wrong"],
+)
+def test_in_16_bits_rounding_is_told_from_errors(
+    model: PreTrainedModel, size: float, share: float, holds: bool
+) -> None:
+    runner = Noisy(model)
+    runner.size, runner.share = size, share
+    assert Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds is holds
+    assert not Proof(model, torch.float32).check(lambda: runner, alone_steps).holds
+
+
+def test_in_16_bits_other_likeliest_tokens_are_seen(model: PreTrainedModel) -> None:
+    class Other(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            best, least = logits.argmax(-1, keepdim=True), logits.argmin(-1, keepdim=True)
+            swapped = logits.scatter(-1, best, logits.gather(-1, best) - 0.3 * logits.std(-1, keepdim=True))
+            return swapped.scatter(-1, least, logits.amax(-1, keepdim=True))
+
+    verdict = Proof(model, torch.bfloat16).check(lambda: Other(model), alone_steps)
+    assert not verdict.holds

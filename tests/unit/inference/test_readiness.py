@@ -58,6 +58,12 @@ def test_a_server_that_ends_does_not_begin_again_when_its_engine_does() -> None:
     assert told(standing) == ("The server shuts down", 10.0)
 
 
+def test_who_asks_before_a_death_has_been_noted_is_told_of_it() -> None:
+    standing = Readiness()
+    standing.ready()
+    assert told(standing) == ("The engine has failed", 60.0)
+
+
 def test_failure_is_final() -> None:
     standing = Readiness()
     standing.fail()

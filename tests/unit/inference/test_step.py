@@ -231,3 +231,23 @@ def test_failed_request_leaves_nothing_to_be_found() -> None:
     (output, *_) = run(stepper, request("2", 3 * PAGE, 3, prefix=3 * PAGE))["2"]
     assert isinstance(output, CoreOutput)
     assert output.cached_tokens == 0
+
+
+def test_a_step_that_fails_says_so_in_its_statistics() -> None:
+    stepper = make(runner=Broken())
+    stepper.add(request("13", 5, 3))
+    stats = stepper.step().stats
+    assert stats is not None
+    assert (True, 0, 0, 5) == (stats.failed, stats.running, stats.waiting, stats.prefill_tokens)
+
+
+def test_who_leaves_last_leaves_nothing_running_in_the_statistics() -> None:
+    stepper = make()
+    stepper.add(request("1", 5, 30))
+    before = stepper.step().stats
+    assert before is not None
+    assert before.running == 1
+    stepper.abort("1")
+    stats = stepper.at_rest().stats
+    assert stats is not None
+    assert (0, 0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_tokens, stats.forward_seconds)

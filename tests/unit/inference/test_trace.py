@@ -7,12 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import dtype as Dtype  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.ends import lookup, read_ends  # noqa: E402
 from inference.layers import OtherShape  # noqa: E402
-from inference.trace import Trace, decoder_layers, trace_model  # noqa: E402
+from inference.trace import Rope, Trace, decoder_layers, eager_attention, in_float32, trace_model  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
 PROMPT = np.arange(3, 20)
@@ -112,3 +113,52 @@ def test_head_that_is_no_linear_is_refused() -> None:
     model.lm_head = nn.Sequential(nn.Linear(64, 97, bias=False))
     with pytest.raises(OtherShape, match="its head is no plain linear"):
         read_ends(model, trace, lookup(model, PROMPT))
+
+
+def test_layer_in_float32_computes_what_16_bits_round() -> None:
+    rounded = toy("gemma3_text").bfloat16()
+    exact = toy("gemma3_text").bfloat16().float()
+    layers = traced(rounded).layers
+    with eager_attention(rounded):
+        for trace, layer in zip(layers, exact.model.layers, strict=True):
+            found = in_float32(trace)
+            arguments = {name: value for name, value in found.keywords.items() if name != "past_key_values"}
+            wanted = layer(*found.arguments, **arguments)
+            result = wanted[0] if isinstance(wanted, tuple) else wanted
+            assert found.given.dtype == found.result.dtype == torch.float32
+            assert torch.equal(found.given, trace.given.float())
+            assert torch.allclose(found.result, result[0], rtol=1e-5, atol=1e-5)
+            added = (found.result - found.given).norm()
+            assert 1e-4 < float((found.result - trace.result).norm() / added) < 0.1
+            assert trace.layer is not found.layer
+    assert {parameter.dtype for parameter in rounded.parameters()} == {torch.bfloat16}
+
+
+def test_layer_of_float32_is_its_own_copy() -> None:
+    (trace, *_) = traced(toy("llama")).layers
+    assert in_float32(trace) is trace
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_factors_are_read_in_16_bits(dtype: Dtype) -> None:
+    exact, rounded = toy("granite"), toy("granite").to(dtype)
+    factors = read_ends(rounded, traced(rounded), lookup(rounded, PROMPT)).factors
+    wanted = read_ends(exact, traced(exact), lookup(exact, PROMPT)).factors
+    assert factors.embedding == pytest.approx(3.0, rel=1e-3)
+    assert factors.logits == pytest.approx(0.5, rel=1e-3)
+    assert (factors.head, factors.cap) == (wanted.head, wanted.cap) == (1.0, None)
+
+
+def test_rotations_are_not_rounded_to_16_bits() -> None:
+    exact, rounded = toy("llama"), toy("llama").bfloat16()
+    rounded.model.rotary_emb = exact.model.rotary_emb  # as loaded: its frequencies are float32 always
+    ropes = [traced(model).layers[0].rope for model in (exact, rounded)]
+    assert_same_tables(*ropes)
+
+
+def assert_same_tables(exact: Rope | None, rounded: Rope | None) -> None:
+    assert exact is not None
+    assert rounded is not None
+    positions = torch.tensor([0, 5, 200])
+    for found, wanted in zip(rounded.tables(positions), exact.tables(positions), strict=True):
+        assert torch.equal(found, wanted)

@@ -6,16 +6,18 @@ import gc
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.fake import FakeCore, FakeModel
 from inference.process.child import main
-from inference.types import ModelInfo
+from inference.types import CoreRequest, ModelInfo
 
 PROGRAM = ("-m", "tests.unit.inference_process.fake_engine")
 EOS, TOKENS = 2, tuple(range(40, 90))
+HANGING, HANG = 666, threading.Condition()
 PAUSE_SECONDS = 0.002  # of a step: ten seconds for the longest answer
 
 
@@ -34,6 +36,7 @@ class NamedCore(FakeCore):
                 shortest=5_000,
                 longest=5_000,
                 unavailable="there is no such model" if self._name == "missing" else None,
+                fails=self._endure,
             )
         )
 
@@ -47,6 +50,12 @@ class NamedCore(FakeCore):
         if self._name == "raises":
             raise MemoryError("no room")
         return super().load(progress)
+
+    def _endure(self, request: CoreRequest) -> None:
+        """Never return from the step that takes a request of this many tokens in."""
+        if request.max_new_tokens == HANGING:
+            with HANG:
+                HANG.wait()
 
     def start(self, sink: FrameSink) -> None:
         """Begin to step; say whether the collector still looks at what loading made."""

@@ -47,3 +47,20 @@ def test_without_any_directory_it_is_said_what_to_set(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(ModelUnavailable, match=r"Permission denied.*set TMPDIR"):
         Address()
+
+
+def test_what_killed_servers_left_is_removed_and_what_others_use_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    used = Address()
+    left, young = Address(), Address()
+    for each in (left, young):  # as the kernel does for a process that is killed
+        each.listening.close()
+    for each in (used, left):
+        os.utime(each.path, (0, 0))
+    mine = Address()
+    assert sorted(tmp_path.iterdir()) == sorted([used.directory, young.directory, mine.directory])
+    for each in (used, young, mine):
+        each.close()
+    assert not list(tmp_path.iterdir())

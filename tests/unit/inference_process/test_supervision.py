@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import pytest
 from inference.config import EngineConfig, ModelConfig
 from inference.core import Life
 from inference.errors import ModelUnavailable
-from inference.process import supervision
+from inference.process import supervision, watchdog
+from inference.process.ended import Ended, describe
 from inference.process.messages import Ready
-from inference.process.supervision import BACK_OFF_SECONDS, Ended, EngineProcess, describe
-from tests.unit.inference_process.fake_engine import PROGRAM
-from tests.unit.inference_process.serving import Caller
+from inference.process.supervision import BACK_OFF_SECONDS, EngineProcess
+from tests.unit.inference_process.fake_engine import HANGING, PROGRAM
+from tests.unit.inference_process.serving import Caller, submit
 
 SECONDS = 30.0
 ROOT = Path(__file__).parents[3]
@@ -197,6 +199,44 @@ def test_a_killed_engine_is_started_again_on_the_same_address(running: EnginePro
     caller.close()
 
 
+def hasty(seconds: float) -> EngineProcess:
+    return spawn(replace(named("good"), step_timeout=seconds))
+
+
+def test_a_step_that_does_not_end_has_the_engine_killed_and_started_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process, lives = hasty(0.5), list[Life]()
+    process.watch(lives.append)
+    process.start()
+    process.wait(lambda line: None)
+    caller = Caller(process.address)
+    eventually(lambda: isinstance(caller.receive(), Ready))
+    caller.send(submit(1, tokens=HANGING))
+    assert caller.receive() is None  # the end of its stream: whoever asked is told so
+    eventually(lambda: lives == [Life.UP, Life.DOWN, Life.UP])
+    process.stop()
+    assert "The engine hangs and is killed: a step takes longer than 0.5 s" in caplog.text
+    assert "fake_engine.py" in caplog.text  # it said where it hung
+    caller.close()
+
+
+def test_a_stopped_engine_that_has_nothing_to_do_is_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watchdog, "PULSE_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "LAST_WORDS_SECONDS", 0.01)
+    process, lives = hasty(1.0), list[Life]()
+    process.watch(lives.append)
+    process.start()
+    process.wait(lambda line: None)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    eventually(lambda: lives == [Life.UP, Life.DOWN, Life.UP])
+    process.stop()
+    assert "it has given no sign of life for" in caplog.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_that_reach_every_process_of_a_service_are_left_to_the_server(
     running: EngineProcess, number: signal.Signals
@@ -256,6 +296,7 @@ def test_by_hand_it_says_how_it_is_started() -> None:
         (Ended(-11, 5.0, None), "SIGSEGV"),
         (Ended(-40, 5.0, None), "signal 40"),
         (Ended(3, None, "no such model"), "no such model"),
+        (Ended(-9, 5.0, None, "it is silent"), "killed, as it is silent"),
     ],
 )
 def test_ends_are_described(ended: Ended, words: str) -> None:

@@ -1,0 +1,1 @@
+"""The engine on a GPU, in this process: `python -m benchmarks.gpu`."""

@@ -1,0 +1,167 @@
+"""Check and measure the engine on a GPU: one command, on a machine with torch, Triton and transformers.
+
+    python -m benchmarks.gpu [--quick] [--only PART ...] [--out FILE] [--device cuda]
+    python -m benchmarks.gpu --suite
+
+Models have random weights in real shapes, drawn on the device. What is right is checked first, then come the
+device's ceilings, each model, transformers in the same run, single operations, and each optimisation off
+in turn. All of it fits in eight minutes, --quick in two: what doesn't is left out, and said. Results go
+to benchmarks/results/gpu-NAME.json after each row; parts that aren't asked for stay there as they are.
+`--device cpu` runs all of it with a tiny model, as a test of itself; `--suite` runs the tests of kernels
+and of the GPU's path on this machine.
+"""
+
+from __future__ import annotations
+
+from benchmarks.gpu import absent  # first: it stands in for what the others import
+
+import argparse  # isort: skip
+import importlib.util
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu import correct, kernels, page, serving
+from benchmarks.gpu.baselines import compare
+from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
+from benchmarks.gpu.clock import Clock, OutOfTime
+from benchmarks.gpu.models import SHAPES, SMALL, Shape, free
+from benchmarks.gpu.record import Record, about, results_file
+
+Row = dict[str, Any]
+
+SECONDS, QUICK_SECONDS = 480.0, 120.0
+MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-1.5b")  # the order they are measured in
+PARTS = ("correct", "ceilings", *MODELS[:3], "baseline", "attention", "linears", "switches", MODELS[3])
+NEEDED = {  # seconds that a part must have left to be begun, when everything is measured
+    "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
+    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "qwen2.5-1.5b": 30,
+}  # fmt: skip
+SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu", "tests/engine/test_device_path.py")
+
+
+class Suite:
+    """The parts, and what they share."""
+
+    def __init__(self, device: torch.device, *, quick: bool) -> None:
+        self.clock = Clock(QUICK_SECONDS if quick else SECONDS)
+        self._cpu = device.type == "cpu"
+        self._device = device
+        self._dtype = torch.float32 if self._cpu else torch.bfloat16
+        self._sizes = serving.TINY if self._cpu else serving.QUICK if quick else serving.FULL
+        self._share = 0.4 if quick or self._cpu else 1.0  # of NEEDED
+        self._ceilings: Ceilings | None = None
+
+    def run(self, part: str) -> Iterator[Row]:
+        """Yield a part's rows; raise OutOfTime."""
+        self.clock.need(NEEDED[part] * self._share, part)
+        device, dtype, sizes, clock = self._device, self._dtype, self._sizes, self.clock
+        if part == "correct":
+            yield from correct.check(device, dtype, clock)
+        elif part == "ceilings":
+            yield {"what": "ceilings", **_numbers(self.ceilings)}
+        elif part == "baseline":
+            yield from compare(self._shape("qwen2.5-0.5b"), device, dtype, sizes, clock)
+        elif part == "switches":
+            for name in MODELS[:1] if self._cpu or self._share < 1 else MODELS[:2]:
+                shape = self._shape(name)
+                for row in serving.switches(shape, device, dtype, sizes, self.ceilings, clock):
+                    yield {"model": name, **row}
+        elif part == "attention":
+            contexts = [40] if self._cpu else [512, 2048, 8192]
+            shape = self._shape("llama-3.1-8b")
+            yield from kernels.attention(shape, device, dtype, contexts, self.ceilings, clock)
+        elif part == "linears":
+            rows = [1, 16] if self._cpu else [1, 8, 16, 256, 2048]
+            for name in MODELS[:2]:
+                shape = self._shape(name)
+                for row in kernels.linears(shape, device, dtype, rows, self.ceilings, clock):
+                    yield {"model": name, **row}
+                if not self._cpu:
+                    for row in kernels.gates(shape, device, dtype, clock):
+                        yield {"model": name, **row}
+        else:
+            yield from serving.serve(self._shape(part), device, dtype, sizes, self.ceilings, clock)
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """Return the device's ceilings, measured when they are asked for first."""
+        if self._ceilings is None:
+            self._ceilings = measure_ceilings(self._device)
+        return self._ceilings
+
+    def _shape(self, name: str) -> Shape:
+        return SMALL if self._cpu else SHAPES[name]
+
+
+def main() -> None:
+    """Run what was asked for; exit with 1 if anything was wrong."""
+    arguments = _arguments()
+    if arguments.suite:
+        sys.exit(_run_tests())
+    device = torch.device(arguments.device)
+    record = Record(arguments.out or results_file(device), about(device))
+    suite = Suite(device, quick=arguments.quick)
+    every = PARTS if device.type == "cuda" else tuple(part for part in PARTS if part not in MODELS[1:])
+    failed = [part for part in arguments.only or every if not _run(suite, part, record, device)]
+    if device.type == "cuda":
+        print("\n".join(page.of_gpu(record.results)))
+    sys.exit(1 if failed else 0)
+
+
+def _run(suite: Suite, part: str, record: Record, device: torch.device) -> bool:
+    """Run a part; return whether nothing was wrong, which is also true if there was no time for it."""
+    record.begin(part)
+    try:
+        for row in suite.run(part):
+            record.add(part, row)
+    except OutOfTime as late:
+        record.miss(part, str(late))
+    except Exception as error:  # the other parts are worth as much without this one
+        traceback.print_exc()
+        record.miss(part, f"{type(error).__name__}: {error}")
+        return False
+    finally:
+        free(device)
+    return True
+
+
+def _numbers(ceilings: Ceilings) -> Row:
+    return {
+        "copy_gb_per_second": round(ceilings.copy_bytes / 1e9, 1),
+        "read_gb_per_second": round(ceilings.read_bytes / 1e9, 1),
+        "tflops": round(ceilings.flops / 1e12, 2),
+    }
+
+
+def _run_tests() -> int:
+    """Run the tests that need no more than this machine has; return pytest's status."""
+    root = Path(__file__).parents[2]
+    plugin = ["-p", absent.__name__]
+    other = ["-o", "minversion=8", "-W", "default"]  # other versions warn of other things
+    if torch.cuda.is_available() and importlib.util.find_spec("xdist") is not None:
+        other += ["-n", "8"]  # on a GPU most of the time goes into compiling kernels
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *other, "--timeout", "300", *SUITE]
+    return subprocess.run(command, cwd=root, check=False).returncode
+
+
+def _arguments() -> argparse.Namespace:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument("--quick", action="store_true", help="two minutes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path, help="file of the results")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--suite", action="store_true", help="run the tests instead")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

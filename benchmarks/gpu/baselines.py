@@ -1,0 +1,96 @@
+"""transformers on the same device, in the same run: its continuous batching, and its model step by step."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+
+from benchmarks.gpu.clock import Clock, synchronize
+from benchmarks.gpu.driving import Job, driver
+from benchmarks.gpu.models import Shape, free, make_model
+from benchmarks.gpu.serving import Sizes
+
+Row = dict[str, Any]
+
+_STEPS = 16  # of the eager model
+
+
+def compare(
+    shape: Shape, device: torch.device, dtype: torch.dtype, sizes: Sizes, clock: Clock
+) -> Iterator[Row]:
+    """Yield transformers' steps, its continuous batching, and the engine on the very same requests."""
+    model = make_model(shape, device, dtype, "sdpa")
+    context = min(sizes.decodes)
+    for batch in sizes.switched:
+        seconds = eager_step(model, batch, context)
+        yield {
+            "what": "transformers, eager",
+            "batch": batch,
+            "step_ms": round(1e3 * seconds, 3),
+            "tokens_per_second": round(batch / seconds, 1),
+        }
+    jobs = _jobs(shape, sizes)
+    theirs = batched_rate(model, jobs) if device.type == "cuda" else None  # takes minutes on a CPU
+    del model
+    free(device)
+    if theirs is None:
+        return
+    yield {"what": "transformers, continuous batching", **_said(jobs), "tokens_per_second": round(theirs, 1)}
+    with driver(shape, device, dtype, clock, **sizes.settings) as engine:
+        engine.do(jobs[:2])
+        ours = engine.do(jobs).rate
+    yield {
+        "what": "the engine on the same requests",
+        **_said(jobs),
+        "tokens_per_second": round(ours, 1),
+        "times": round(ours / theirs, 2),
+    }
+
+
+@torch.inference_mode()
+def eager_step(model: PreTrainedModel, batch: int, context: int) -> float:
+    """Return the seconds of a step of so many sequences of one length, with transformers' cache."""
+    device, cache = model.device, DynamicCache(config=model.config)
+    ids = torch.randint(3, model.config.vocab_size, (batch, context), device=device)
+    token = model(ids, past_key_values=cache, logits_to_keep=1).logits[:, -1:].argmax(-1)
+    times = []
+    for _ in range(_STEPS):
+        synchronize(device)
+        began = time.perf_counter()
+        token = model(token, past_key_values=cache).logits[:, -1:].argmax(-1)
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+    return sorted(times)[_STEPS // 2]
+
+
+def batched_rate(model: PreTrainedModel, jobs: list[Job]) -> float:
+    """Return the tokens that transformers' continuous batching gives out a second; raise RuntimeError."""
+    config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=jobs[0].tokens)
+    began = time.perf_counter()
+    results = model.generate_batch(
+        [list(job.prompt) for job in jobs], generation_config=config, progress_bar=False
+    )
+    synchronize(model.device)
+    seconds = time.perf_counter() - began
+    tokens = sum(len(result.generated_tokens) for result in results.values())
+    if tokens != sum(job.tokens for job in jobs):
+        raise RuntimeError(f"transformers gave out {tokens} tokens of {sum(job.tokens for job in jobs)}")
+    return tokens / seconds
+
+
+def _jobs(shape: Shape, sizes: Sizes) -> list[Job]:
+    """Return requests whose texts are of one length: transformers is told one for all."""
+    random_ = random.Random(2)
+    low, high = sizes.lengths
+    vocabulary = range(3, shape.config["vocab_size"])
+    lengths = [random_.randint(low, high) for _ in range(max(sizes.requests // 2, 2))]
+    return [Job(tuple(random_.choices(vocabulary, k=length)), high // 4) for length in lengths]
+
+
+def _said(jobs: list[Job]) -> Row:
+    return {"requests": len(jobs), "tokens_each": jobs[0].tokens}

@@ -1,0 +1,74 @@
+"""That it is right comes before how fast it is: whole texts against transformers, bits against bits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.gpu.clock import Clock
+from benchmarks.gpu.driving import Done, Job, driver
+from benchmarks.gpu.models import SMALL, free, make_model
+from inference.types import Sampling
+
+Row = dict[str, Any]
+
+_LENGTHS = (5, 17, 33, 50, 90)  # of prompts: below, at and above pages
+_TOKENS = 24
+_SEEDED = Sampling(sample=True, temperature=0.8, seed=11)
+
+
+class Wrong(Exception):
+    """What is computed isn't what should be."""
+
+
+def check(device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Row]:
+    """Yield what was found right; raise Wrong."""
+    jobs = _jobs()
+    with driver(SMALL, device, torch.float32, clock, max_batch_size=8, max_total_tokens=256) as engine:
+        level, texts = engine.info.level, engine.do(jobs).texts
+    model = make_model(SMALL, device, torch.float32)
+    expected = [greedy(model, job) for job in jobs]
+    del model
+    free(device)
+    if texts != expected:
+        raise Wrong(f"greedy texts in float32 aren't those of transformers, at level {level}")
+    yield {"what": "greedy texts in float32 are those of transformers", "texts": len(texts), "level": level}
+    if device.type == "cuda":
+        yield from _check_bits(device, dtype, clock, jobs)
+
+
+def greedy(model: PreTrainedModel, job: Job) -> list[int]:
+    """Return a text by the model's own forward, without a cache."""
+    ids = list(job.prompt)
+    with torch.inference_mode():
+        for _ in range(job.tokens):
+            logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits
+            ids.append(int(logits[0, -1].argmax()))
+    return ids[len(job.prompt) :]
+
+
+def _check_bits(device: torch.device, dtype: torch.dtype, clock: Clock, jobs: list[Job]) -> Iterator[Row]:
+    settings = {"max_batch_size": 8, "max_total_tokens": 256, "prefix_caching": False}
+    with driver(SMALL, device, dtype, clock, deterministic=True, **settings) as engine:
+        for name, sampling in (("greedy", None), ("seeded", _SEEDED)):
+            together = engine.do(jobs, sampling)
+            alone = [engine.do([job], sampling) for job in jobs]
+            if together.texts != _joined(alone) or together.logprobs != _joined(alone, "logprobs"):
+                raise Wrong(f"--deterministic: {name} texts or logprobs alone aren't those in a batch")
+            yield {
+                "what": f"--deterministic: {name} texts and logprobs alone are those in a batch, by the bit"
+            }
+
+
+def _joined(alone: list[Done], what: str = "texts") -> list[Any]:
+    return [getattr(each, what)[0] for each in alone]
+
+
+def _jobs() -> list[Job]:
+    random_ = random.Random(1)
+    vocabulary = range(3, SMALL.config["vocab_size"])
+    return [Job(tuple(random_.choices(vocabulary, k=length)), _TOKENS) for length in _LENGTHS]

@@ -1,0 +1,160 @@
+"""Models in real shapes whose random weights are drawn on the device: nothing is downloaded or written.
+
+The engine loads a model from a directory. Here that holds the configuration and a safetensors file of
+which only the header is there (the rest is a hole in the file); the weights come from a generator.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model's configuration, and what follows of it."""
+
+    kind: str  # transformers' name of the architecture
+    config: dict[str, Any]
+
+    @property
+    def described(self) -> PreTrainedConfig:
+        """Return transformers' configuration."""
+        found: PreTrainedConfig = AutoConfig.for_model(self.kind, **self.config)
+        return found
+
+    @property
+    def layers(self) -> int:
+        """Return how many decoder layers there are."""
+        return int(self.config["num_hidden_layers"])
+
+    @property
+    def dim(self) -> int:
+        """Return the size of a head."""
+        config = self.config
+        return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Return the (outputs, inputs) of a layer's linears, merged as the engine merges them."""
+        config = self.config
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+        return {
+            "qkv": ((heads + 2 * kv_heads) * self.dim, hidden),
+            "out": (hidden, heads * self.dim),
+            "gate_up": (2 * inner, hidden),
+            "down": (hidden, inner),
+        }
+
+    @property
+    def multiplied(self) -> int:
+        """Return the weights that a token is multiplied with: those of layers, and of the head."""
+        layer = sum(outputs * inputs for outputs, inputs in self.linears.values())
+        return self.layers * layer + int(self.config["vocab_size"] * self.config["hidden_size"])
+
+    @property
+    def kv_numbers(self) -> int:
+        """Return the numbers that a token puts into the cache."""
+        return 2 * self.layers * int(self.config["num_key_value_heads"]) * self.dim
+
+
+def _llama(vocabulary: int, hidden: int, inner: int, layers: int, heads: int, *, tied: bool) -> Shape:
+    return Shape("llama", {
+        "vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 8,
+        "head_dim": 128 if hidden == 4096 else 64, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, "tie_word_embeddings": tied,
+        "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+    })  # fmt: skip
+
+
+def _qwen(hidden: int, inner: int, layers: int, heads: int) -> Shape:
+    return Shape("qwen2", {
+        "vocab_size": 151936, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+    })  # fmt: skip
+
+
+SHAPES = {
+    "llama-3.1-8b": _llama(128256, 4096, 14336, 32, 32, tied=False),
+    "llama-3.2-1b": _llama(128256, 2048, 8192, 16, 32, tied=True),
+    "qwen2.5-0.5b": _qwen(896, 4864, 24, 14),
+    "qwen2.5-1.5b": _qwen(1536, 8960, 28, 12),
+}
+SMALL = Shape("llama", {
+    "vocab_size": 512, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
+})  # fmt: skip
+
+
+def make_model(
+    shape: Shape, device: torch.device, dtype: torch.dtype, attention: str = "eager"
+) -> PreTrainedModel:
+    """Return a model with weights of a fixed seed: each call on a device draws the same ones."""
+    torch.manual_seed(SEED)
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            shape.described, dtype=dtype, attn_implementation=attention
+        )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def write_description(folder: Path, shape: Shape) -> Path:
+    """Write what the engine looks at before it loads a model; return the directory."""
+    shape.described.save_pretrained(folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape.described, dtype=torch.bfloat16)
+    header, end = {}, 0
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and shape.config["tie_word_embeddings"]:
+            continue
+        start, end = end, end + 2 * tensor.numel()
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        file.truncate(8 + len(encoded) + end)
+    return folder
+
+
+@contextmanager
+def drawn_instead_of_read(shape: Shape, dtype: torch.dtype) -> Iterator[None]:
+    """Have the engine load models of random weights."""
+
+    def load(
+        checkpoint: object,
+        config: object,
+        described: object,
+        weights: object,
+        device: torch.device,
+        progress: Callable[[str], None],
+    ) -> PreTrainedModel:
+        progress(f"Random weights of {shape.multiplied / 1e9:.1f} billion parameters")
+        return make_model(shape, device, dtype)
+
+    with patch("inference.engine.load_model", load):
+        yield
+
+
+def free(device: torch.device) -> None:
+    """Give back what was dropped."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,85 @@
+"""One line in the log for each request, once it has ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from handlers.account import Account
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from inference.types import Finish, Request
+
+access = logging.getLogger("parley.access")
+
+
+class AccessLog:
+    """Logs method, path, status, sizes, times and what was generated; implements `Observer`.
+
+    The path comes without its query and percent-encoded, so that it can't forge a line. What was asked and
+    answered is told only if that is asked for.
+    """
+
+    def __init__(self, *, prompts: bool = False) -> None:
+        self._prompts = prompts
+
+    def began(self, scope: Scope, account: Account) -> None:
+        """Say nothing yet."""
+
+    def ended(self, scope: Scope, account: Account) -> None:
+        """Log the request."""
+        if not access.isEnabledFor(logging.INFO):
+            return
+        path = scope.get("raw_path") or scope["path"].encode()
+        access.info("%s %s", scope["method"], path.decode("latin-1"), extra=self._fields(account))
+
+    def _fields(self, account: Account) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "status": account.status,
+            "seconds": round(time.monotonic() - account.received, 6),
+            "request_id": account.request_id,
+            "operation": account.operation,
+            "received_bytes": account.received_bytes,
+            "sent_bytes": account.sent_bytes,
+        }
+        told = {"key": account.owner, "error_type": account.error_type, "trace_id": account.trace_id}
+        fields |= {name: value for name, value in told.items() if value}
+        if account.generations:
+            fields |= generated([finish for _, finish in account.generations])
+            if self._prompts:
+                fields |= texts(account.generations)
+        return fields
+
+
+def generated(finishes: list[Finish]) -> dict[str, Any]:
+    """Return TGI's measures of a request: what all generations made, and the first one's prompt and times."""
+    first = finishes[0]
+    times, count = first.timings, first.generated_tokens
+    inference = times.finished - times.started
+    seconds = {
+        "total_time": times.finished - times.submitted,
+        "validation_time": times.queued - times.submitted,
+        "queue_time": times.started - times.queued,
+        "inference_time": inference,
+        "time_per_token": inference / max(count, 1),
+        "time_to_first_token": times.first_token - times.submitted,
+    }
+    return {
+        "prompt_tokens": first.prompt_tokens,
+        "cached_tokens": first.cached_tokens,
+        "generated_tokens": sum(finish.generated_tokens for finish in finishes),
+        "finish_reason": ",".join(finish.reason for finish in finishes),
+        **({} if first.seed is None else {"seed": first.seed}),
+        **{name: round(value, 6) for name, value in seconds.items()},
+    }
+
+
+def texts(generations: list[tuple[Request, Finish]]) -> dict[str, Any]:
+    """Return what was asked and what was answered."""
+    return {
+        "prompt": generations[0][0].prompt,
+        "generated_text": [finish.text for _, finish in generations],
+    }

@@ -1,0 +1,60 @@
+"""What is known of one request besides its answer: for its line in the log, the metrics and its trace."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from inference.types import Finish, Request
+
+
+@dataclass(slots=True)
+class Account:
+    """Kept while a request is answered, by whoever learns something; read when it has ended."""
+
+    request_id: str
+    received: float  # time.monotonic()
+    operation: str = ""  # its operationId, once routed
+    owner: str = ""  # a digest of its key; "" without one
+    status: int = 0  # set with the first message of the answer
+    error_type: str = ""  # of the answer, or of the event that ended a stream
+    received_bytes: int = 0  # of the body
+    sent_bytes: int = 0  # of the answer's body
+    trace_id: str = ""  # of the trace that it is part of
+    span: object = None  # of that trace; whoever traces keeps it here
+    generations: list[tuple[Request, Finish]] = field(default_factory=list)  # that came to their end
+
+
+class Observer(Protocol):
+    """Is told of each HTTP request, on the event loop."""
+
+    def began(self, scope: Scope, account: Account) -> None:
+        """Hear of a request whose head has come."""
+
+    def ended(self, scope: Scope, account: Account) -> None:
+        """Hear that nothing more is sent; called once for each that began."""
+
+
+# set by the outermost layer; tasks that a request starts inherit it
+_ACCOUNT: ContextVar[Account | None] = ContextVar("account", default=None)
+
+
+def open_account(account: Account) -> None:
+    """Make this the account of everything that the present task, and those it starts, do."""
+    _ACCOUNT.set(account)
+
+
+def current_account() -> Account | None:
+    """Return the account of the request that is being answered here; None outside of any."""
+    return _ACCOUNT.get()
+
+
+def note_generation(request: Request, finish: Finish) -> None:
+    """Note in the present account, if there is one, that a generation came to its end."""
+    account = _ACCOUNT.get()
+    if account is not None:
+        account.generations.append((request, finish))

@@ -1,0 +1,166 @@
+"""API keys: the one of `--api-key`, and those of a file, of which only digests are known.
+
+A line of the file is a key:
+
+    NAME SHA256 [SCOPE,...] [requests_per_minute=N] [tokens_per_minute=N]
+
+SHA256 is the key's digest in hexadecimal, as `printf %s "$KEY" | sha256sum` prints it. Keys should be long
+and random, as these are: a digest of them tells nothing, and no slow hash is needed. Without scopes a key
+has all of them. Lines of the same name are one caller's, so that a key can be replaced by another. Empty
+lines, and what follows a `#`, are left out.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from pathlib import Path
+
+from handlers.settings_table import SettingsError
+
+GENERATE, TOKENIZE = "generate", "tokenize"
+SCOPES = frozenset({GENERATE, TOKENIZE})
+RATES = ("requests_per_minute", "tokens_per_minute")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+MAX_KEYS = 100_000
+LOOK_SECONDS = 1.0  # how often the file is looked at
+
+logger = logging.getLogger("parley")
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key."""
+
+    name: str  # "" for that of `--api-key`
+    scopes: frozenset[str] = SCOPES
+    requests_per_minute: int | None = None  # None: as the setting says
+    tokens_per_minute: int | None = None
+
+
+class Keyring:
+    """The keys that are taken; a file that changes is read again.
+
+    Keys are looked up by a digest under a secret of this process: how long it takes says nothing about any
+    key, and it doesn't depend on how many there are.
+    """
+
+    def __init__(self, api_key: str | None, path: str | None, *, clock: Clock = time.monotonic) -> None:
+        """Read the file, if there is one; raises SettingsError."""
+        self._path = None if path is None else Path(path)
+        self._clock = clock
+        self._secret = secrets.token_bytes(32)
+        own = {} if api_key is None else {sha256(api_key.encode()).hexdigest(): Key("")}
+        self._own = self._indexed(own)
+        self._seen: tuple[int, ...] | None = None
+        self._looked = clock()
+        self._keys = self._own
+        if self._path is not None:
+            self._seen = signature(self._path)
+            self._keys = self._own | self._indexed(read_keys(self._path))
+
+    @property
+    def locked(self) -> bool:
+        """Return whether a key is asked for at all."""
+        return self._path is not None or bool(self._own)
+
+    def find(self, given: bytes) -> Key | None:
+        """Return the key that was given, None if there is no such key."""
+        self._look()
+        digest = sha256(given).digest()
+        found = self._keys.get(self._place(digest))
+        return found[1] if found is not None and hmac.compare_digest(found[0], digest) else None
+
+    def _look(self) -> None:
+        """Read the file again if it has changed; one that can't be read leaves the keys as they are."""
+        now = self._clock()
+        if self._path is None or now < self._looked + LOOK_SECONDS:
+            return
+        self._looked = now
+        try:
+            seen = signature(self._path)
+            if seen == self._seen:
+                return
+            self._seen = seen
+            self._keys = self._own | self._indexed(read_keys(self._path))
+        except SettingsError as error:
+            self._seen = None
+            logger.error("%s; the keys stay as they were", error)
+            return
+        logger.info("API keys were read again: there are %d now", len(self._keys))
+
+    def _indexed(self, keys: Mapping[str, Key]) -> dict[bytes, tuple[bytes, Key]]:
+        digests = ((bytes.fromhex(text), key) for text, key in keys.items())
+        return {self._place(digest): (digest, key) for digest, key in digests}
+
+    def _place(self, digest: bytes) -> bytes:
+        return blake2b(digest, key=self._secret, digest_size=16).digest()
+
+
+def signature(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file does; raises SettingsError if it isn't there."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise SettingsError(_unreadable(path, error)) from None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def read_keys(path: Path) -> dict[str, Key]:
+    """Return the keys by their digests in hexadecimal; raises SettingsError with the line that is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(_unreadable(path, error)) from None
+    keys: dict[str, Key] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            digest, key = _key(words)
+        except ValueError as error:
+            raise SettingsError(f"`api_keys_file` {path}, line {number}: {error}") from None
+        if digest in keys:
+            raise SettingsError(f"`api_keys_file` {path}, line {number}: this key stands there twice")
+        keys[digest] = key
+    if not keys or len(keys) > MAX_KEYS:
+        raise SettingsError(f"`api_keys_file` {path} must have from 1 to {MAX_KEYS} keys. Given: {len(keys)}")
+    return keys
+
+
+def _key(words: list[str]) -> tuple[str, Key]:
+    """Return the digest and the key of a line; raises ValueError, which quotes no word: it may be a key."""
+    name, digest, *rest = [*words, ""] if len(words) == 1 else words
+    if NAME.fullmatch(name) is None:
+        raise ValueError("a name must have from 1 to 64 letters, digits, points, dashes or underscores")
+    if DIGEST.fullmatch(digest) is None:
+        raise ValueError("the second word must be a SHA-256 digest: 64 hexadecimal digits")
+    scopes, rates = SCOPES, {}
+    for place, word in enumerate(rest):
+        rate, given, number = word.partition("=")
+        if given and rate in RATES and rate not in rates and number.isdecimal() and int(number) > 0:
+            rates[rate] = int(number)
+        elif not given and place == 0 and set(word.split(",")) <= SCOPES:
+            scopes = frozenset(word.split(","))
+        else:
+            raise ValueError(
+                f"what follows the digest must be scopes ({', '.join(sorted(SCOPES))}, with commas), then "
+                f"{' and '.join(f'{each}=N' for each in RATES)}"
+            )
+    return digest.lower(), Key(name, scopes, **rates)
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    return f"`api_keys_file` {path} can't be read: {reason}"

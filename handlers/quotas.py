@@ -1,0 +1,114 @@
+"""How much each caller may ask for in a minute: requests as they come, tokens once they were spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from handlers.http.errors import Refused
+from handlers.keys import Key
+
+MINUTE = 60.0  # seconds
+
+Clock = Callable[[], float]
+
+
+class Bucket:
+    """Fills evenly up to what a minute allows, and starts full."""
+
+    __slots__ = ("_clock", "_level", "_seen", "rate")
+
+    def __init__(self, rate: int, clock: Clock) -> None:
+        """`rate` is per minute."""
+        self.rate = rate
+        self._clock = clock
+        self._level = float(rate)
+        self._seen = clock()
+
+    def lacking(self, amount: float) -> float:
+        """Return the seconds until there is so much; 0 if there is."""
+        now = self._clock()
+        self._level = min(float(self.rate), self._level + (now - self._seen) * self.rate / MINUTE)
+        self._seen = now
+        return max(0.0, (amount - self._level) * MINUTE / self.rate)
+
+    def spend(self, amount: float) -> None:
+        """Take so much; more than there is becomes a debt, which time pays."""
+        self._level -= amount
+
+
+@dataclass(slots=True)
+class Account:
+    """One caller's buckets; None where there is no limit."""
+
+    requests: Bucket | None
+    tokens: Bucket | None
+
+
+class Quotas:
+    """The accounts of callers: of each name in the file of keys, and one of everybody else together.
+
+    Whoever comes without a name could make up another token for each request, so that a limit for each
+    would be none. Tokens are known when they were spent: a caller is let in as long as it has any left, and
+    what it then spends too much it has to wait for.
+    """
+
+    def __init__(
+        self,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        *,
+        processes: int = 1,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Of several API `processes` each gives its share, as none knows what the others gave."""
+        self._requests = requests_per_minute
+        self._tokens = tokens_per_minute
+        self._processes = processes
+        self._clock = clock
+        self._accounts: dict[str, tuple[Key | None, Account]] = {}
+
+    def take(self, key: Key | None) -> None:
+        """Count a request; raises Refused with 429 if its caller must wait."""
+        account = self._account(key)
+        if account.requests is not None:
+            _require(account.requests, 1.0, "requests", self._processes)
+        if account.tokens is not None:
+            _require(account.tokens, 1.0, "tokens", self._processes)
+        if account.requests is not None:
+            account.requests.spend(1.0)
+
+    def charge(self, owner: str, tokens: int) -> None:
+        """Count tokens that were read and written for an owner, who is a key's name or nobody known."""
+        _, account = self._accounts.get(owner) or self._accounts.get("") or (None, None)
+        if account is not None and account.tokens is not None:
+            account.tokens.spend(tokens)
+
+    def _account(self, key: Key | None) -> Account:
+        name = "" if key is None else key.name
+        known = self._accounts.get(name)
+        if known is not None and (known[0] is key or known[0] == key):
+            return known[1]
+        requests = None if key is None else key.requests_per_minute
+        tokens = None if key is None else key.tokens_per_minute
+        account = Account(self._bucket(requests or self._requests), self._bucket(tokens or self._tokens))
+        self._accounts[name] = (key, account)
+        return account
+
+    def _bucket(self, rate: int | None) -> Bucket | None:
+        return None if rate is None else Bucket(max(1, rate // self._processes), self._clock)
+
+
+def _require(bucket: Bucket, amount: float, what: str, processes: int) -> None:
+    seconds = bucket.lacking(amount)
+    if seconds > 0:
+        share = f" of each of {processes} processes" if processes > 1 else ""
+        raise Refused(
+            f"Rate limit: `{what}_per_minute` is {bucket.rate}{share}, and they are used up: come back when "
+            "`Retry-After` says",
+            status=429,
+            error_type="rate_limited",
+            headers={"retry-after": f"{math.ceil(seconds)}"},
+        )

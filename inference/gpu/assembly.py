@@ -1,0 +1,112 @@
+"""What steps on a device, put together of a model at its level: memory first, then cache, graphs, stepper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.config import EngineConfig
+from inference.errors import ModelUnavailable
+from inference.gpu.ahead import AheadStepper
+from inference.gpu.graphs import chosen_sizes
+from inference.gpu.memory import CudaMeter, Extent, Meter, Parts, Room, measure, memory_named
+from inference.gpu.ops import Ops, torch_ops, triton_ops
+from inference.gpu.runner import GpuRunner, Launched
+from inference.gpu.sampling import GpuSampler
+from inference.gpu.slots import MirroredTable
+from inference.masks import Endings, MaskPool
+from inference.plan import MIB, Plan, make_plan
+from inference.sampler import TorchSampler
+from inference.scheduler import Limits, Scheduler
+from inference.served import MakeModel
+from inference.step import Stepper
+
+
+def choose_ops(config: EngineConfig, device: torch.device) -> Ops:
+    """Return what computes on a device; raise ModelUnavailable if nothing can."""
+    if device.type == "cpu":
+        return torch_ops()
+    if not config.native_kernels:
+        if config.deterministic:
+            raise ModelUnavailable("--deterministic needs Parley's own kernels: leave --native-kernels true")
+        return torch_ops()
+    try:
+        return triton_ops(deterministic=config.deterministic)
+    except ImportError as error:
+        raise ModelUnavailable(
+            f"The kernels for GPUs need Triton, which can't be used here ({error}): install it with "
+            f"`pip install triton`, or start with --native-kernels false, which is slower"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """What a device's stepper is made of."""
+
+    config: EngineConfig
+    make_model: MakeModel
+    vocabulary: int
+    limits: Limits
+    eos: tuple[int, ...]
+
+    def fit(self, plan: Plan, device: torch.device, progress: Callable[[str], None]) -> Plan:
+        """Return the plan with a cache that was measured to fit; raise ModelUnavailable if none does."""
+        if device.type != "cuda":
+            return plan
+        with memory_named("the biggest step was tried", device):
+            room = self.measure(plan, CudaMeter(device))
+        progress(str(room))
+        fitted = fitted_plan(self.config, plan, room)
+        progress(str(fitted))
+        return fitted
+
+    def measure(self, plan: Plan, meter: Meter) -> Room:
+        """Return where a device's memory goes."""
+        extent = Extent(
+            tokens=self.limits.tokens,
+            sequences=self.limits.sequences,
+            longest=plan.max_total_tokens,
+            logit_rows=self.limits.logit_rows,
+        )
+        ends = Endings(self.vocabulary, self.eos)
+        return measure(lambda blocks: self._parts(plan, blocks, ends), extent, meter, self._fraction)
+
+    def make_stepper(self, plan: Plan, masks: MaskPool, progress: Callable[[str], None]) -> Stepper[Launched]:
+        """Return what steps, its graphs captured; raise ModelUnavailable where memory ends before."""
+        blocks = plan.kv_tokens // PAGE
+        runner, sampler, table = self._parts(plan, blocks, masks.endings)
+        runner.warm_up(progress, tune=self.config.tune_linears)
+        scheduler = Scheduler(BlockPool(blocks), self.limits, table, prefix_caching=plan.prefix_caching)
+        kind = AheadStepper[Launched] if self.config.one_step_ahead else Stepper[Launched]
+        return kind(scheduler, runner, sampler, self.eos, masks)
+
+    @property
+    def _fraction(self) -> float:
+        return self.config.cuda_memory_fraction
+
+    def _parts(self, plan: Plan, blocks: int, ends: Endings) -> Parts:
+        table = MirroredTable(self.limits.sequences, blocks_for(plan.max_total_tokens))
+        sizes = chosen_sizes(self.config.cuda_graphs, self.limits.sequences)
+        runner = GpuRunner(self.make_model(blocks), table, sizes)
+        return runner, GpuSampler(TorchSampler(ends), runner.state), table
+
+
+def fitted_plan(config: EngineConfig, plan: Plan, room: Room) -> Plan:
+    """Return a plan whose cache is in the room that was measured, for sequences no longer than before."""
+    asked = config.max_batch_total_tokens
+    needed = (asked or PAGE) * plan.demand.kv_bytes
+    if needed > room.cache:
+        raise ModelUnavailable(
+            f"Not enough memory on the GPU: a KV cache of {asked or PAGE:,} tokens takes "
+            f"{needed / MIB:,.0f} MiB. {room}. Lower --max-batch-total-tokens, --max-batch-prefill-tokens or "
+            f"--max-batch-size, raise --cuda-memory-fraction, or use a smaller model or a bigger GPU"
+        )
+    machine = replace(plan.machine, cache_bytes=room.cache)
+    fitted = make_plan(config, plan.demand, machine)
+    if fitted.max_total_tokens <= plan.max_total_tokens:
+        return fitted
+    # More memory than was thought: the model was prepared for sequences of so many tokens
+    return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), plan.demand, machine)

@@ -1,0 +1,136 @@
+"""A model's own code on a device, over the paged attention of `Ops`: for layers of any other shape.
+
+Beside attention two things are swapped where that changes nothing: linears that are given the same
+tensor are one, and root-mean-square norms are one kernel each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence as Several
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from inference.gpu.batch import DeviceBatch
+from inference.gpu.cache import LayerCache, device_cache
+from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
+from inference.gpu.ops import HeadShape, Ops
+from inference.kernels.reference import Attention
+from inference.layers import norm_weight
+from inference.paged import Probed, install
+
+LOG = logging.getLogger(__name__)
+
+
+class PagedModel:
+    """The model: a `DeviceModel`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        probed: dict[nn.Module, Probed],
+        multiply: Multiplier,
+        dtype: torch.dtype,
+        blocks: int,
+    ) -> None:
+        self.ops = multiply.ops
+        self.device = model.device
+        self.dtype = dtype
+        self._model = model
+        self._multiply = multiply
+        self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+        shapes = [each.shape for each in probed.values()]
+        for module, cache in zip(probed, device_cache(shapes, blocks, self.dtype, self.device), strict=True):
+            install(module, _Layer(self, cache))
+        self._heads = HeadShape(
+            group=max(each.heads // each.shape.kv_heads for each in probed.values()),
+            kv_heads=min(shape.kv_heads for shape in shapes),
+            dim=max(max(shape.key_dim, shape.value_dim) for shape in shapes),
+            itemsize=self.dtype.itemsize,
+        )
+        self.batch: DeviceBatch | None = None  # while a forward pass runs
+
+    def tile(self, longest: int) -> int:
+        """Return how many queries of a sequence one program of attention computes."""
+        return self.ops.tile(self._heads, longest)
+
+    def splits(self, sequences: int, longest: int) -> int:
+        """Return into how many parts attention cuts the keys."""
+        return self.ops.splits(self._heads, sequences, longest)
+
+    def forward(self, batch: DeviceBatch) -> Tensor:
+        """Return the logits (R, vocabulary)."""
+        self.batch = batch
+        rows = {"logits_to_keep": batch.rows} if self._selects and batch.rows is not None else {}
+        try:
+            output = self._model(
+                input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, **rows
+            )
+        finally:
+            self.batch = None
+        logits: Tensor = output.logits[0]
+        return logits if rows or batch.rows is None else logits[batch.rows]
+
+    @torch.inference_mode()
+    def warm_up(self, sizes: Several[int]) -> str:
+        """Choose how each linear is computed for so few tokens; return the choice as a line."""
+        if self.device.type != "cuda":
+            return ""
+        swapped = [each.linear for each in self._model.modules() if isinstance(each, SwappedLinear)]
+        self._multiply.tune(swapped, [], "", sizes, graph_seconds, Deadline())
+        return str(self._multiply)
+
+
+class _Layer:
+    def __init__(self, model: PagedModel, cache: LayerCache) -> None:
+        self._model = model
+        self._cache = cache
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
+        batch, ops = self._model.batch, self._model.ops
+        assert batch is not None, "the model's forward sets it"
+        ops.write(key, value, batch.places, *self._cache)
+        return ops.paged_attention(query, *self._cache, batch, how)
+
+
+class SwappedNorm(nn.Module):
+    """Stands for a root-mean-square norm, which is kept to be put back."""
+
+    def __init__(self, ops: Ops, own: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+        self._weight, self._eps = norm_weight(own)
+        self._ops = ops
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return the same shape."""
+        rows = given.reshape(-1, given.shape[-1])
+        return self._ops.rms_norm(rows, self._weight, self._eps).view(given.shape)
+
+
+def swap_norms(model: nn.Module, ops: Ops) -> list[tuple[nn.Module, str]]:
+    """Replace all root-mean-square norms, found by trying them, and return their places."""
+    places: list[tuple[nn.Module, str]] = []
+    for parent in list(model.modules()):
+        for name, module in list(parent._modules.items()):
+            if module is None or [each for each, _ in module.named_parameters()] != ["weight"]:
+                continue
+            try:
+                swapped = SwappedNorm(ops, module)
+            except Exception as error:  # any module may want to be given something else than one tensor
+                LOG.debug("`%s` stays as it is: %s", type(module).__name__, error)
+                continue
+            setattr(parent, name, swapped)
+            places.append((parent, name))
+    return places
+
+
+def put_norms_back(places: list[tuple[nn.Module, str]]) -> None:
+    """Undo `swap_norms`."""
+    for parent, name in reversed(places):
+        swapped = parent.get_submodule(name)
+        assert isinstance(swapped, SwappedNorm)
+        setattr(parent, name, swapped.own)

@@ -1,0 +1,27 @@
+"""Keys and values on a device: two tensors a layer, of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+
+import torch
+from torch import Tensor
+
+from inference.blocks import PAGE
+from inference.paged import LayerShape
+
+LayerCache = tuple[Tensor, Tensor]  # keys (pages, PAGE, kv_heads, dim), and values
+
+
+def device_cache(
+    shapes: Several[LayerShape], blocks: int, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """Return each layer's keys and values in `blocks` pages and one more, which is nobody's.
+
+    The very last place is there for tokens that go nowhere: as an index, -1.
+    """
+
+    def pages(heads: int, dim: int) -> Tensor:
+        return torch.empty(blocks + 1, PAGE, heads, dim, dtype=dtype, device=device)
+
+    return [(pages(each.kv_heads, each.key_dim), pages(each.kv_heads, each.value_dim)) for each in shapes]

@@ -1,0 +1,113 @@
+"""The ladder of levels on a device, its kernels being Triton's or torch's.
+
+fused          the layers rebuilt over `Ops`, about nine kernels each
+paged+merged   the model's own code over paged attention; merged linears, norms in one kernel each
+paged          the same with its linears as they are
+and one sequence at a time, as everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference.gpu.attention import PagedModel, put_norms_back, swap_norms
+from inference.gpu.build import Stack, build_stack
+from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
+from inference.gpu.model import EagerRunner
+from inference.gpu.ops import Ops
+from inference.gpu.rehearsal import rehearse
+from inference.ladder import Attempt, Climb, Options, undo_swaps
+from inference.layers import OtherShape
+from inference.linears import Packed, pack_linears
+from inference.served import Level, MakeModel, Served
+from inference.step import Runner
+
+LOG = logging.getLogger(__name__)
+
+
+class DeviceClimb(Climb):
+    """A model on a device on its way down."""
+
+    def __init__(self, model: PreTrainedModel, options: Options, ops: Ops) -> None:
+        super().__init__(model, options)
+        self._ops = ops
+        self._multiply = Multiplier(ops)
+
+    def fused(self) -> Served | None:
+        """Return the model at the level `fused`."""
+        if not self.probed:
+            return None
+        if not self.options.fuse:
+            self.reasons.append("fusing layers is switched off")
+            return None
+        stack = self._build()
+        if stack is None:
+            return None
+        positions = self.options.max_total_tokens
+        served = self.serve(self._attempt(Level.FUSED, lambda blocks: stack.make_model(blocks, positions)))
+        if served is None:
+            stack.undo()
+        return served
+
+    def paged(self) -> Served | None:
+        """Return the model at one of the levels of its own code over paged attention."""
+        if not self.probed:
+            return None
+        model, make_model = (
+            self.model,
+            partial(PagedModel, self.model, self.probed, self._multiply, self.options.dtype),
+        )
+        undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
+        norms = swap_norms(model, self._ops) if self.options.fuse else []
+        swaps = pack_linears(model, self._swapped)
+        level = Level.PAGED_MERGED if undo_merges else Level.PAGED
+        served = self.serve(self._attempt(level, make_model))
+        if served is None:
+            undo_swaps(swaps)
+            put_norms_back(norms)
+            if undo_merges:
+                undo_merges()
+            served = self.serve(self._attempt(Level.PAGED, make_model))
+        return served
+
+    def _build(self) -> Stack | None:
+        try:
+            return build_stack(
+                self.model,
+                self.probed,
+                self._multiply,
+                self.options.dtype,
+                self.proof.prompts[0],
+                self.options.max_total_tokens,
+            )
+        except OtherShape as difference:
+            self.reasons.append(f"its layers can't be fused: {difference}")
+        except torch.OutOfMemoryError:  # no other level needs less
+            raise
+        except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            LOG.debug("A model can't be fused", exc_info=True)
+            self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
+        return None
+
+    def _swapped(self, weight: Tensor, bias: Tensor | None) -> Packed:
+        return SwappedLinear(device_linear(self._multiply, self.options.dtype, weight, bias))
+
+    def _attempt(self, level: Level, make_model: MakeModel) -> Attempt:
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            model = make_model(blocks)
+            if model.ops.captures:  # kernels that are compiled as they are met, and may not fit the device
+                rehearse(model)
+            return EagerRunner(model)
+
+        return Attempt(
+            level=level,
+            make_runner=make_runner,
+            kv_dtype=self.options.dtype,
+            invariant=self._ops.invariant,
+            make_model=make_model,
+        )

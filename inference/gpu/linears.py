@@ -1,0 +1,235 @@
+"""Linears on a device, and which way of computing each is the fastest for few rows: measured, not guessed."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from inference.gpu.graphs import capture_stream, record
+from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way
+from inference.linears import Packed, make_linear
+
+LOG = logging.getLogger(__name__)
+
+_NEAR = 1e-2  # of the result's norm: what another order of sums may change in 16 bits
+_BETTER = 0.98  # of the time of what is there already
+_FEW = 16  # rows that other ways than cuBLAS can be better for
+
+_MOST_SECONDS = 30.0  # for measuring; what isn't measured by then is computed as ever
+_REPLAYS = 6  # of which the first warms up, and the fastest counts
+
+Seconds = Callable[[Callable[[], object]], float]  # of one call
+Call = Callable[[Tensor, "DeviceLinear"], Tensor]
+_Way = TypeVar("_Way", Way, GatedWay)
+
+
+class Deadline:
+    """The time that measuring may take; compilers need most of it, the first time."""
+
+    def __init__(self, seconds: float = _MOST_SECONDS) -> None:
+        self._end = monotonic() + seconds
+
+    def __call__(self) -> bool:
+        """Return whether it is over."""
+        return monotonic() >= self._end
+
+
+def _never() -> bool:
+    return False
+
+
+class Multiplier:
+    """Computes linears, each shape in the way that was chosen for it, the operations' own until then."""
+
+    def __init__(self, ops: Ops) -> None:
+        self.ops = ops
+        self._chosen: dict[tuple[int, int, int], Way] = {}  # by rows, outputs and inputs
+        self._gates: dict[tuple[int, int, int], GatedWay] = {}  # of a linear and the gate behind it
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return (M, N) of x (M, K), weight (N, K) and bias (N,)."""
+        way = self._chosen.get((x.shape[0], *weight.shape)) if self._chosen else None
+        return self.ops.linear(x, weight, bias) if way is None else way.multiply(x, weight, bias)
+
+    def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        """Return (M, I) of x (M, K), gate and up as one weight (2 * I, K), and their bias."""
+        way = self._gates.get((x.shape[0], *weight.shape)) if self._gates else None
+        if way is None:
+            return self.ops.gated(self(x, weight, bias), activation)
+        return way.multiply(x, weight, bias, activation)
+
+    def tune(
+        self,
+        linears: Several[DeviceLinear],
+        gates: Several[DeviceLinear],
+        activation: str,
+        sizes: Several[int],
+        seconds: Seconds,
+        over: Callable[[], bool],
+    ) -> None:
+        """Choose by measuring, until it is `over`, how linears are computed in steps of so many tokens.
+
+        The fewest tokens first; `gates`: those of the linears that have a gate behind them.
+        """
+        for size in sorted({size for size in sizes if size <= _FEW}):
+            self.choose(linears, size, seconds, over)
+            self.choose_gates(gates, activation, size, seconds, over)
+
+    def choose(
+        self, linears: Several[DeviceLinear], rows: int, seconds: Seconds, over: Callable[[], bool] = _never
+    ) -> None:
+        """Choose by measuring how linears are computed in steps of so many tokens."""
+        for same, x in _cases(linears, rows):
+            outputs, inner = same[0].weight.shape
+            ways = self.ops.ways(rows, outputs, inner, x.dtype)
+            calls = ((way, partial(_multiply, way)) for way in ways if not over())
+            best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
+            if best is not None:
+                self._chosen[rows, outputs, inner] = best
+
+    def choose_gates(
+        self,
+        linears: Several[DeviceLinear],
+        activation: str,
+        rows: int,
+        seconds: Seconds,
+        over: Callable[[], bool] = _never,
+    ) -> None:
+        """Do the same for linears with a gate behind them, whose ways without it have been chosen."""
+        for same, x in _cases(linears, rows):
+            outputs, inner = same[0].weight.shape
+            ways = self.ops.gated_ways(rows, outputs, inner, x.dtype)
+            calls = ((way, partial(_gate, way.multiply, activation)) for way in ways if not over())
+            best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
+            if best is not None:
+                self._gates[rows, outputs, inner] = best
+
+    def __str__(self) -> str:
+        """Return what was chosen, as a line for a person; "" if nothing was."""
+        names = Counter(way.name for way in self._chosen.values())
+        names.update(way.name for way in self._gates.values())
+        said = ", ".join(f"{count} by {name}" for name, count in names.most_common())
+        return f"Shapes of linears for few tokens: {said}, others as ever" if said else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceLinear:
+    """A linear's numbers, and who multiplies."""
+
+    multiply: Multiplier
+    weight: Tensor  # (N, K)
+    bias: Tensor | None  # (N,), in the weight's dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (M, N) of (M, K)."""
+        return self.multiply(x, self.weight, self.bias)
+
+    def gated(self, x: Tensor, activation: str) -> Tensor:
+        """Return (M, N / 2): the first half, by its activation, times the second."""
+        return self.multiply.gated(x, self.weight, self.bias, activation)
+
+
+def device_linear(
+    multiply: Multiplier, dtype: torch.dtype, weight: Tensor, bias: Tensor | None
+) -> DeviceLinear:
+    """Return a linear in `dtype`: the same memory if it is in it already, and its rows lie in their order."""
+    return DeviceLinear(multiply, weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
+
+
+class SwappedLinear(Packed):
+    """Stands in a model's own code for a linear."""
+
+    def __init__(self, linear: DeviceLinear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return (..., n)."""
+        return self.linear(given.reshape(-1, given.shape[-1])).unflatten(0, given.shape[:-1])
+
+    def unpack(self) -> torch.nn.Linear:
+        """Return the linear again."""
+        return make_linear(self.linear.weight, self.linear.bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Return what the weight takes."""
+        return self.linear.weight.nbytes
+
+    @property
+    def form(self) -> str:
+        """Return what the weight is kept in."""
+        return str(self.linear.weight.dtype).removeprefix("torch.")
+
+
+def graph_seconds(run: Callable[[], object]) -> float:
+    """Return what a call takes of a GPU's time: captured first, as launching from Python would hide it."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    stream, graph = capture_stream(device), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()  # kernels are compiled here, and cuBLAS takes its memory
+        record(graph, run, device)
+    torch.cuda.current_stream().wait_stream(stream)
+    taken = []
+    for _ in range(_REPLAYS):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        taken.append(start.elapsed_time(stop) / 1000)
+    return min(taken[1:])
+
+
+def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[DeviceLinear], Tensor]]:
+    """Yield linears of one shape, with something to multiply.
+
+    They are computed one after the other, as a step does it: weights that stayed in the device's
+    cache from one time to the next would say nothing.
+    """
+    alike: dict[tuple[int, int], list[DeviceLinear]] = {}
+    for linear in linears:
+        alike.setdefault((linear.weight.shape[0], linear.weight.shape[1]), []).append(linear)
+    for (_, inner), same in alike.items():
+        weight = same[0].weight
+        yield same, torch.randn(rows, inner, device=weight.device).to(weight.dtype)
+
+
+def _fastest(
+    own: Call, ways: Iterable[tuple[_Way, Call]], same: list[DeviceLinear], x: Tensor, seconds: Seconds
+) -> _Way | None:
+    """Return the way that takes the least time for all of them; None: nothing is better than their own."""
+    best, least = None, seconds(partial(_all, own, x, same)) * _BETTER
+    expected = own(x, same[0]).float()
+    for way, call in ways:
+        try:
+            near = (call(x, same[0]).float() - expected).norm() <= _NEAR * expected.norm()
+            taken = seconds(partial(_all, call, x, same)) if near else float("inf")
+        except Exception:  # a tile that this device can't hold, whatever its compiler says to that
+            LOG.debug("A linear can't be computed by %s", way.name, exc_info=True)
+            continue
+        if taken < least:
+            best, least = way, taken
+    return best
+
+
+def _all(call: Call, x: Tensor, same: list[DeviceLinear]) -> list[Tensor]:
+    return [call(x, each) for each in same]
+
+
+def _multiply(way: Way, x: Tensor, linear: DeviceLinear) -> Tensor:
+    return way.multiply(x, linear.weight, linear.bias)
+
+
+def _gate(multiply: MultiplyGated, activation: str, x: Tensor, linear: DeviceLinear) -> Tensor:
+    return multiply(x, linear.weight, linear.bias, activation)

@@ -1,0 +1,131 @@
+"""The operations that a model on a device is made of, and who computes them: torch, or Triton's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.kernels.reference import Attention
+
+Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
+MultiplyGated = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """What attention's programs are cut for: the most of all layers."""
+
+    group: int  # heads of queries that share one of keys
+    kv_heads: int
+    dim: int  # of the widest keys or values
+    itemsize: int  # bytes of a number
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute a linear."""
+
+    name: str  # for a person
+    multiply: Multiply
+
+
+@dataclass(frozen=True, slots=True)
+class GatedWay:
+    """One way to compute a linear and the gate behind it."""
+
+    name: str
+    multiply: MultiplyGated
+
+
+class Ops(Protocol):
+    """One way to compute them all.
+
+    T tokens, H heads of D numbers, Hk of keys and values. Activations are in the model's dtype and
+    sums in float32.
+    """
+
+    @property
+    def captures(self) -> bool:
+        """Return whether a step of decodes can be captured: nothing in it waits for the device."""
+
+    @property
+    def invariant(self) -> bool:
+        """Return whether a row's bits depend on that row alone, whatever is computed beside it."""
+
+    def tile(self, heads: HeadShape, longest: int) -> int:
+        """Return how many queries of a sequence attention computes in one program, for `query_blocks`."""
+
+    def splits(self, heads: HeadShape, sequences: int, longest: int) -> int:
+        """Return into how many parts attention should cut the keys of a step of so many sequences."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return (T, h) normed and times the weight (h,), which is float32 and has any 1 + in it."""
+
+    def add_rms_norm(
+        self, x: Tensor, stream: Tensor, weight: Tensor, eps: float, factor: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the stream becomes, normed, and the stream + factor * x, both (T, h)."""
+
+    def rope_and_write(
+        self,
+        qkv: Tensor,  # (T, (H + 2 * Hk) * D)
+        cosines: Tensor | None,  # (positions, rotary) float32, rotary <= D; None: nothing is rotated
+        sines: Tensor | None,
+        positions: Tensor,  # (T,) int64
+        places: Tensor,  # (T,) int64; -1: not kept
+        keys: Tensor,  # (blocks, PAGE, Hk, D)
+        values: Tensor,
+        heads: int,
+        kv_heads: int,
+        *,
+        interleaved: bool = False,  # neighbours are rotated against each other, not halves
+        query_norm: Tensor | None = None,  # (D,) float32: each head is normed before it is rotated
+        key_norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> Tensor:
+        """Return the queries (T, H, D); keys and values go into the cache."""
+
+    def write(self, key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put (T, Hk, D) and (T, Hk, Dv) into the cache, for models that rotate by their own code."""
+
+    def paged_attention(
+        self, query: Tensor, keys: Tensor, values: Tensor, batch: DeviceBatch, how: Attention
+    ) -> Tensor:
+        """Return (T, H, Dv) of queries (T, H, D); the step's own keys and values are in the cache."""
+
+    def gated(self, gate_up: Tensor, activation: str) -> Tensor:
+        """Return activation(gate) * up, (T, I), of (T, 2 * I); "silu", "gelu_tanh" or "gelu"."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return (M, N) of inputs (M, K), weight (N, K) and bias (N,)."""
+
+    def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
+        """Yield other ways to compute linears of such a shape, worth to be measured beside `linear`."""
+
+    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
+        """Yield ways to compute such a linear and the gate behind it at once."""
+
+    def sample(self, logits: Tensor, draws: Draws) -> Sampled:
+        """Choose a token of each row (R, V)."""
+
+
+def torch_ops() -> Ops:
+    """Return plain torch's: right on any device, the measure of the others."""
+    from inference.gpu.torch_ops import TorchOps
+
+    return TorchOps()
+
+
+def triton_ops(*, deterministic: bool = False) -> Ops:
+    """Return Triton's kernels and cuBLAS; raise ImportError where Triton isn't installed, or can't compile.
+
+    `deterministic`: one tile and one order of sums for every batch, in linears too.
+    """
+    from inference.gpu.triton_ops import TritonOps
+
+    return TritonOps(deterministic=deterministic)

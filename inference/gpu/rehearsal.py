@@ -1,0 +1,69 @@
+"""Every kind of step run once before any request, so that none waits for a compiler later.
+
+Triton compiles a kernel when it is first launched in a new form, which takes seconds. The forms of
+steps differ by the tile of attention and by the number of its splits, and in nothing else that a
+kernel is compiled for: sizes of batches, lengths and widths of tables are none. Linears of few rows
+are compiled as they are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from inference.gpu.batch import DeviceBatch, Draws
+from inference.gpu.model import DeviceModel
+
+_MOST_SEQUENCES = 4096
+_LONGEST = 1 << 16
+
+
+@torch.inference_mode()
+def rehearse(model: DeviceModel) -> None:
+    """Run a step of each form, and choose a token; the cache stays as it is.
+
+    Raises whatever a kernel raises that the device can't hold: before a request does.
+    """
+    for batch in forms(model):
+        logits = model.forward(batch)
+        model.ops.sample(logits, _draws(len(logits), model.device))
+
+
+def forms(model: DeviceModel) -> Iterator[DeviceBatch]:
+    """Yield steps of padding in each form that steps of the model can have."""
+    splits = {model.splits(sequences, 1) for sequences in range(1, _MOST_SEQUENCES + 1)}
+    for count in sorted(splits):
+        yield _padding(model, 1, tile=model.tile(1), splits=count)
+    longer = {model.tile(1 << power): 1 << power for power in range(1, _LONGEST.bit_length())}
+    for tile, longest in longer.items():
+        yield _padding(model, longest, tile=tile, splits=model.splits(1, longest))
+
+
+def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> DeviceBatch:
+    """Return a step of one token that belongs to nobody."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=model.device)
+
+    token = torch.zeros(1, dtype=torch.int64, device=model.device)
+    return DeviceBatch(
+        ids=token,
+        positions=token,
+        places=token - 1,
+        tables=zeros(1, 1),
+        slots=zeros(1),
+        starts=torch.arange(2, dtype=torch.int32, device=model.device),
+        lengths=zeros(1),
+        query_blocks=zeros(2, 1),
+        tile=tile,
+        rows=None if longest == 1 else token,
+        longest=longest,
+        splits=splits,
+    )
+
+
+def _draws(rows: int, device: torch.device) -> Draws:
+    zeros = torch.zeros(rows, dtype=torch.int64, device=device)
+    return Draws(zeros, zeros, torch.zeros(rows, device=device), zeros.bool())

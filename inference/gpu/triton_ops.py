@@ -1,0 +1,158 @@
+"""Triton's kernels as `Ops`. The only module of this package that needs Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.kernels.gpu import activation as gates
+from inference.kernels.gpu import attention, norm, rope, sampling
+from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
+from inference.kernels.gpu.invariant import invariant_linear
+from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
+from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
+from inference.kernels.reference import Attention
+
+_TILES_TRIED = 3  # each is compiled once
+
+
+class TritonOps:
+    """The operations of `Ops`; linears by cuBLAS, or in one order of sums for all batches."""
+
+    captures = True
+
+    def __init__(self, *, deterministic: bool) -> None:
+        self._deterministic = deterministic
+        _try_compiler()
+
+    @property
+    def invariant(self) -> bool:
+        """Return whether it was asked for."""
+        return self._deterministic
+
+    def tile(self, heads: HeadShape, longest: int) -> int:
+        """Return the queries of one program."""
+        return query_tile(
+            heads.group * heads.kv_heads,
+            heads.kv_heads,
+            longest,
+            dim=heads.dim,
+            itemsize=heads.itemsize,
+            deterministic=self._deterministic,
+        )
+
+    def splits(self, heads: HeadShape, sequences: int, longest: int) -> int:
+        """Return 1 but for decodes that wouldn't fill the device."""
+        if self._deterministic or longest > 1:
+            return 1
+        return key_splits(sequences, heads.kv_heads, _processors())
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return (T, h)."""
+        return norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(
+        self, x: Tensor, stream: Tensor, weight: Tensor, eps: float, factor: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the stream becomes, normed, and the stream, (T, h) each."""
+        return norm.add_rms_norm(x, stream, weight, eps, factor)
+
+    def rope_and_write(
+        self,
+        qkv: Tensor,
+        cosines: Tensor | None,
+        sines: Tensor | None,
+        positions: Tensor,
+        places: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        heads: int,
+        kv_heads: int,
+        *,
+        interleaved: bool = False,
+        query_norm: Tensor | None = None,
+        key_norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> Tensor:
+        """Return the queries (T, H, D)."""
+        return rope.rope_and_write(
+            qkv,
+            cosines,
+            sines,
+            positions,
+            places,
+            keys,
+            values,
+            heads,
+            kv_heads,
+            interleaved=interleaved,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            eps=eps,
+        )
+
+    def write(self, key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values into the cache."""
+        rope.write(key, value, places, keys, values)
+
+    def paged_attention(
+        self, query: Tensor, keys: Tensor, values: Tensor, batch: DeviceBatch, how: Attention
+    ) -> Tensor:
+        """Return (T, H, Dv)."""
+        fixed = None
+        if self._deterministic:
+            fixed = deterministic_tiles(max(query.shape[2], values.shape[3]), query.element_size())
+        return attention.paged_attention(query, keys, values, batch, how, tiles=fixed)
+
+    def gated(self, gate_up: Tensor, activation: str) -> Tensor:
+        """Return (T, I)."""
+        return gates.gated(gate_up, activation)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return (M, N)."""
+        return invariant_linear(x, weight, bias) if self._deterministic else linear(x, weight, bias)
+
+    def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
+        """Yield the kernel for few rows with some of its tiles, unless one order of sums is asked for."""
+        if self._deterministic or rows > MOST_ROWS:
+            return
+        for tile in islice(tiles(rows, outputs, inner, dtype, _processors()), _TILES_TRIED):
+            yield Way(_name(tile), partial(small_linear, tile=tile))
+
+    def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
+        """Yield the kernel for few rows that has the gate in it."""
+        if self._deterministic or rows > MOST_ROWS:
+            return
+        for tile in islice(gated_tiles(rows, outputs // 2, inner, dtype, _processors()), _TILES_TRIED):
+            yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
+
+    def sample(self, logits: Tensor, draws: Draws) -> Sampled:
+        """Choose a token of each row (R, V)."""
+        return sampling.sample(logits, draws)
+
+
+def _name(tile: Tile) -> str:
+    return f"Triton {tile.outputs}x{tile.inner}/{tile.parts}, {tile.stages} in flight"
+
+
+def _try_compiler() -> None:
+    """Raise ImportError if Triton is there and can't compile, or what it compiles doesn't run."""
+    if not torch.cuda.is_available():
+        return
+    x = torch.ones(2, 16, device="cuda")
+    try:
+        norm.rms_norm(x, x[0], 0.0)
+    except Exception as error:  # no C compiler, no header files, an older driver, ...
+        raise ImportError(f"it can't compile: {type(error).__name__}: {error}") from error
+
+
+@lru_cache
+def _processors() -> int:
+    return torch.cuda.get_device_properties().multi_processor_count if torch.cuda.is_available() else 1

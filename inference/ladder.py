@@ -1,0 +1,209 @@
+"""The way down from the best level: what all ladders of levels have in common.
+
+The model's own eager forward, computed before anything is changed, is the measure of each level;
+each attempt leaves the model as it was if it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from inference.fuse import merge_linears
+from inference.gpu.ops import Ops
+from inference.kernels.native import Library
+from inference.linears import NativeLinear, Packed, Swap
+from inference.paged import Probed, use_paged_attention
+from inference.proof import (
+    PROOF_BLOCKS,
+    Proof,
+    Steps,
+    Verdict,
+    alone_steps,
+    odd_steps,
+    packed_steps,
+    sequential_steps,
+)
+from inference.runner import SequentialRunner
+from inference.served import Level, MakeModel, MakeRunner, Served
+from inference.step import Runner
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
+_HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be used."""
+
+    library: Library | None  # the C extension
+    without: str = ""  # why it isn't there
+    ops: Ops | None = None  # what computes on a device: its ladder; None: the CPU's
+    fuse: bool = True
+    merge: bool = True
+    narrow: bool = True
+    compress: bool = True  # 16-bit weights, where that loses nothing
+    quantize: bool = False  # to int8
+    round_inputs: bool = False  # of linears, to bfloat16
+    dtype: torch.dtype = torch.float32  # what is computed in
+    kv_dtype: torch.dtype = torch.float32  # of the native kernels' KV cache; others' is `dtype`
+    kv_dtype_asked: bool = False  # a level with another one won't do
+    max_total_tokens: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A level that is about to be tried."""
+
+    level: Level
+    make_runner: MakeRunner
+    kv_dtype: torch.dtype
+    packed: tuple[Packed, ...] = ()
+    rounded: bool = False  # nearly right will do
+    invariant: bool = False  # every row may be computed in one way whatever is beside it: to be seen
+    make_model: MakeModel | None = None
+
+
+class Climb:
+    """A model on its way down; subclasses are the ladders."""
+
+    def __init__(self, model: PreTrainedModel, options: Options) -> None:
+        self.model = model
+        self.options = options
+        self.proof = Proof(model, options.dtype)
+        self.reasons: list[str] = []  # of the levels that were left out
+        self.probed: dict[nn.Module, Probed] = {}
+        reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
+        if not reason:
+            self.probed, reason = _probe(model)
+        if reason:
+            self.reasons.append(reason)
+
+    def serve(self, attempt: Attempt) -> Served | None:
+        """Return the model at a level if it reproduces its logits there, else note why not."""
+        verdict = self._check(attempt, packed_steps)
+        if verdict.holds:
+            return self._served(attempt, verdict)
+        why = verdict.complaint or f"it doesn't reproduce its logits: {verdict.error:.1e} off"
+        self.reasons.append(f"level {attempt.level} can't be used in it ({why})")
+        return None
+
+    def merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
+        """Merge parallel linears and return what undoes it; None if there are none."""
+        if not self.options.merge:
+            self.reasons.append("merging is switched off")
+            return None
+        undo = self.quiet_merge(make_runner)
+        if undo is None:
+            self.reasons.append("it has no parallel linears")
+        return undo
+
+    def quiet_merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
+        """Do the same, whatever the options say, without a reason if there are none."""
+        runner = make_runner(PROOF_BLOCKS)
+        try:
+            merges = merge_linears(self.model, lambda: self.proof.run(runner))
+        except Exception:  # as in Proof.check; the level's own check says what it was
+            return None
+
+        def undo() -> None:
+            for merge in merges:
+                merge.undo()
+
+        return undo if merges else None
+
+    def sequential(self) -> Served:
+        """Return the model at a level of one sequence at a time."""
+        self.model.set_attn_implementation("eager")
+        for level in (Level.SEQUENTIAL, Level.UNCACHED):
+            served = self._sequential(level)
+            if served.verdict.holds:
+                break
+            if level is Level.SEQUENTIAL:
+                self.reasons.append("its cache can't be passed on either")
+        return served
+
+    def _sequential(self, level: Level) -> Served:
+        def make_runner(_: int) -> Runner[Tensor]:
+            return SequentialRunner(self.model, cached=level is Level.SEQUENTIAL)
+
+        verdict = self.proof.check(lambda: make_runner(0), sequential_steps)
+        attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=self.options.dtype)
+        return self._served(attempt, verdict, paged=False)
+
+    def _check(self, attempt: Attempt, steps: Steps, *, rounded: bool | None = None) -> Verdict:
+        nearly = attempt.rounded if rounded is None else rounded
+        return self.proof.check(lambda: attempt.make_runner(PROOF_BLOCKS), steps, rounded=nearly)
+
+    def _served(self, attempt: Attempt, verdict: Verdict, *, paged: bool = True) -> Served:
+        steps = (alone_steps, odd_steps) if attempt.invariant else ()
+        others = [self._check(attempt, each, rounded=True) for each in steps]
+        elements = sum(each.shape.elements for each in self.probed.values()) if paged else 0
+        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model)
+        return Served(
+            level=attempt.level,
+            reason="; ".join(self.reasons),
+            verdict=replace(verdict, logits=None),  # they are big
+            exact=bool(others) and not heavy and all(_same_bits(each, verdict) for each in others),
+            vocabulary=self.proof.columns,
+            kv_bytes=elements * attempt.kv_dtype.itemsize,
+            kv_dtype=attempt.kv_dtype,
+            make_runner=attempt.make_runner,
+            packed=attempt.packed,
+            torch_heavy=heavy,
+            make_model=attempt.make_model,
+        )
+
+
+def packed_of(swaps: list[Swap]) -> tuple[Packed, ...]:
+    """Return what was swapped in, each once."""
+    return tuple({id(swap.packed): swap.packed for swap in swaps}.values())
+
+
+def undo_swaps(swaps: list[Swap]) -> None:
+    """Put the model's own linears back."""
+    for swap in reversed(swaps):
+        swap.undo()
+
+
+def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:
+    """Return what of the model paged attention can't do, "" if nothing is known."""
+    others = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
+    if others:
+        return f"its layers of type {', '.join(sorted(others))} have no paged form"
+    if getattr(text, "attention_chunk_size", None):
+        return "its chunked attention has no paged form"
+    short = getattr(text, "original_max_position_embeddings", None) or max_total_tokens
+    if "longrope" in str(getattr(text, "rope_parameters", None)) and max_total_tokens > short:
+        # Its rotation changes for all tokens of a step as soon as one of them is past that position.
+        return f"its rotary embedding changes at {short} tokens: --max-total-tokens {short} avoids that"
+    return ""
+
+
+def _probe(model: PreTrainedModel) -> tuple[dict[nn.Module, Probed], str]:
+    try:
+        probed = use_paged_attention(model)
+    except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
+        return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
+    return probed, "" if probed else "it doesn't use transformers' attention interface"
+
+
+def _same_bits(one: Verdict, other: Verdict) -> bool:
+    if one.logits is None or other.logits is None:
+        return False
+    return torch.equal(one.logits, other.logits)
+
+
+def _is_heavy(model: PreTrainedModel) -> bool:
+    """Return whether torch itself multiplies with big parameters."""
+    tables = {id(model.get_input_embeddings().weight)}
+    return any(
+        parameter.dim() > 1 and parameter.numel() > _HEAVY and id(parameter) not in tables
+        for module in model.modules()
+        if not isinstance(module, NativeLinear)
+        for parameter in module.parameters(recurse=False)
+    )

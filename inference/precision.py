@@ -1,0 +1,56 @@
+"""What numbers a model is kept and computed in, by the settings and by what the machine is good at."""
+
+from __future__ import annotations
+
+import torch
+
+from inference.checkpoint import Weights
+from inference.config import EngineConfig
+from inference.errors import ModelUnavailable
+from inference.kernels.native import Library
+from inference.model import rounded_dtype
+
+_KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
+
+
+def linears_dtype(
+    config: EngineConfig, weights: Weights, dtype: torch.dtype, library: Library | None
+) -> torch.dtype:
+    """Return what linears will be kept in, as far as the files' headers say; it may turn out narrower."""
+    if library is None:
+        return dtype
+    if config.model.quantize:
+        return torch.int8
+    if rounds_inputs(config, library):
+        return torch.bfloat16
+    rounded = rounded_dtype(config.model) or (torch.bfloat16 if weights.narrow else None)
+    return rounded if rounded is not None and config.narrow_weights else dtype
+
+
+def kv_dtype(config: EngineConfig, library: Library | None, without: str, dtype: torch.dtype) -> torch.dtype:
+    """Return what keys and values are kept in; raise ModelUnavailable if what is asked for can't be.
+
+    In 16 bits, unless told otherwise, only where linears round what they read anyway.
+    """
+    asked = _KV_DTYPES.get(config.kv_cache_dtype)
+    if library is not None:
+        rounds = config.model.quantize is not None or rounds_inputs(config, library)
+        return asked or (torch.bfloat16 if rounds else torch.float32)
+    if asked not in (None, dtype):
+        raise ModelUnavailable(
+            f"--kv-cache-dtype {config.kv_cache_dtype} needs the native kernels, but {without}; without them "
+            f"the cache has the type that is computed in, {str(dtype).removeprefix('torch.')}: leave it out"
+        )
+    return dtype
+
+
+def product_speed(config: EngineConfig, library: Library | None) -> float:
+    """Return how fast linears' products are beside float32's: measured on AVX-512, and less to be safe."""
+    if library is not None and config.model.quantize and library.has_vnni:
+        return 3.0
+    return 2.0 if rounds_inputs(config, library) else 1.0
+
+
+def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:
+    """Return whether linears round what they read to bfloat16."""
+    return config.model.dtype == "bfloat16" and library is not None and library.has_bf16

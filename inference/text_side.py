@@ -1,0 +1,75 @@
+"""The text side of the engine, for its callers: tokens, prompts, and what the model's texts look like."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from inference.limits import check_ids
+from inference.types import Messages, ModelInfo, TextToken
+
+if TYPE_CHECKING:
+    from inference.text.pipeline import TextPipeline
+    from inference.tools.formats import ToolFormat
+    from inference.tools.types import ToolUse
+
+
+class TextSide(ABC):
+    """What can be asked of a model's text without generating any."""
+
+    @property
+    @abstractmethod
+    def model(self) -> ModelInfo:
+        """Return what was loaded; raise NotReady before."""
+
+    @abstractmethod
+    def _ready_text(self) -> TextPipeline:
+        """Return what tokenises; raise NotReady."""
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
+        """Return the tokens of a text with their places in it; raise NotReady or InvalidInput."""
+        return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a prompt that was given as ids; raise NotReady or InvalidInput."""
+        text = self._ready_text()
+        check_ids(ids, self.model.vocabulary_size)
+        return await text.decode(ids)
+
+    async def render_chat(
+        self,
+        messages: Messages,
+        *,
+        tools: ToolUse | None = None,
+        tool_prompt: str | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
+        continue_final: bool | None = None,
+    ) -> str:
+        """Return the prompt for a conversation; raise NotReady, InvalidInput or TemplateFailed.
+
+        A last message of the assistant is left open to go on, unless `continue_final` is false; where
+        it is true, the last message must be the assistant's.
+        """
+        return await self._ready_text().render_chat(
+            messages,
+            tools=tools,
+            tool_prompt=tool_prompt,
+            template_kwargs=template_kwargs,
+            continue_final=continue_final,
+        )
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """Return how the model writes calls; raise NotReady."""
+        return self._ready_text().tool_format
+
+    @property
+    def template_names(self) -> frozenset[str]:
+        """Return the variables that the chat template mentions; raise NotReady."""
+        return self._ready_text().template_names
+
+    @property
+    def token_bytes(self) -> Sequence[bytes] | None:
+        """Return the bytes of each token by its id, None where they are unknown; raise NotReady."""
+        return self._ready_text().token_bytes

@@ -1,0 +1,21 @@
+"""What must be settled before any test module is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_GPU = Path("/dev/nvidiactl").exists()
+
+# Triton's kernels run in its interpreter where no GPU is. That is decided as triton is imported, which
+# transformers does by itself; nothing else in the tests uses triton, so nothing else changes.
+if not _GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs an accelerator where there is none."""
+    if item.get_closest_marker("gpu") is not None and not _GPU:
+        pytest.skip("needs a GPU")

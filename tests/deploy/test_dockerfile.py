@@ -1,0 +1,197 @@
+"""The image: what it is built of exists, it takes TGI's place, it asks for no rights that it doesn't need."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from handlers.settings import SETTINGS
+from handlers.settings_reading import flag_names
+from tests.deploy.dockerfile import Stage, read
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+STAGES = read(DEPLOY / "Dockerfile")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VARIABLES = {name: setting for setting in SETTINGS for name in setting.variables}
+# what isn't ours: the shell's, Python's, pip's, huggingface_hub's, NVIDIA's container runtime's, Triton's
+OTHERS = re.compile(r"PATH|PYTHON[A-Z]+|PIP_[A-Z_]+|HF_HOME|NVIDIA_[A-Z_]+|TRITON_CACHE_DIR")
+VARIANTS = ("cpu", "gpu")
+IGNORED = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+
+
+@pytest.fixture(params=VARIANTS)
+def image(request: pytest.FixtureRequest) -> Stage:
+    """Return the last stage of each variant."""
+    return STAGES[request.param]
+
+
+def copies(stage: Stage) -> list[tuple[str | None, list[str]]]:
+    """Return where each COPY copies from, None for the build's context, and what."""
+    found = []
+    for arguments in stage.every("COPY"):
+        words = arguments.split()
+        source = words.pop(0).removeprefix("--from=") if words[0].startswith("--from=") else None
+        found.append((source, words[:-1]))
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_what_is_copied_exists_and_is_in_the_context(stage: Stage) -> None:
+    for source, paths in copies(stage):
+        for path in paths:
+            if source is None:
+                assert (ROOT / path).exists()
+                assert f"!{path}" in IGNORED
+            else:
+                assert source in STAGES
+
+
+def test_the_context_is_what_the_package_is_made_of_and_no_more() -> None:
+    allowed = {line[1:] for line in IGNORED if line.startswith("!")}
+    used = {
+        path
+        for stage in STAGES.values()
+        for source, paths in copies(stage)
+        if source is None
+        for path in paths
+    }
+    assert used == allowed
+    assert "*" in IGNORED
+    packages = {"handlers", "inference", "openapi"}
+    assert packages | {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} <= allowed
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_torch_is_the_one_that_the_package_asks_for(variant: str) -> None:
+    (wanted,) = [each for each in PROJECT["optional-dependencies"]["engine"] if each.startswith("torch")]
+    installs = " ".join(STAGES[f"build-{variant}"].every("RUN"))
+    assert f'"{wanted}"' in installs
+    extras = re.findall(r'"\.\[([a-z,]+)\]"', installs)
+    assert ["engine,traces"] == extras
+    assert set(extras[0].split(",")) <= PROJECT["optional-dependencies"].keys()
+
+
+def test_its_first_process_is_tgis_command_and_gets_its_arguments(image: Stage) -> None:
+    (program,) = image.listed("ENTRYPOINT")
+    assert program == "text-generation-launcher"
+    assert program in PROJECT["scripts"]
+    assert set(image.listed("CMD")) <= set(flag_names())
+
+
+def test_variables_are_settings_or_somebody_elses(image: Stage) -> None:
+    environment = image.environment()
+    for name, value in environment.items():
+        if name in VARIABLES:
+            VARIABLES[name].parse(value)
+        else:
+            assert OTHERS.fullmatch(name), name
+    assert ("80", "/data") == (environment["PORT"], environment["HF_HOME"])  # as TGI's image has them
+    assert [environment["PORT"]] == image.every("EXPOSE")
+
+
+def test_it_runs_as_a_user_without_rights_who_may_write_the_models_folder(image: Stage) -> None:
+    assert image.every("USER")[-1] == "1000:1000"
+    assert image.instructions[-1][0] == "USER"
+    assert any(
+        "--uid 1000" in run and "--owner parley" in run and "/data" in run for run in image.every("RUN")
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+def test_layers_leave_nothing_behind_and_versions_are_named(stage: Stage) -> None:
+    assert not stage.every("ADD")
+    for run in stage.every("RUN"):
+        if "apt-get install" in run:
+            assert "--no-install-recommends" in run
+            assert "rm -rf /var/lib/apt/lists/*" in run
+    if stage.base not in STAGES:
+        assert re.fullmatch(r"python:\$\{PYTHON\}-slim", stage.base)
+
+
+def test_the_final_images_have_nothing_of_the_build_but_what_it_made(image: Stage) -> None:
+    assert not any("pip install" in run for run in image.every("RUN"))
+    assert [(f"build-{image.name}", ["/opt/parley"])] == [
+        each for each in copies(image) if each[0] is not None
+    ]
+
+
+def test_the_healthcheck_is_copied_and_run(image: Stage) -> None:
+    ((options, words),) = [re.split(r" CMD ", each) for each in image.every("HEALTHCHECK")]
+    assert words == '["python", "/opt/healthcheck.py"]'
+    assert "--start-period" in options
+    assert "deploy/healthcheck.py /opt/healthcheck.py" in image.every("COPY")
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+@pytest.mark.parametrize("given", ["flag", "variable"])
+def test_the_healthcheck_asks_at_the_port_that_the_server_was_given(
+    status: int, code: int, given: str
+) -> None:
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Keep quiet."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        port = str(server.server_port)
+        line = ["text-generation-launcher", "--json-output", *(["--port", port] if given == "flag" else [])]
+        assert code == check_health(line, {"PORT": port if given == "variable" else "1"}).returncode
+
+
+def test_a_server_that_does_not_answer_is_not_healthy() -> None:
+    found = check_health([], {"PORT": "1"})
+    assert 1 == found.returncode
+    assert "127.0.0.1:1" in found.stderr
+
+
+def check_health(line: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the check as in a container whose first process has this command line."""
+    code = (
+        f"import sys; sys.path.insert(0, 'deploy'); import healthcheck; sys.exit(healthcheck.main({line!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+def test_compose_builds_this_image_and_mounts_what_is_there() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    server = compose["services"]["parley"]
+    build = server["build"]
+    assert (DEPLOY / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+    assert build["target"] == "${PARLEY_TARGET:-cpu}"
+    assert server["environment"].keys() <= VARIABLES.keys()
+    assert server["ports"] == [f"8080:{STAGES['cpu'].environment()['PORT']}"]
+    assert int(server["stop_grace_period"][:-1]) > int(server["environment"]["GRACEFUL_TERMINATION_TIMEOUT"])
+    for service in compose["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"]
+        assert "latest" not in service["image"]
+
+
+def test_compose_scrapes_the_port_that_the_server_has_for_it() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    scraping = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())
+    ((target,),) = [each["targets"] for each in scraping["scrape_configs"][0]["static_configs"]]
+    assert target == f"parley:{compose['services']['parley']['environment']['PROMETHEUS_PORT']}"
+    mounted = [volume.split(":")[1] for volume in compose["services"]["prometheus"]["volumes"]]
+    assert set(scraping["rule_files"]) <= set(mounted)
+    source = DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yaml"
+    (prometheus,) = yaml.safe_load(source.read_text())["datasources"]
+    assert prometheus["url"].removeprefix("http://").partition(":")[0] in compose["services"]

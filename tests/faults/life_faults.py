@@ -1,0 +1,147 @@
+"""Faults of a server's life: it is told to end under load, its log's disk is full, its clock jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from tests.faults.ledger import Answer, End, Ledger
+from tests.faults.poison import SLOW
+from tests.faults.server import Server, gone, serving, socket_directories
+from tests.faults.traffic import ask, body
+
+GRACE = "5"  # seconds that running requests have, as a flag
+ENDLESS = 900  # tokens
+
+
+async def terminated(size: int) -> Ledger:
+    """Send SIGTERM while short and long requests run: the short ones finish, the long ones are told."""
+    ledger, before = Ledger("SIGTERM under load"), socket_directories()
+    async with serving("-g", GRACE, "--max-concurrent-requests", "256", "--max-batch-size", "256") as server:
+        left = list(server.processes())
+        streams = await _running(server, size, ENDLESS, seed=SLOW) + await _running(server, size, 5)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        await server.until(lambda: _is(server, 503, "/readyz"), "/readyz says 503")
+        refused = await ask(server.port, body(3))
+        ledger.add(refused, *await asyncio.gather(*streams))
+        code = await server.ended()
+        ledger.note(
+            f"ended after {time.monotonic() - began:.1f} s of {GRACE} s and a moment, exit code {code}"
+        )
+        late = await ask(server.port, body(3))
+        ledger.add(late)
+    ledger.expect(code == 0, f"the exit code is 0, and not {code}")
+    ledger.expect(
+        refused.end is End.UNAVAILABLE and refused.retry_after != "",
+        "who came late was told when to come back",
+    )
+    ledger.expect(late.end is End.CLOSED, "nobody listens in the end")
+    ledger.expect(ledger.ends[End.FINISHED] >= size, "the short ones finished")
+    ledger.expect(ledger.ends[End.FAILED] > 0, "the long ones were told")
+    await _nothing_left(ledger, left)
+    ledger.expect(socket_directories() <= before, "no socket's directory is left")
+    return ledger
+
+
+async def parent_killed(size: int) -> Ledger:
+    """Kill the server's first process: its engine and its workers end, and leave nothing."""
+    ledger, before = Ledger("server killed -9 under load, two API workers"), socket_directories()
+    async with serving("--api-workers", "2") as server:
+        left = list(server.processes())
+        ledger.expect(len(left) >= 4, "there are an engine and two workers")
+        streams = await _running(server, size, ENDLESS)
+        server.process.kill()
+        answers = await asyncio.gather(*streams)
+    ledger.sent += len(answers)  # who kills all of it at once takes their ends away
+    ledger.ends.update(End.FAILED if answer.end is End.LOST else answer.end for answer in answers)
+    await _nothing_left(ledger, left)
+    ledger.expect(socket_directories() <= before, "no socket's directory is left")
+    return ledger
+
+
+async def worker_lost(size: int) -> Ledger:
+    """Kill one of two API workers, and stop the other: both are replaced."""
+    ledger = Ledger("API workers killed -9, and stopped (SIGSTOP)")
+    async with serving("--api-workers", "2", "--worker-timeout", "2") as server:
+        first, second = server.of("worker")
+        os.kill(first, signal.SIGKILL)
+        replaced = await server.until(lambda: _workers_without(server, first), "the killed one was replaced")
+        await server.ready()
+        os.kill(second, signal.SIGSTOP)
+        woken = await server.until(lambda: _workers_without(server, second), "the stopped one was replaced")
+        ledger.note(f"replaced after {replaced:.1f} s and {woken:.1f} s")
+        await server.until(lambda: _finishes(server), "requests are answered")
+        answers = await asyncio.gather(*(ask(server.port, body(20)) for _ in range(size)))
+        ledger.add(*answers)
+        ledger.expect(all(answer.end is End.FINISHED for answer in answers), "all requests finish")
+    return ledger
+
+
+async def disk_full(size: int) -> Ledger:
+    """Have everything that is logged find no room: requests don't notice, nor does the end."""
+    ledger = Ledger("disk full for logs (/dev/full)")
+    async with serving("--step-timeout", "5", output="/dev/full") as server:
+        ledger.add(*await asyncio.gather(*(ask(server.port, body(20)) for _ in range(size))))
+        running = await _running(server, 4, ENDLESS)
+        os.kill(server.engine(), signal.SIGKILL)
+        ledger.add(*await asyncio.gather(*running))
+        await server.until(lambda: _is(server, 200, "/health"), "the engine is back")
+        ledger.add(*await asyncio.gather(*(ask(server.port, body(20)) for _ in range(size))))
+        server.process.send_signal(signal.SIGTERM)
+        code = await server.ended()
+    ledger.expect(ledger.ends[End.FINISHED] == 2 * size, "all but those of the killed engine finished")
+    ledger.expect(code == 0, f"the exit code is 0, and not {code}")
+    return ledger
+
+
+async def clock_jumps(size: int) -> Ledger:
+    """Have the time of day jump by up to a year at every look at it."""
+    ledger = Ledger("time of day jumps by a year, to and fro")
+    async with serving("--step-timeout", "5", "--keep-alive-seconds", "1", clock=True) as server:
+        engine = server.engine()
+        answers = await asyncio.gather(*(ask(server.port, body(60)) for _ in range(size)))
+        health = await server.status("/health")
+        stays = server.engine() == engine
+        ledger.add(*answers)
+    ledger.expect(all(answer.end is End.FINISHED for answer in answers), "all requests finish")
+    ledger.expect(all(0 < answer.seconds < 60 for answer in answers), "each takes its own time")
+    ledger.expect((health, stays) == (200, True), "the engine goes on")
+    return ledger
+
+
+async def _running(
+    server: Server, size: int, tokens: int, seed: int | None = None
+) -> list[asyncio.Task[Answer]]:
+    """Start streams, and wait until each of them has begun."""
+    heard = [asyncio.Event() for _ in range(size)]
+    streams = [
+        asyncio.create_task(
+            ask(server.port, body(tokens, prompt=f"Number {at}.", seed=seed), on_event=event.set)
+        )
+        for at, event in enumerate(heard)
+    ]
+    await asyncio.gather(*(event.wait() for event in heard))
+    return streams
+
+
+async def _nothing_left(ledger: Ledger, processes: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while (left := [each for each in processes if not gone(each)]) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    ledger.expect(not left, f"every process has ended, but {left}")
+
+
+async def _finishes(server: Server) -> bool:
+    return (await ask(server.port, body(2))).end is End.FINISHED
+
+
+async def _workers_without(server: Server, lost: int) -> bool:
+    workers = server.of("worker")
+    return len(workers) == 2 and lost not in workers
+
+
+async def _is(server: Server, status: int, path: str) -> bool:
+    return await server.status(path) == status

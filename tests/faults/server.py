@@ -1,0 +1,203 @@
+"""A server in processes of its own, as its operator sees it: log, processes, files, memory, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from inference.process.watchdog import Patience
+from tests.faults.launch import CLOCK
+from tests.faults.traffic import HOST, get
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120.0  # for whatever must happen in the end
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Server:
+    """`parley serve` on the embedded model."""
+
+    def __init__(
+        self,
+        *flags: str,
+        clock: bool = False,
+        output: str | None = None,
+        keep: Callable[[str], bool] = lambda line: True,
+    ) -> None:
+        """`clock` has the time of day jump; `output` is a file that the log goes to, in place of `lines`.
+
+        `keep` says which lines of the log are kept.
+        """
+        self.port = _free_port()
+        self.lines: list[str] = []
+        self._reading: Thread | None = None  # of the log
+        command = [sys.executable, "-m", "tests.faults.launch", "--hostname", HOST]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", **({CLOCK: "1"} if clock else {})}
+        sink = subprocess.PIPE if output is None else os.open(output, os.O_WRONLY)
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port), *flags],
+            cwd=ROOT,
+            env=environ,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        if output is not None:
+            os.close(sink)
+        else:
+            assert self.process.stdout is not None
+            kept = filter(keep, self.process.stdout)
+            self._reading = Thread(target=self.lines.extend, args=(kept,), daemon=True)
+            self._reading.start()
+
+    def told(self, pattern: str) -> int:
+        """Return how many lines of the log hold a pattern."""
+        return sum(re.search(pattern, line) is not None for line in self.lines)
+
+    def processes(self) -> dict[int, str]:
+        """Return the server's processes and what each of them is."""
+        found, todo = {self.process.pid: "server"}, [self.process.pid]
+        while todo:
+            for child in _children(todo.pop()):
+                todo.append(child)
+                line = _read(f"/proc/{child}/cmdline")
+                found[child] = (
+                    "engine" if "faults.engine" in line else "worker" if "worker" in line else "other"
+                )
+        return found
+
+    def of(self, kind: str) -> list[int]:
+        """Return the processes of a kind: server, engine or worker."""
+        return [process for process, each in self.processes().items() if each == kind]
+
+    def engine(self) -> int:
+        """Return the engine's process."""
+        (engine,) = self.of("engine")
+        return engine
+
+    def descriptors(self) -> int:
+        """Return how many files the process that serves holds open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def resident_bytes(self) -> int:
+        """Return the memory of the process that serves."""
+        return int(_read(f"/proc/{self.process.pid}/statm").split()[1]) * PAGE_BYTES
+
+    async def metric(self, series: str) -> float:
+        """Return the value of a series."""
+        _, content, _ = await get(self.port, "/metrics")
+        (found,) = [line for line in content.decode().splitlines() if line.startswith(f"{series} ")]
+        return float(found.rpartition(" ")[2])
+
+    async def status(self, path: str) -> int:
+        """Return the status of a GET, 0 if nobody listens."""
+        return (await get(self.port, path))[0]
+
+    async def ready(self) -> None:
+        """Wait until it takes requests."""
+        await self.until(lambda: self._is(200, "/readyz"), "it takes requests")
+
+    async def idle(self) -> None:
+        """Wait until nothing runs or waits."""
+
+        async def rests() -> bool:
+            running, queued = [
+                await self.metric(f"tgi_{name}") for name in ("batch_current_size", "queue_size")
+            ]
+            return (running, queued) == (0, 0)
+
+        await self.until(rests, "nothing runs or waits")
+
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str) -> float:
+        """Wait for something; return the seconds that it took."""
+        patience = Patience(began := time.monotonic())
+        while not await true():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server has ended ({self.process.returncode}): {self._log()}")
+            if patience.look(time.monotonic()) > PATIENCE_SECONDS:
+                raise AssertionError(f"it didn't come about that {what}: {self._log()}")
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+    async def ended(self) -> int:
+        """Wait for its end and return the exit code."""
+        return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        """End it, if it hasn't ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self._reading is not None:
+            assert self.process.stdout is not None
+            self._reading.join(PATIENCE_SECONDS)  # until the last process has closed its end
+            self.process.stdout.close()
+
+    async def _is(self, status: int, path: str) -> bool:
+        return await self.status(path) == status
+
+    def _log(self) -> str:
+        return "".join([line for line in self.lines if "parley.access" not in line][-20:])
+
+
+@asynccontextmanager
+async def serving(*flags: str, **how: Any) -> AsyncIterator[Server]:
+    """Start a server, wait until it is ready, and end it; `how` as `Server` takes it."""
+    server = Server(*flags, **how)
+    try:
+        await server.ready()
+        yield server
+    finally:
+        await server.close()
+
+
+def gone(process: int) -> bool:
+    """Return whether a process has ended."""
+    return _read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
+
+
+def socket_directories() -> set[Path]:
+    """Return the directories of engines' sockets that are there."""
+    bases = {
+        Path(base)
+        for base in (os.environ.get("XDG_RUNTIME_DIR") or "/tmp", os.environ.get("TMPDIR") or "/tmp")
+    }
+    return {path.parent for base in bases for path in base.glob("parley-*/engine.sock")}
+
+
+def _children(process: int) -> list[int]:
+    return [
+        int(child)
+        for task in Path(f"/proc/{process}/task").glob("*/children")
+        for child in _read(str(task)).split()
+    ]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,60 @@
+"""Every known class of vulnerability of such servers, and the tests that stand for it."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+CLASSES = {
+    "unbounded n and best_of": ("requests", "n_and_best_of_are_bounded"),
+    "sequences of one body": ("requests", "all_sequences_of_a_body_count_as_requests_in_flight"),
+    "logprob amplification": ("requests", "log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt"),
+    "alternatives": ("requests", "alternatives_of_a_token_are_bounded"),
+    "empty prompt": ("requests", "an_empty_prompt_is_refused"),
+    "negative and huge integers": ("requests", "negative_and_huge_integers_are_refused"),
+    "NaN": ("requests", "numbers_that_are_none_are_refused"),
+    "extreme sampling values": ("requests", "extreme_sampling_values_are_served_or_refused_and_never_fail"),
+    "out-of-vocabulary ids and biases": ("requests", "ids_and_biases_out_of_the_vocabulary_are_refused"),
+    "prompt length": ("requests", "a_prompt_that_can_not_fit_is_refused_before_it_is_tokenised"),
+    "huge bodies": ("bodies", "a_body_without_an_end_is_refused_as_it_comes_and_then_cut_off"),
+    "compressed bodies": ("bodies", "a_compressed_body_is_not_unpacked"),
+    "tokenising that blocks the loop": ("bodies", "a_text_that_takes_long_to_cut_holds_up_nobody"),
+    "huge headers": ("bodies", "headers_beyond_their_bytes_are_refused"),
+    "many headers": ("bodies", "headers_beyond_their_number_are_refused"),
+    "deep JSON": ("bodies", "deep_json_is_refused"),
+    "recursive and exploding grammars": ("grammars", "recursive_and_exploding_schemas_are_refused_or_served"),
+    "costly regexes": ("grammars", "costly_expressions_are_refused_or_served"),
+    "grammar cache flooding": ("grammars", "a_flood_of_grammars_is_kept_to_the_size_of_the_cache"),
+    "remote $ref": ("grammars", "a_remote_reference_is_never_followed"),
+    "template injection": ("templates", "what_clients_write_is_text_to_the_template"),
+    "client-supplied templates": ("templates", "a_template_of_the_clients_is_not_used"),
+    "hostile templates": ("templates", "a_template_that_explodes_is_stopped_in_its_time_and_within_memory"),
+    "template escape": ("templates", "a_template_reaches_nothing_but_its_data"),
+    "SSRF by image URL": ("outside", "an_image_is_never_fetched"),
+    "image count": ("outside", "images_without_number_are_refused_as_one_is"),
+    "path traversal by names": ("outside", "a_model_or_an_adapter_is_never_looked_for_as_a_file"),
+    "addresses and paths in errors": ("outside", "an_error_tells_nothing_of_the_insides"),
+    "timing of key comparison": ("keys", "keys_are_compared_by_digests_and_in_constant_time"),
+    "routes outside the key": ("keys", "every_route_asks_for_the_key_but_those_that_are_meant_to_be_open"),
+    "prefix-cache timing": ("keys", "the_prefix_cache_tells_nothing_of_other_keys"),
+    "deserialisation on sockets": ("sockets", "a_pickle_on_the_socket_is_a_fault"),
+    "pickled weights": ("model_files", "pickled_weights_are_never_read"),
+    "remote code": ("model_files", "a_model_with_code_runs_none_of_it"),
+    "hostile weight headers": ("model_files", "a_header_that_is_not_true_of_its_file_is_refused"),
+    "hostile configurations": ("model_files", "a_configuration_beyond_reason_is_refused"),
+    "paths in weight indexes": ("model_files", "an_index_that_leads_out_of_the_directory_is_refused"),
+    "slowloris, headers": ("connections", "headers_that_drip_are_given_up"),
+    "slowloris, bodies": ("connections", "a_body_that_drips_is_given_up"),
+    "silent connections": ("connections", "a_connection_that_never_speaks_is_closed"),
+    "slow reader": ("connections", "a_stream_that_is_not_read_is_ended_and_its_work_aborted"),
+    "outbox": ("connections", "what_waits_for_a_slow_reader_is_bounded"),
+    "connections": ("connections", "connections_beyond_their_number_are_told_so_and_others_go_on"),
+    "disconnect storms": ("connections", "a_storm_of_clients_that_leave_leaves_nothing_behind"),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_known_class_has_its_test(name: str) -> None:
+    module, test = CLASSES[name]
+    assert callable(getattr(importlib.import_module(f"tests.security.test_{module}"), f"test_{test}"))

@@ -1,0 +1,197 @@
+"""Requests that ask for too much, or for what isn't there: refused before any work, in words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httpx
+import pytest
+
+from inference.types import CoreRequest
+from tests.support import LiveServer, live_server
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+HUGE = 10**30
+
+
+def refused(client: httpx.Client, path: str, body: Any, *words: str) -> str:
+    """Return the message of a refusal that names all of `words`."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 422, answer.text
+    message: str = answer.json()["error"]
+    assert [word for word in words if word not in message] == []
+    return message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/chat/completions", {**CHAT, "n": 17}, ("`n`", "16", "17")),
+        ("/v1/chat/completions", {**CHAT, "n": 2**31 - 1}, ("`n`",)),
+        ("/v1/completions", {"prompt": "Hi", "n": 1000}, ("`n`",)),
+        ("/v1/completions", {"prompt": "Hi", "best_of": 1000}, ("`best_of`",)),
+        ("/v1/completions", {"prompt": ["Hi"] * 5}, ("batch size", "4")),
+        ("/generate", {"inputs": "Hi", "parameters": {"best_of": 3, "do_sample": True}}, ("`best_of`", "2")),
+        ("/generate", {"inputs": "Hi", "parameters": {"stop": ["a"] * 5}}, ("`stop`", "4", "5")),
+    ],
+)
+def test_n_and_best_of_are_bounded(
+    path: str, body: dict[str, Any], words: tuple[str, ...], client: httpx.Client
+) -> None:
+    refused(client, path, body, *words)
+
+
+def test_all_sequences_of_a_body_count_as_requests_in_flight() -> None:
+    with live_server(max_concurrent_requests=8) as live, httpx.Client(base_url=live.base_url) as client:
+        refused(client, "/v1/chat/completions", {**CHAT, "n": 9}, "9", "`max_concurrent_requests`", "8")
+        assert client.post("/v1/chat/completions", json={**CHAT, "n": 8}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, ("`top_logprobs`", "20")),
+        ("/v1/completions", {"prompt": "Hi", "logprobs": 6}, ("`logprobs`", "5")),
+        ("/generate", {"inputs": "Hi", "parameters": {"top_n_tokens": 6}}, ("`top_n_tokens`", "5", "6")),
+    ],
+)
+def test_alternatives_of_a_token_are_bounded(
+    path: str, body: dict[str, Any], words: tuple[str, ...], client: httpx.Client
+) -> None:
+    refused(client, path, body, *words)
+
+
+def test_log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt() -> None:
+    asked = {"prompt": "Hi " * 20, "logprobs": 5, "echo": True, "max_tokens": 10}
+    chat = {**CHAT, "logprobs": True, "top_logprobs": 20}
+    with live_server(max_sequence_logprobs=150) as live, httpx.Client(base_url=live.base_url) as client:
+        refused(client, "/v1/completions", asked, "5", "150", "`max_sequence_logprobs`", "`max_tokens`")
+        refused(client, "/v1/chat/completions", {**chat, "max_tokens": 8}, "20", "8", "150")
+        assert client.post("/v1/completions", json={**asked, "echo": False}).status_code == 200
+        assert client.post("/v1/chat/completions", json={**chat, "max_tokens": 7}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"inputs": ""}),
+        ("/v1/completions", {"prompt": ""}),
+        ("/v1/completions", {"prompt": []}),
+        ("/v1/chat/completions", {"messages": []}),
+        ("/vertex", {"instances": []}),
+        ("/v2/models/m/infer", {"inputs": [{"data": [""]}]}),
+    ],
+)
+def test_an_empty_prompt_is_refused(path: str, body: dict[str, Any], client: httpx.Client) -> None:
+    refused(client, path, body)
+
+
+@pytest.mark.parametrize("value", [-1, -(2**63), 2**31, 2**63, 2**64, HUGE, -HUGE])
+@pytest.mark.parametrize("member", ["max_new_tokens", "top_k", "truncate", "best_of", "top_n_tokens"])
+def test_negative_and_huge_integers_are_refused(member: str, value: int, client: httpx.Client) -> None:
+    body = {"inputs": "Hi", "parameters": {member: value}}
+    answer = client.post("/generate", json=body)
+    if member == "max_new_tokens" and value == 2**31:  # asks for no more than there is
+        assert answer.status_code == 200
+        return
+    assert answer.status_code in (400, 422), answer.text  # the parser takes no integer of a hundred bits
+    assert answer.json()["error_type"] == "validation"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, HUGE])
+def test_a_seed_that_is_no_uint64_is_refused(seed: int, client: httpx.Client) -> None:
+    answer = client.post("/generate", json={"inputs": "Hi", "parameters": {"seed": seed}})
+    assert answer.status_code in (400, 422)
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("member", ["temperature", "top_p", "repetition_penalty", "frequency_penalty"])
+def test_numbers_that_are_none_are_refused(member: str, literal: str, client: httpx.Client) -> None:
+    raw = f'{{"inputs": "Hi", "parameters": {{"{member}": {literal}}}}}'
+    answer = client.post("/generate", content=raw, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"temperature": 1e-45},
+        {"temperature": 1e30},
+        {"temperature": 5e-324},
+        {"repetition_penalty": 1e-30},
+        {"repetition_penalty": 1e30},
+        {"top_p": 1e-30},
+        {"typical_p": 1e-30},
+        {"top_k": 2**31 - 1},
+    ],
+)
+def test_extreme_sampling_values_are_served_or_refused_and_never_fail(
+    parameters: dict[str, float], client: httpx.Client
+) -> None:
+    body = {"inputs": "Hi", "parameters": {**parameters, "do_sample": True, "details": True}}
+    answer = client.post("/generate", json=body)
+    assert answer.status_code in (200, 422), answer.text
+    if answer.status_code == 200:
+        told = [token["logprob"] for token in answer.json()["details"]["tokens"]]
+        assert all(logprob is None or math.isfinite(logprob) for logprob in told)
+
+
+def test_ids_and_biases_out_of_the_vocabulary_are_refused(client: httpx.Client, server: LiveServer) -> None:
+    size = server.service.engine.model.vocabulary_size
+    for wrong in (size, 2**31 - 1, 2**31):
+        refused(client, "/v1/completions", {"prompt": [1, wrong]})
+        refused(client, "/v1/chat/completions", {**CHAT, "logit_bias": {str(wrong): 1}})
+    refused(client, "/v1/completions", {"prompt": [-1]})
+    refused(client, "/v1/chat/completions", {**CHAT, "logit_bias": {"-1": 1}})
+    refused(client, "/v1/chat/completions", {**CHAT, "logit_bias": {"5": 1e30}})
+
+
+def test_a_prompt_that_can_not_fit_is_refused_before_it_is_tokenised(
+    server: LiveServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = server.service.engine._text
+    assert text is not None
+    assert text.longest_token is not None
+    encoded: list[str] = []
+    encode = text.encode
+
+    async def noting(prompt: str, **how: Any) -> list[int]:
+        encoded.append(prompt)
+        return await encode(prompt, **how)
+
+    monkeypatch.setattr(text, "encode", noting)
+    longest = server.service.engine.model.max_input_tokens * text.longest_token
+    message = refused(client, "/generate", {"inputs": "é" * (longest // 2 + 1)})
+    assert encoded == []
+    assert f"{longest // 2 * 2 + 2} bytes" in message
+    refused(client, "/generate", {"inputs": "a" * longest})
+    assert len(encoded) == 1
+
+
+def test_how_long_a_token_can_be_is_true_of_every_text(server: LiveServer) -> None:
+    text = server.service.engine._text
+    assert text is not None
+    assert text.longest_token is not None
+    tokenizer = text._tokenizer
+    for sample in (" " * 500, "a" * 500, "<|im_start|>" * 50, "é中\x00" * 99, "the cat sat on the mat " * 30):
+        ids = tokenizer.encode(sample, add_special_tokens=False)
+        assert len(ids) * text.longest_token >= len(sample.encode())
+
+
+def test_what_reaches_the_engine_is_within_the_limits(
+    server: LiveServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, seen = server.service.engine._core, []
+    submit = core.submit
+
+    def noting(request: CoreRequest) -> None:
+        seen.append(request)
+        submit(request)
+
+    monkeypatch.setattr(core, "submit", noting)
+    client.post("/generate", json={"inputs": "Hi", "parameters": {"max_new_tokens": 2**31 - 1}})
+    client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2**31 - 1})
+    model = server.service.engine.model
+    assert len(seen) == 2
+    assert all(len(each.prompt_ids) + each.max_new_tokens <= model.max_total_tokens for each in seen)

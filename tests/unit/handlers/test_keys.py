@@ -1,0 +1,73 @@
+"""The file of keys, read: names, digests, scopes, rates, comments."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers.keys import GENERATE, SCOPES, TOKENIZE, Key, Keyring, read_keys
+from handlers.settings_table import SettingsError
+
+DIGEST = sha256(b"secret").hexdigest()
+LINES = {
+    f"a {DIGEST}": Key("a"),
+    f"  a.b_c-9\t{DIGEST}  # of the team": Key("a.b_c-9"),
+    f"a {DIGEST.upper()}": Key("a"),
+    f"a {DIGEST} generate": Key("a", frozenset({GENERATE})),
+    f"a {DIGEST} tokenize,generate": Key("a", SCOPES),
+    f"a {DIGEST} requests_per_minute=5": Key("a", SCOPES, 5),
+    f"a {DIGEST} tokenize tokens_per_minute=7 requests_per_minute=5": Key("a", frozenset({TOKENIZE}), 5, 7),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_is_a_key(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# keys\n\n{line}\n")
+    assert read_keys(path) == {DIGEST: LINES[line]}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff", "it is not UTF-8"),
+        (b"# nobody\n", r"from 1 to 100000 keys. Given: 0"),
+    ],
+)
+def test_a_file_without_keys_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=reason):
+        read_keys(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file or directory"):
+        Keyring(None, str(tmp_path / "none"))
+
+
+def test_without_keys_nothing_is_locked_and_nothing_opens(tmp_path: Path) -> None:
+    ring = Keyring(None, None)
+    assert (ring.locked, ring.find(b""), ring.find(b"x")) == (False, None, None)
+
+
+@given(st.binary(max_size=40))
+def test_only_the_key_itself_is_found(given_key: bytes) -> None:
+    found = Keyring("secret", None).find(given_key)
+    assert (found == Key("")) == (given_key == b"secret")
+    assert Keyring("secret", None).find(b"secret") == Key("")
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    path, now = tmp_path / "keys", [0.0]
+    path.write_text(f"a {DIGEST}\n")
+    ring = Keyring(None, str(path), clock=lambda: now[0])
+    path.write_text(f"bb {DIGEST}\n")
+    now[0] = 0.5
+    before = ring.find(b"secret")
+    now[0] = 1.0
+    assert (before, ring.find(b"secret")) == (Key("a"), Key("bb"))

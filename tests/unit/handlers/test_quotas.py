@@ -1,0 +1,127 @@
+"""Quotas: buckets that fill with time, and whose bucket a request and its tokens come out of."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers.http.errors import Refused
+from handlers.keys import Key
+from handlers.quotas import MINUTE, Bucket, Quotas
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+WAITS = st.lists(st.floats(0, 200), max_size=60)
+
+
+@given(rate=st.integers(1, 50), waits=WAITS)
+def test_no_span_of_time_gives_more_than_a_full_bucket_and_what_flowed_in(
+    rate: int, waits: list[float]
+) -> None:
+    clock = Hand()
+    bucket, given_at = Bucket(rate, clock), []
+    for wait in waits:
+        clock.now += wait
+        if not bucket.lacking(1.0):
+            bucket.spend(1.0)
+            given_at.append(clock.now)
+    for first, begun in enumerate(given_at):
+        for last, ended in enumerate(given_at[first:]):
+            assert last + 1 <= rate + (ended - begun) * rate / MINUTE + 1e-6
+
+
+@given(rate=st.integers(1, 1000), debt=st.floats(0, 5000))
+def test_the_time_that_is_told_is_enough_and_half_of_it_is_not(rate: int, debt: float) -> None:
+    clock = Hand()
+    bucket = Bucket(rate, clock)
+    bucket.spend(rate + debt)
+    told = bucket.lacking(1.0)
+    clock.now = told / 2
+    assert bucket.lacking(1.0) == pytest.approx(told / 2)
+    clock.now = told + 1e-3
+    assert bucket.lacking(1.0) == 0
+
+
+def test_a_bucket_is_full_again_after_a_minute_and_never_more() -> None:
+    clock = Hand()
+    bucket = Bucket(6, clock)
+    bucket.spend(6)
+    clock.now = 1000 * MINUTE
+    assert (bucket.lacking(6), bucket.lacking(7)) == (0, 10)
+
+
+def test_a_refused_request_costs_nothing() -> None:
+    clock = Hand()
+    quotas = Quotas(requests_per_minute=1, clock=clock)
+    quotas.take(None)
+    for _ in range(5):
+        with pytest.raises(Refused):
+            quotas.take(None)
+    clock.now = MINUTE
+    quotas.take(None)
+
+
+def test_each_name_has_its_own_and_its_keys_share_it() -> None:
+    quotas = Quotas(requests_per_minute=1, clock=Hand())
+    quotas.take(Key("a"))
+    quotas.take(Key("b"))
+    with pytest.raises(Refused, match=r"`requests_per_minute` is 1, "):
+        quotas.take(Key("a"))
+
+
+def test_a_keys_own_rate_comes_before_the_setting() -> None:
+    quotas = Quotas(requests_per_minute=1, clock=Hand())
+    for _ in range(3):
+        quotas.take(Key("a", requests_per_minute=3))
+    with pytest.raises(Refused, match=r"`requests_per_minute` is 3, "):
+        quotas.take(Key("a", requests_per_minute=3))
+
+
+def test_a_rate_that_changed_holds_from_the_next_request() -> None:
+    quotas = Quotas(clock=Hand())
+    quotas.take(Key("a", requests_per_minute=1))
+    quotas.take(Key("a", requests_per_minute=2))
+    quotas.take(Key("a", requests_per_minute=2))
+    with pytest.raises(Refused):
+        quotas.take(Key("a", requests_per_minute=2))
+
+
+def test_tokens_of_unknown_owners_come_out_of_everybodys_bucket() -> None:
+    clock = Hand()
+    quotas = Quotas(tokens_per_minute=60, clock=clock)
+    quotas.take(None)
+    quotas.take(Key("a"))
+    quotas.charge("~0123", 70)  # 11 too many to have one left
+    quotas.take(Key("a"))
+    with pytest.raises(Refused) as refused:
+        quotas.take(None)
+    assert refused.value.headers == {"retry-after": "11"}
+    clock.now = 11
+    quotas.take(None)
+
+
+def test_tokens_are_counted_for_the_name_and_for_nobody_else() -> None:
+    quotas = Quotas(tokens_per_minute=10, clock=Hand())
+    quotas.take(Key("a"))
+    quotas.take(None)
+    quotas.charge("a", 10)
+    quotas.take(None)
+    with pytest.raises(Refused, match=r"`tokens_per_minute` is 10, "):
+        quotas.take(Key("a"))
+
+
+def test_tokens_before_any_request_are_nobodys() -> None:
+    quotas = Quotas(tokens_per_minute=1, clock=Hand())
+    quotas.charge("a", 100)
+    quotas.take(Key("a"))

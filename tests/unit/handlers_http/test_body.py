@@ -1,0 +1,92 @@
+"""Reading a body: at once, in pieces, too late, or by somebody who is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from handlers.http.body import read_body
+from handlers.http.errors import ClientDisconnected, Refused
+
+SCOPE: dict[str, Any] = {"type": "http", "headers": []}
+Receive = Callable[[], Awaitable[Any]]
+
+
+def coming(*pieces: bytes | float | None) -> Receive:
+    """Give pieces of a body; a number is a wait before the next, None the client's leaving."""
+    left = list(pieces)
+
+    async def receive() -> Any:
+        piece = left.pop(0)
+        if isinstance(piece, float):
+            await asyncio.sleep(piece)
+            piece = left.pop(0)
+        if piece is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": piece, "more_body": bool(left)}
+
+    return receive
+
+
+def read(*pieces: bytes | float | None, limit: int = 100, seconds: float = 20.0) -> bytes:
+    return asyncio.run(read_body(SCOPE, coming(*pieces), limit, seconds))
+
+
+@pytest.mark.parametrize(
+    "pieces", [(b"abc",), (b"a", b"bc"), (0.0, b"abc"), (b"a", 0.0, b"b", 0.001, b"c"), (b"abc", b"")]
+)
+def test_a_body_is_put_together_however_it_comes(pieces: tuple[bytes | float, ...]) -> None:
+    assert read(*pieces) == b"abc"
+
+
+@pytest.mark.parametrize("pieces", [(b"abcd",), (b"abc", b"d"), (b"a", 0.0, b"bcd")])
+def test_a_body_over_the_limit_is_refused_wherever_it_is_found_out(pieces: tuple[bytes | float, ...]) -> None:
+    with pytest.raises(Refused) as refused:
+        read(*pieces, limit=3)
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("pieces", [(None,), (b"a", None), (0.0, None), (b"a", 0.0, None)])
+def test_a_client_that_leaves_is_nobody_to_answer(pieces: tuple[bytes | float | None, ...]) -> None:
+    with pytest.raises(ClientDisconnected):
+        read(*pieces)
+
+
+@pytest.mark.parametrize("pieces", [(60.0, b"abc"), (b"a", 60.0, b"bc")])
+def test_a_body_that_is_late_is_refused(pieces: tuple[bytes | float, ...]) -> None:
+    with pytest.raises(Refused) as refused:
+        read(*pieces, seconds=0.01)
+    assert (refused.value.status, refused.value.error_type) == (408, "timeout")
+
+
+def test_whoever_reads_can_be_cancelled_and_the_source_learns_of_it() -> None:
+    told: list[str] = []
+
+    async def receive() -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    async def check() -> None:
+        task = asyncio.create_task(read_body(SCOPE, receive, 100, 20.0))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(check())
+    assert told == ["cancelled"]
+
+
+def test_a_source_that_breaks_after_a_wait_is_heard_of() -> None:
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(read_body(SCOPE, receive, 100, 20.0))

@@ -1,0 +1,107 @@
+"""Compiles Triton's kernels for a Hopper GPU where there is none, just as their launchers ask for them.
+
+The interpreter takes much that the compiler doesn't: shapes of products, types of branches, shared
+memory beyond what a processor has. Triton's package brings a whole compiler, which needs no GPU. It
+has to be told before it is imported that kernels aren't interpreted, hence a process of its own:
+
+    python -m tests.unit.inference.kernels_gpu.hopper
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+CAPABILITY = 90  # of a Hopper
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What became of one launch."""
+
+    kernel: str
+    shared: int  # bytes
+    registers: int  # of a thread
+    spilled: int  # bytes of a thread's stack
+    products: str  # which instructions multiply matrices: HGMMA, HMMA, or none
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel:24} {self.shared:7} bytes shared, {self.registers:3} registers,"
+            f" {self.spilled:4} bytes spilled {self.products}"
+        )
+
+
+class _Absent:
+    """Stands in for the driver of a GPU that isn't there."""
+
+    def get_current_target(self) -> Any:
+        return GPUTarget("cuda", CAPABILITY, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def compiling() -> Iterator[list[Compiled]]:
+    """Have launches compile and not run; what is yielded grows by each kernel that wasn't known yet."""
+    compiled: list[Compiled] = []
+    known: set[int] = set()
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        if id(kernel) not in known:
+            known.add(id(kernel))
+            compiled.append(_read(self.__name__, kernel))
+        return kernel
+
+    driver.set_active(_Absent())
+    JITFunction.run = compile_only
+    try:
+        yield compiled
+    finally:
+        JITFunction.run = run
+
+
+def _read(name: str, kernel: Any) -> Compiled:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
+        code = _tool("nvdisasm", "-c", file.name) if "tt.dot" in kernel.asm["ttir"] else ""
+    registers, stack = (int(re.findall(rf"{what}:(\d+)", usage)[-1]) for what in ("REG", "STACK"))
+    products = [word for word in ("HGMMA", "HMMA", "FFMA") if f" {word}" in code]
+    return Compiled(name, kernel.metadata.shared, registers, stack, " ".join(products[:1]))
+
+
+def _tool(name: str, *arguments: str) -> str:
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return subprocess.run([path, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def main(cases: dict[str, Callable[[], object]]) -> None:
+    """Compile the cases that are named on the command line, or all, and print what came of it."""
+    for name in sys.argv[1:] or cases:
+        with compiling() as compiled:
+            cases[name]()
+        for each in compiled:
+            print(f"{name:32} {each}", flush=True)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from inference.kernels.gpu.tiles import SHARED_BYTES
+
+ROOT = Path(__file__).parents[4]
+LINE = re.compile(r"(\w+) +(\d+) bytes shared, +(\d+) registers, +(\d+) bytes spilled ?(\w*)$")
+
+
+def said(module: str, cache: Path, *arguments: str) -> list[str]:
+    """Return the lines of a program that compiles, and so needs a process without the interpreter."""
+    environment = os.environ | {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    environment.pop("TRITON_INTERPRET", None)
+    line = [sys.executable, "-m", f"tests.unit.inference.kernels_gpu.{module}", *arguments]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert 0 == done.returncode, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Path) -> None:
+    """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
+    families = ["llama", "gemma2", "gpt2"]
+    lines = said("hopper_steps", tmp_path, *families)
+    found = [re.fullmatch(r"(\w+): (\d+) rehearsed, 0 late: ", each) for each in lines]
+    assert [each and each[1] for each in found] == families, lines
+    assert all(each and int(each[2]) >= 4 for each in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_compiler_takes_every_kernel_for_a_hopper(tmp_path: Path) -> None:
+    """The interpreter doesn't know what a GPU can't do; nothing may spill registers, either."""
+    found = [LINE.search(each) for each in said("hopper_cases", tmp_path)]
+    assert None not in found
+    compiled = [each.groups() for each in found if each is not None]
+    for kernel, shared, _, spilled, _ in compiled:
+        assert int(shared) <= SHARED_BYTES, kernel
+        assert int(spilled) == 0, kernel
+    kernels = {kernel for kernel, *_ in compiled}
+    assert {"_attend", "_merge", "_rotate_and_write", "_write", "_gather", "_scatter"} <= kernels
+    assert {"_norm", "_gate", "_search", "_combine", "_row", "_add_parts", "_gated_row"} <= kernels
+    by_tensor_cores = {kernel for kernel, _, _, _, product in compiled if product in ("HGMMA", "HMMA")}
+    assert {"_attend", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores

@@ -1,0 +1,28 @@
+"""Why those wait who do, as a step's statistics tell it."""
+
+from inference.blocks import PAGE
+from inference.types import Obstacle
+from tests.unit.inference.test_scheduler import make, queue, run, share
+
+
+def test_those_who_wait_do_so_for_sequences_budget_memory_or_a_prefix() -> None:
+    crowded = make(sequences=2)
+    queue(crowded, 4, 4, 4)
+    run(crowded)
+    assert (Obstacle.SEQUENCES, 0) == (crowded.obstacle, crowded.awaiting)
+
+    slow = make(tokens=8)
+    queue(slow, 8, 8)
+    run(slow)
+    assert Obstacle.BUDGET is slow.obstacle
+
+    small = make(blocks=4, tokens=100)
+    queue(small, 2 * PAGE, 2 * PAGE)
+    run(small)
+    assert (1, Obstacle.MEMORY) == (len(small.waiting), small.obstacle)
+
+    sharing = make(tokens=200)
+    for name in ("a", "b"):
+        share(sharing, name, 3 * PAGE)
+    sharing.schedule()
+    assert (1, 1) == (len(sharing.waiting), sharing.awaiting)

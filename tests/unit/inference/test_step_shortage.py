@@ -1,0 +1,115 @@
+"""Steps for which there is no memory: they get smaller, and no text is lost or changed by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.scheduler import EASED_STEPS, Limits
+from inference.shortage import is_shortage
+from inference.state import Pieces
+from inference.step import Stepper
+from inference.types import CoreFailure, CoreOutput, CoreRequest
+from tests.unit.inference.paper_grammar import ManualPool
+from tests.unit.inference.paper_model import (
+    EOS,
+    VOCABULARY,
+    PaperRunner,
+    PaperSampler,
+    make_scheduler,
+    request,
+    whole_text,
+)
+
+LIMITS = Limits(tokens=256, sequences=8, logit_rows=64)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called as torch's is."""
+
+
+class Short(PaperRunner):
+    """Has no memory for steps of more than so many tokens."""
+
+    def __init__(self, most: int, error: Exception) -> None:
+        super().__init__()
+        self.most = most
+        self.refused = 0
+        self.largest = 0  # step that was computed
+        self._error = error
+
+    def run(self, pieces: Pieces) -> list[int]:
+        size = int((pieces.stops - pieces.starts).sum())
+        if size > self.most:
+            self.refused += 1
+            raise self._error
+        self.largest = max(self.largest, size)
+        return super().run(pieces)
+
+
+def make(runner: Short, limits: Limits = LIMITS, blocks: int = 60) -> Stepper[list[int]]:
+    scheduler = make_scheduler(blocks, limits)
+    return Stepper(scheduler, runner, PaperSampler(), (EOS,), ManualPool(VOCABULARY, (EOS,)))
+
+
+def run(stepper: Stepper[list[int]], *requests: CoreRequest) -> dict[str, list[CoreOutput | CoreFailure]]:
+    said: dict[str, list[CoreOutput | CoreFailure]] = {each.id: [] for each in requests}
+    for each in requests:
+        stepper.add(each)
+    while not stepper.idle:
+        for output in stepper.step().outputs:
+            said[output.id].append(output)
+    assert stepper.check_idle() == ()
+    return said
+
+
+def tokens(outputs: list[CoreOutput | CoreFailure]) -> list[int]:
+    return [output.token_id for output in outputs if isinstance(output, CoreOutput)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("No memory for a step of 200 tokens"),
+        OutOfMemoryError("Tried to allocate 20.00 MiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+@pytest.mark.parametrize("prefix", [0, 64])
+def test_steps_get_smaller_and_every_text_is_what_it_would_have_been(error: Exception, prefix: int) -> None:
+    short = Short(40, error)
+    wanted = [request(str(index), 70 + 11 * index, 20, prefix=prefix) for index in range(12)]
+    said = run(make(short), *wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    assert 0 < short.refused < 30
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_what_fits_into_no_step_fails_alone(chunked: bool) -> None:
+    limits = Limits(tokens=256, sequences=8, logit_rows=64, chunked=chunked)
+    short = Short(0, MemoryError("none"))
+    stepper = make(short, limits)
+    for output in run(stepper, *(request(str(index), 100, 20) for index in range(3))).values():
+        (failure,) = output
+        assert isinstance(failure, CoreFailure)
+        assert "MemoryError: none" in failure.message
+    short.most = 1000
+    after = request("7", 100, 5)
+    assert tokens(run(stepper, after)["7"]) == whole_text(after)
+
+
+def test_steps_grow_again_once_there_is_memory() -> None:
+    short = Short(40, MemoryError("none"))
+    stepper = make(short, blocks=80)
+    run(stepper, *(request(str(index), 100, 5) for index in range(8)))
+    assert short.largest <= 40
+    short.most = 1000
+    run(stepper, request("9", 3, 4 * EASED_STEPS, ignore_eos=True))
+    run(stepper, *(request(str(20 + index), 100, 5) for index in range(8)))
+    assert short.largest > 200
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), OSError(12, "x")]
+)
+def test_other_errors_are_none_of_memory(error: Exception) -> None:
+    assert not is_shortage(error)
