@@ -6,8 +6,8 @@ A line of the file is a key:
 
 SHA256 is the key's digest in hexadecimal, as `printf %s "$KEY" | sha256sum` prints it. Keys should be long
 and random, as these are: a digest of them tells nothing, and no slow hash is needed. Without scopes a key
-has all of them. Lines of the same name are one caller's, so that a key can be replaced by another. Empty
-lines, and what follows a `#`, are left out.
+has all of them. Lines of the same name are one caller's, so that a key can be replaced by another: they share
+what its rates give, and so must have the same ones. Empty lines, and what follows a `#`, are left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ RATES = ("requests_per_minute", "tokens_per_minute")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 MAX_KEYS = 100_000
+MAX_RATE = 10**9  # a minute; what is beyond it is a slip of the pen
 LOOK_SECONDS = 1.0  # how often the file is looked at
 
 logger = logging.getLogger("parley")
@@ -123,12 +124,14 @@ def read_keys(path: Path) -> dict[str, Key]:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(_unreadable(path, error)) from None
     keys: dict[str, Key] = {}
+    first: dict[str, tuple[int, Key]] = {}  # of each name: its first line
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         try:
             digest, key = _key(words)
+            _require_same_rates(key, *first.setdefault(key.name, (number, key)))
         except ValueError as error:
             raise SettingsError(f"`api_keys_file` {path}, line {number}: {error}") from None
         if digest in keys:
@@ -149,8 +152,8 @@ def _key(words: list[str]) -> tuple[str, Key]:
     scopes, rates = SCOPES, {}
     for place, word in enumerate(rest):
         rate, given, number = word.partition("=")
-        if given and rate in RATES and rate not in rates and number.isdecimal() and int(number) > 0:
-            rates[rate] = int(number)
+        if given and rate in RATES and rate not in rates and number.isdecimal():
+            rates[rate] = _rate(rate, number)
         elif not given and place == 0 and set(word.split(",")) <= SCOPES:
             scopes = frozenset(word.split(","))
         else:
@@ -159,6 +162,25 @@ def _key(words: list[str]) -> tuple[str, Key]:
                 f"{' and '.join(f'{each}=N' for each in RATES)}"
             )
     return digest.lower(), Key(name, scopes, **rates)
+
+
+def _rate(name: str, digits: str) -> int:
+    """Return a rate; raises ValueError if no bucket could hold it."""
+    # the length comes first: `int` refuses some thousand digits with words of its own
+    if len(digits) > len(str(MAX_RATE)) or not 1 <= int(digits) <= MAX_RATE:
+        raise ValueError(f"`{name}` must be from 1 to {MAX_RATE}. Given: a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _require_same_rates(key: Key, number: int, first: Key) -> None:
+    """Raise ValueError if a key has other rates than the first of its name, which stands in line `number`."""
+    for rate in RATES:
+        given, expected = getattr(key, rate), getattr(first, rate)
+        if given != expected:
+            raise ValueError(
+                f"`{rate}` must be that of line {number}, which has the same name: give both lines the same, "
+                f"or another name to one. Given: {given or 'none'} and {expected or 'none'}"
+            )
 
 
 def _unreadable(path: Path, error: Exception) -> str:

@@ -29,22 +29,31 @@ class Bucket:
 
     def lacking(self, amount: float) -> float:
         """Return the seconds until there is so much; 0 if there is."""
-        now = self._clock()
-        self._level = min(float(self.rate), self._level + (now - self._seen) * self.rate / MINUTE)
-        self._seen = now
+        self._fill()
         return max(0.0, (amount - self._level) * MINUTE / self.rate)
+
+    def change(self, rate: int) -> None:
+        """Fill at another rate from now on; what was spent stays spent, and a debt stays a debt."""
+        self._fill()
+        self.rate = rate
+        self._level = min(float(rate), self._level)
 
     def spend(self, amount: float) -> None:
         """Take so much; more than there is becomes a debt, which time pays."""
         self._level -= amount
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._level = min(float(self.rate), self._level + (now - self._seen) * self.rate / MINUTE)
+        self._seen = now
 
 
 @dataclass(slots=True)
 class Account:
     """One caller's buckets; None where there is no limit."""
 
-    requests: Bucket | None
-    tokens: Bucket | None
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
 
 
 class Quotas:
@@ -52,7 +61,8 @@ class Quotas:
 
     Whoever comes without a name could make up another token for each request, so that a limit for each
     would be none. Tokens are known when they were spent: a caller is let in as long as it has any left, and
-    what it then spends too much it has to wait for.
+    what it then spends too much it has to wait for. An account is its name's: other keys of that name, other
+    scopes and other rates find it as it was left.
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class Quotas:
         self._tokens = tokens_per_minute
         self._processes = processes
         self._clock = clock
-        self._accounts: dict[str, tuple[Key | None, Account]] = {}
+        self._accounts: dict[str, Account] = {}
 
     def take(self, key: Key | None) -> None:
         """Count a request; raises Refused with 429 if its caller must wait."""
@@ -82,23 +92,31 @@ class Quotas:
 
     def charge(self, owner: str, tokens: int) -> None:
         """Count tokens that were read and written for an owner, who is a key's name or nobody known."""
-        _, account = self._accounts.get(owner) or self._accounts.get("") or (None, None)
+        account = self._accounts.get(owner) or self._accounts.get("")
         if account is not None and account.tokens is not None:
             account.tokens.spend(tokens)
 
     def _account(self, key: Key | None) -> Account:
         name = "" if key is None else key.name
-        known = self._accounts.get(name)
-        if known is not None and (known[0] is key or known[0] == key):
-            return known[1]
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account()
         requests = None if key is None else key.requests_per_minute
         tokens = None if key is None else key.tokens_per_minute
-        account = Account(self._bucket(requests or self._requests), self._bucket(tokens or self._tokens))
-        self._accounts[name] = (key, account)
+        account.requests = self._bucket(account.requests, requests or self._requests)
+        account.tokens = self._bucket(account.tokens, tokens or self._tokens)
         return account
 
-    def _bucket(self, rate: int | None) -> Bucket | None:
-        return None if rate is None else Bucket(max(1, rate // self._processes), self._clock)
+    def _bucket(self, bucket: Bucket | None, rate: int | None) -> Bucket | None:
+        """Return the bucket at such a rate, a full one if there was none; None if there is no rate."""
+        if rate is None:
+            return None
+        share = max(1, rate // self._processes)
+        if bucket is None:
+            return Bucket(share, self._clock)
+        if bucket.rate != share:
+            bucket.change(share)
+        return bucket
 
 
 def _require(bucket: Bucket, amount: float, what: str, processes: int) -> None:

@@ -193,8 +193,8 @@ class EngineClient(TextSide):
     async def probe(self) -> bool:
         """Return whether the engine can generate.
 
-        While nothing failed, that is whether the core lives; after a failure, whether one token
-        can really be generated in good time.
+        While nothing failed, that is whether the core lives; after a failure, whether one token,
+        of any request, is really generated in good time.
         """
         if self.state is not EngineState.READY or not self._core.alive:
             return False
@@ -232,7 +232,8 @@ class EngineClient(TextSide):
                 continue
             if isinstance(output, CoreFailure):
                 log.error("request %s failed: %s", output.id, output.message)
-                self._health.doubt()
+                if not output.own:
+                    self._health.doubt()
                 self._fail(output.id, GenerationFailed(output.message))
             else:
                 self._put(running, output)
@@ -245,7 +246,6 @@ class EngineClient(TextSide):
             event = running.assembler.event(output)
         except Exception as error:  # one request's text must not end the others
             log.exception("request %s: the text of token %s failed", output.id, output.token_id)
-            self._health.doubt()
             self._core.abort(output.id)
             self._fail(output.id, GenerationFailed(f"Detokenisation failed: {error}"))
             return
@@ -254,6 +254,7 @@ class EngineClient(TextSide):
             if output.finish is None:  # ended by a stop sequence, which the core knows nothing of
                 self._core.abort(output.id)
         running.generation.put(event)
+        self._health.trust()
 
     def _abort(self, request_id: str) -> None:
         if self._forget(request_id) is not None:

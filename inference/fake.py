@@ -247,11 +247,10 @@ class FakeCore:
     def _advance(self, sequence: FakeSequence) -> CoreOutput | CoreFailure:
         request, guide, at = sequence.request, sequence.guide, sequence.generated
         failure = sequence.failure if at >= sequence.fails_after else None
-        if guide is not None and guide.failure is not None:
-            failure = guide.failure
-        if failure is not None:
+        by_grammar = guide.failure if guide is not None else None
+        if failure is not None or by_grammar is not None:
             del self._running[request.id]
-            return CoreFailure(request.id, failure)
+            return CoreFailure(request.id, by_grammar or failure or "", own=by_grammar is not None)
         token_id, among = self._vocabulary.next_token(sequence)
         logprob = -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
         top = top_tokens(sequence, among, token_id, logprob)

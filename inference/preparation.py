@@ -32,7 +32,8 @@ async def prepare(
     """Return the request as the engine takes it.
 
     Raises InvalidInput, in TGI's order: the grammar comes last, as it costs the most. Raises
-    Overloaded if too many of them wait. A caller that is cancelled leaves nothing behind.
+    Overloaded if too many of them wait, or too many long prompts. A caller that is cancelled leaves
+    nothing behind.
     """
     check_prompt(request, model)
     check_bias(request.sampling.logit_bias, model.vocabulary_size)

@@ -181,14 +181,15 @@ class Stepper(Generic[Logits]):
         positions: Integers | None = None,
     ) -> tuple[CoreOutput | CoreFailure, ...]:
         """Return what the chosen tokens tell the sequences' requests, as `Outputs.publish` takes them."""
-        failures = chosen.failures | self._grammar_failures(sequences)
+        own = self._grammar_failures(sequences)
+        failures = chosen.failures | own
         outputs, finishes = self._outputs.publish(table, sequences, chosen, first, failures, positions)
         for sequence in finishes:
             self._forget(sequence)
         if not failures:
             return tuple(outputs)
         said = (output for output, of in zip(outputs, sequences, strict=True) if of not in failures)
-        return (*said, *(self._fail(sequence, message) for sequence, message in failures.items()))
+        return (*said, *(self._fail(of, message, own=of in own) for of, message in failures.items()))
 
     def _grammar_failures(self, sequences: tuple[Sequence, ...]) -> dict[Sequence, str]:
         guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
@@ -215,9 +216,9 @@ class Stepper(Generic[Logits]):
         failures = tuple(self._fail(sequence, message) for sequence in work.touched)
         return Frame(failures, replace(self._stats(batch, 0.0, 0.0), failed=True))
 
-    def _fail(self, sequence: Sequence, message: str) -> CoreFailure:
+    def _fail(self, sequence: Sequence, message: str, *, own: bool = False) -> CoreFailure:
         self._forget(sequence, keep=False)  # what it computed may be what went wrong
-        return CoreFailure(sequence.id, message)
+        return CoreFailure(sequence.id, message, own)
 
     def _forget(self, sequence: Sequence, *, keep: bool = True) -> None:
         del self._sequences[sequence.id]

@@ -28,11 +28,11 @@ class TextSide(ABC):
         """Return what tokenises; raise NotReady."""
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
-        """Return the tokens of a text with their places in it; raise NotReady or InvalidInput."""
+        """Return the tokens of a text with their places in it; raise NotReady, InvalidInput or Overloaded."""
         return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a prompt that was given as ids; raise NotReady or InvalidInput."""
+        """Return the text of a prompt that was given as ids; raise NotReady, InvalidInput or Overloaded."""
         text = self._ready_text()
         check_ids(ids, self.model.vocabulary_size)
         return await text.decode(ids)
@@ -46,7 +46,7 @@ class TextSide(ABC):
         template_kwargs: Mapping[str, object] | None = None,
         continue_final: bool | None = None,
     ) -> str:
-        """Return the prompt for a conversation; raise NotReady, InvalidInput or TemplateFailed.
+        """Return the prompt for a conversation; raise NotReady, InvalidInput, TemplateFailed or Overloaded.
 
         A last message of the assistant is left open to go on, unless `continue_final` is false; where
         it is true, the last message must be the assistant's.

@@ -21,9 +21,14 @@ INDIRECT = {
     "uvloop": "uvicorn's event loop",
     "httptools": "uvicorn's HTTP parser",
     "safetensors": "read by transformers",
+    "opentelemetry-exporter-otlp-proto-grpc": "a part of the namespace opentelemetry",
 }
 # imported, and declared under another name
-DISTRIBUTIONS = {"yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "triton": "torch",  # the one for CUDA brings what it was made for
+    "opentelemetry": "opentelemetry-sdk",
+}
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +148,10 @@ def third_party(package: str) -> Iterator[str]:
 
 
 def declared() -> dict[str, str]:
-    """Return the requirements of the base and of the engine, by normalised name."""
+    """Return the requirements of the base, the engine and the traces, by normalised name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["engine"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["engine"], *extras["traces"]]
     return {normal(re.split(r"[<>=!~;\[ ]", line, maxsplit=1)[0]): line for line in lines}
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+import random
+import sys
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from handlers.http.errors import Failure
+from handlers.http.exchange import KEY, Exchange
 from handlers.http.sse import CUT
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
 
 HEAD_LIMIT = 512 * 1024  # bytes; what is longer than `header_limit`, but not endless, gets a proper 431
 GRACE_SECONDS = 2.0  # that a body may be late: the application answers by itself
@@ -25,6 +34,7 @@ class Bounds:
     """What one connection may take, and how many there may be."""
 
     connections: int
+    trailer_bytes: int  # after the last chunk of a body, or between two
     header_seconds: float
     body_seconds: float
     write_seconds: float  # without a byte read by the client, once more waits than the system takes
@@ -67,27 +77,28 @@ class BoundedProtocol(HttpToolsProtocol):
     A request that comes whole, as nearly all do, starts no timer.
     """
 
-    def __init__(self, *args: Any, bounds: Bounds, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, bounds: Bounds, idle: dict[BoundedProtocol, None], **kwargs: Any) -> None:
+        """`idle` is the server's: its connections between two requests, the longest so first."""
         super().__init__(*args, **kwargs)
         self.parser = Parser(self)
         self._bounds = bounds
+        self._idle = idle
         self._stage = Stage.HEAD  # a connection is opened to send one
         self._requests = 0  # begun
         self._head_bytes = 0
+        self._trailer_bytes = 0  # since the last piece of a body
         self._repeating = False  # the parser reads a head that was told already
         self._timed = (0, Stage.NOTHING)  # the request and stage that the timer is for
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0  # when that timer was started
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or say that there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self._bounds.connections:
-            self._refuse(
-                b"503 Service Unavailable",
-                b'{"error":"As many connections as `max_connections` are open","error_type":"overloaded"}',
-                b"retry-after: 1\r\n",
-            )
+        if len(self.connections) > self._bounds.connections and not self._close_idle():
+            error = "As many connections as `max_connections` are open"
+            self._refuse(Failure(503, error, "overloaded", {"retry-after": "1"}))
             return
         self._watch()
 
@@ -96,22 +107,44 @@ class BoundedProtocol(HttpToolsProtocol):
         for timer in (self._timer, self._unread):
             if timer is not None:
                 timer.cancel()
+        self._idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the socket."""
+        self._idle.pop(self, None)
+        self._trailer_bytes += len(data)  # until it is known to be something else
         super().data_received(data)
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_LIMIT and not self.transport.is_closing():
-                self.send_400_response("Request headers too large.")
+        if not self.transport.is_closing():
+            self._check_size()
+            self._note_idle()
         self._watch()
+
+    def _check_size(self) -> None:
+        if self._stage is Stage.HEAD and self._head_bytes > HEAD_LIMIT:
+            self.send_400_response("Request headers too large.")
+        elif self._stage is Stage.BODY and self._trailer_bytes > self._bounds.trailer_bytes:
+            self.send_400_response("Request trailers or chunk extensions too large (`header_limit`).")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what isn't HTTP, or too much of it; in silence where another answer is awaited or begun."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._stage is Stage.BODY:
+            due = not self.pipeline and cycle is not None and not cycle.response_started
+        else:
+            due = cycle is None or cycle.response_complete
+        if due:
+            self._refuse(Failure(400, msg, "validation"))
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than it is written to."""
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(self._bounds.write_seconds, self._cut)
+            self._await_reader()
 
     def resume_writing(self) -> None:
         """Note that it has read on."""
@@ -138,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._stage = Stage.HEAD
         self._requests += 1
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -147,23 +180,51 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        if not self._repeating:
+        """Take a header, but no trailer, which must not be merged with them (RFC 9110, 6.5.1)."""
+        if not self._repeating and self._stage is Stage.HEAD:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Note that its head has ended."""
         if self._repeating:
             return
-        self._stage = Stage.BODY
         self.scope["extensions"] = {CUT: self._cut_off}  # type: ignore[dict-item]
         super().on_headers_complete()
+        self._stage = Stage.BODY
+        self._trailer_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._trailer_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Note that the request has ended; with `Upgrade`, httptools says so before the body."""
         if not self.parser.should_upgrade():
             self._stage = Stage.NOTHING
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that a request was answered."""
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        """Have the connection closed for another one while it has nothing to do."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._stage is Stage.NOTHING and cycle is not None and cycle.response_complete:
+            self._idle[self] = None
+
+    def _close_idle(self) -> bool:
+        """Close the connection that has been idle the longest; return whether there was one."""
+        for other in self._idle:
+            if not other.transport.get_write_buffer_size():  # else its last answer is still read
+                other.transport.close()
+                del self._idle[other]
+                self.connections.discard(other)
+                return True
+        return False
 
     def _watch(self) -> None:
         """Have a timer for what is still to come of a request; bytes that come don't put it off."""
@@ -193,23 +254,41 @@ class BoundedProtocol(HttpToolsProtocol):
         if answering and (self._stage is Stage.HEAD or self.flow.read_paused):
             self._await_rest()
         elif self._stage is Stage.HEAD and self._requests and not answering:
-            self._refuse(
-                b"408 Request Timeout",
-                b'{"error":"The headers took longer than `header_timeout`","error_type":"timeout"}',
-            )
+            self._refuse(Failure(408, "The headers took longer than `header_timeout`", "timeout"))
         else:
             self.transport.close()
 
-    def _refuse(self, status: bytes, body: bytes, more: bytes = b"") -> None:
+    def _refuse(self, failure: Failure) -> None:
         """Answer in place of the application, and close."""
-        head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        rest = b"connection: close\r\n%s\r\n%s"
-        self.transport.write((head + rest) % (status, len(body), more, body))
+        told = replace(failure, request_id=self._request_id())
+        body = orjson.dumps(told.body())
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            "x-request-id": told.request_id,
+            **told.headers,
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        logger.info("request %s refused with %d: %s", told.request_id, told.status, told.error)
+        self.transport.write(STATUS_LINE[told.status] + lines.encode("ascii") + b"\r\n" + body)
         self.transport.close()
 
-    def _cut(self) -> None:
+    def _request_id(self) -> str:
+        """Return the id that the application has given the present request, or a new one."""
+        known: object = self.scope["extensions"].get(KEY) if self._stage is Stage.BODY else None
+        return known.request_id if isinstance(known, Exchange) else f"{random.getrandbits(128):032x}"
+
+    def _await_reader(self) -> None:
+        self._unread_bytes = _unread_bytes(self.transport)
+        self._unread = self.loop.call_later(self._bounds.write_seconds, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
         """Cut a connection whose client doesn't read: a polite end would wait for it."""
         self._unread = None
+        if _unread_bytes(self.transport) < self._unread_bytes:  # slowly, but it does
+            self._await_reader()
+            return
         seconds = self._bounds.write_seconds
         logger.info("A connection was cut: its client has read nothing for %g s (write_timeout)", seconds)
         self._cut_off()
@@ -219,3 +298,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle is not None:
             cycle.disconnected = True  # the answer is over for whoever sends it
         self.transport.abort()
+
+
+def _unread_bytes(transport: asyncio.Transport) -> int:
+    """Return how much waits to be read: here, and in the system, which asks for more by the megabyte."""
+    here = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if sys.platform != "linux" or sock is None:
+        return here
+    try:
+        waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # closed meanwhile
+        return here
+    return here + int.from_bytes(waiting, sys.byteorder)

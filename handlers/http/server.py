@@ -66,11 +66,12 @@ def _protocol(settings: Settings) -> Any:
 
     bounds = Bounds(
         connections=min(settings.max_connections, _connections_possible()),
+        trailer_bytes=settings.header_limit,
         header_seconds=settings.header_timeout,
         body_seconds=settings.body_timeout,
         write_seconds=settings.write_timeout,
     )
-    return partial(BoundedProtocol, bounds=bounds)
+    return partial(BoundedProtocol, bounds=bounds, idle={})
 
 
 def _connections_possible() -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy
@@ -46,9 +47,14 @@ class Parameters:
     seed: int | None = None
     top_n_tokens: int | None = None
     truncate: int | None = None
-    logit_bias: Biases = None  # as given: `check` and `sampling` read it
+    logit_bias: Biases = None  # as given: `biases` reads it
     watermark: Watermark | None = None
     cache_salt: str | None = None
+    biases: Callable[[], tuple[tuple[int, float], ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Read once, however many texts are asked for: there can be one for each token
+        object.__setattr__(self, "biases", cache(partial(logit_bias, self.logit_bias)))
 
     @property
     def candidates(self) -> int:
@@ -61,7 +67,7 @@ def check(parameters: Parameters, limits: Limits) -> None:
     message = next(_problems(parameters, limits), None) or next(_own_problems(parameters), None)
     if message is not None:
         raise InvalidInput(message)
-    logit_bias(parameters.logit_bias)
+    parameters.biases()
 
 
 def sampling(parameters: Parameters, draw: Draw) -> Sampling:
@@ -86,7 +92,7 @@ def sampling(parameters: Parameters, draw: Draw) -> Sampling:
         repetition_penalty=_given(parameters.repetition_penalty, 1.0),
         frequency_penalty=_given(parameters.frequency_penalty, 0.0),
         presence_penalty=_given(parameters.presence_penalty, 0.0),
-        logit_bias=logit_bias(parameters.logit_bias),
+        logit_bias=parameters.biases(),
         watermark=parameters.watermark,
         seed=seed,
     )

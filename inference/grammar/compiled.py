@@ -2,7 +2,8 @@
 
 Matchers of one grammar share its lexer, whose states are made as texts need them. When the lexer is
 full, or gave up at one text's step, all of them get an error: then the grammar is compiled again,
-once for all, and each matcher goes on in it with its text so far.
+once for all, and each matcher goes on in it with its text so far. A text that breaks a lexer which
+is nearly new fails by itself; the others, and those that begin later, get a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Mask = NDArray[np.uint32]
 
 HEADER = '%llguidance {"no_forcing": true}\n'  # the model decides on the tokens of a forced text, too
 SLOW_SECONDS = 0.001  # for a mask; llguidance keeps the GIL for as long while it takes the next token
-RENEW_AFTER = 256  # masks of all texts; a lexer that fails earlier fails by its grammar
+RENEW_AFTER = 256  # masks of all texts; a lexer that fails earlier fails by the text that meets it first
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Parser:
 
     matcher: LLMatcher
     masks: int = 0  # about: counted by several threads at once
+    spent: bool = False  # a text broke it and has failed: no other one can use it
 
 
 class LarkGrammar:
@@ -52,16 +54,25 @@ class LarkGrammar:
         """Return what llguidance says against the grammar, "" for nothing."""
         return self._parser.matcher.get_error()
 
+    @property
+    def seconds_to_start(self) -> float:
+        """Return how long a text that begins now has to wait for its parser."""
+        return self.seconds if self._parser.spent else 0.0
+
     def start(self) -> TextMatcher:
-        """Return a matcher at the beginning of a text, within microseconds."""
+        """Return a matcher at the beginning of a text, within microseconds.
+
+        Where a text broke the parser, its `prepare`, or else its first mask, compiles the grammar anew.
+        """
         return TextMatcher(self, self._parser)
 
-    def renewed(self, spent: Parser) -> Parser | None:
-        """Return what replaces a parser that failed; None if nothing would be better."""
+    def renewed(self, broken: Parser) -> Parser | None:
+        """Return what replaces a parser that failed; None to the text that broke it when it was new."""
         with self._lock:
-            if self._parser is spent:
-                if spent.masks < RENEW_AFTER:
-                    return None
+            if self._parser is broken and not broken.spent and broken.masks < RENEW_AFTER:
+                broken.spent = True
+                return None
+            if self._parser is broken or self._parser.spent:
                 self._parser = self._compiled()
             return self._parser
 
@@ -82,6 +93,18 @@ class TextMatcher:
         self._matcher = parser.matcher.deep_copy()
         self._text: list[int] = []  # token ids accepted
         self._slow = False  # the last mask was, so the token after it will be
+        self._broke = False  # its parser, nearly new: it would do so again
+
+    @property
+    def seconds_to_prepare(self) -> float:
+        """Return how long `prepare` is going to take."""
+        return self._grammar.seconds if self._parser.spent else 0.0
+
+    def prepare(self) -> None:
+        """Have the grammar compiled anew if an earlier text broke its parser; called before the text."""
+        parser = self._grammar.renewed(self._parser) if self._parser.spent else None
+        if parser is not None:
+            self._parser, self._matcher = parser, parser.matcher.deep_copy()
 
     def accept(self, token_id: int) -> bool:
         """Go on by a token; false if the grammar doesn't allow it, or a limit was passed: see `error`."""
@@ -89,8 +112,12 @@ class TextMatcher:
             return False
         if self.finished:
             return token_id in self._vocabulary.eos_token_ids
-        if not self._consumed(token_id) and not (self._restart() and self._consumed(token_id)):
-            return False
+        if not self._consumed(token_id):
+            if not self._restart():
+                return False
+            if not self._consumed(token_id):
+                self._parser.spent = self._broke = True
+                return False
         self._text.append(token_id)
         return True
 
@@ -105,6 +132,8 @@ class TextMatcher:
         self._fill(target)
         if self._matcher.is_error() and self._restart():
             self._fill(target)
+            if self._matcher.is_error():
+                self._parser.spent = self._broke = True
         if not self._vocabulary.eos_token_ids:  # the one that llguidance added is none of the model's
             target[self._vocabulary.size // 32] &= ~np.uint32(1 << self._vocabulary.size % 32)
         if not fits:
@@ -140,13 +169,15 @@ class TextMatcher:
         """Go on with a new parser after an error; false where there was none, or it would come again."""
         if not self._matcher.is_error():  # a token that a broken lexer refuses is no error yet, a mask is
             self._fill(np.empty(self._vocabulary.words, dtype=np.uint32))
-        if not self._matcher.is_error():
+        if self._broke or not self._matcher.is_error():
             return False
         parser = self._grammar.renewed(self._parser)
         if parser is None:
+            self._broke = True
             return False
         matcher = parser.matcher.deep_copy()
         if matcher.try_consume_tokens(self._text) != len(self._text):
+            parser.spent = self._broke = True
             return False
         self._parser, self._matcher = parser, matcher
         return True

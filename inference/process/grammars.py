@@ -85,7 +85,8 @@ class ReceivedGrammar:
     @property
     def seconds_to_compile(self) -> float:
         """Return how long it will take, by what it took the process that sent it; 0 once it is done."""
-        return 0.0 if self._compiled is not None else self._source.seconds
+        compiled = self._compiled
+        return self._source.seconds if compiled is None else compiled.seconds_to_start
 
     def start(self) -> LateMatcher:
         """Return a matcher at the beginning of a text; at once."""
@@ -139,5 +140,7 @@ class LateMatcher:
 
     def _prepared(self) -> Matcher:
         if self._matcher is None:
-            self._matcher = self._grammar.compiled().start()
+            matcher = self._grammar.compiled().start()
+            matcher.prepare()
+            self._matcher = matcher
         return self._matcher

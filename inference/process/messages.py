@@ -109,6 +109,7 @@ class Failed(Message, frozen=True):
 
     number: int
     message: str
+    own: bool = False
 
 
 class Batch(msgspec.Struct, array_like=True, gc=False, tag=13):

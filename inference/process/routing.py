@@ -57,7 +57,7 @@ class Routes(Generic[Owner]):
             if batch is None:
                 batch = batches[owner] = Batch()
             if isinstance(output, CoreFailure):
-                batch.failures.append(Failed(number, output.message))
+                batch.failures.append(Failed(number, output.message, output.own))
                 self.remove(owner, number)
                 continue
             first = output.id in self._new
@@ -147,7 +147,7 @@ class Numbers:
 
     def _failures(self, batch: Batch) -> list[CoreOutput | CoreFailure]:
         return [
-            CoreFailure(self._ids[each.number], each.message)
+            CoreFailure(self._ids[each.number], each.message, each.own)
             for each in batch.failures
             if each.number in self._ids
         ]

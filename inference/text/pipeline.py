@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +11,7 @@ from inference.config import ModelConfig
 from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.files import find_files
+from inference.text.lanes import Lanes, size_of
 from inference.text.sequence import SequenceText
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
@@ -30,6 +29,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 INLINE_CHARACTERS = 512  # encodes in less time than the way to a thread and back takes
+TOKEN_CHARACTERS = 4  # of a token's text, about
 
 
 class TokenizerPool:
@@ -37,27 +37,27 @@ class TokenizerPool:
 
     def __init__(self, tokenizer: TextTokenizer, workers: int) -> None:
         self.tokenizer = tokenizer
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="text")
+        self._lanes = Lanes(workers)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text; raise InvalidInput for what is not Unicode text."""
+        """Return the ids of a text; raise InvalidInput for what is not Unicode text, or Overloaded."""
         if len(text) <= INLINE_CHARACTERS:
             return contained(lambda: self._encode(text, add_special_tokens))()
-        return await self.run(lambda: self._encode(text, add_special_tokens))
+        return await self.run(lambda: self._encode(text, add_special_tokens), len(text))
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
-        """Return the tokens of a text; raise InvalidInput for what is not Unicode text."""
+        """Return the tokens of a text; raise InvalidInput for what is not Unicode text, or Overloaded."""
         if len(text) <= INLINE_CHARACTERS:
             return contained(lambda: self._tokenize(text, add_special_tokens))()
-        return await self.run(lambda: self._tokenize(text, add_special_tokens))
+        return await self.run(lambda: self._tokenize(text, add_special_tokens), len(text))
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns, run on one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, contained(work))
+    async def run(self, work: Callable[[], Result], size: int) -> Result:
+        """Return what `work` on `size` characters returns, run on one of the threads; raise Overloaded."""
+        return await self._lanes.run(contained(work), size)
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         refuse_surrogates(text)
@@ -82,15 +82,15 @@ class TextPipeline:
         self.template_names = template.names  # of the variables that the chat template may read
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text; raise InvalidInput."""
+        """Return the ids of a text; raise InvalidInput, or Overloaded if too many long ones wait."""
         return await self._pool.encode(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens' included."""
-        return await self._pool.run(lambda: self._tokenizer.decode(ids))
+        """Return the text of ids, special tokens' included; raise Overloaded."""
+        return await self._pool.run(lambda: self._tokenizer.decode(ids), len(ids) * TOKEN_CHARACTERS)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
-        """Return the tokens of a text with their places; raise InvalidInput."""
+        """Return the tokens of a text with their places; raise InvalidInput or Overloaded."""
         return await self._pool.tokenize(text, add_special_tokens=add_special_tokens)
 
     async def render_chat(
@@ -102,7 +102,7 @@ class TextPipeline:
         template_kwargs: Mapping[str, object] | None = None,
         continue_final: bool | None = None,
     ) -> str:
-        """Return the prompt for a conversation; raise TemplateFailed, or InvalidInput.
+        """Return the prompt for a conversation; raise TemplateFailed, InvalidInput or Overloaded.
 
         `tool_prompt` is the client's word on how to use the tools, None or "" for none. For
         `continue_final` see `ChatTemplate.render`.
@@ -119,8 +119,10 @@ class TextPipeline:
                 chat, tools=shown, template_kwargs=template_kwargs, continue_final=continue_final
             )
 
+        shapes = () if tools is None else [(tool.description, tool.parameters) for tool in tools.tools]
+        size = size_of(messages, shapes, tool_prompt, template_kwargs)
         try:
-            return await self._pool.run(render)
+            return await self._pool.run(render, size)
         except RecursionError:
             raise TemplateFailed(
                 "`messages`, `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones"

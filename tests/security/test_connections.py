@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,6 +20,18 @@ from tests.support import LiveServer, live_server, make_service
 SOON = 0.4  # seconds, of the time limits here
 LONG = {"inputs": "Hi", "parameters": {"max_new_tokens": 2000}}
 BODY = b'{"inputs":"Hi","parameters":{"max_new_tokens":2000}}'
+CHUNKED = (
+    b"POST /generate HTTP/1.1\r\nhost: parley\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+)
+LAST_CHUNK = b"1\r\n{\r\n0\r\n"
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[LiveServer]:
+    """Serve with a small limit for headers."""
+    with live_server(header_limit=32_768) as live:
+        yield live
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +65,7 @@ def test_headers_that_drip_are_given_up(strict: LiveServer) -> None:
         dripping.set()
         thread.join()
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"`header_timeout`" in answer
+    assert "`header_timeout`" in told_in_json(answer)["error"]
 
 
 def test_a_body_that_drips_is_given_up(strict: LiveServer) -> None:
@@ -115,15 +130,44 @@ def test_what_waits_for_a_slow_reader_is_bounded() -> None:
         wait_until(lambda: not engine._running, "the outbox of a slow reader has no bound")
 
 
+def test_who_reads_slowly_but_steadily_is_not_cut() -> None:
+    """One answer of 4 MB, of which the system takes 3 at most: the rest waits in the server."""
+    asked = json.dumps({"inputs": "a" * 60_000}).encode()
+    service = make_service(max_input_tokens=65_000, max_total_tokens=66_000, write_timeout=SOON)
+    with live_server(service) as live, connected(live, receive_buffer=4096) as sock:
+        sock.sendall(head("POST", "/tokenize", length=len(asked), more="connection: close\r\n") + asked)
+        answer, began = bytearray(), time.monotonic()
+        while part := sock.recv(32_768):
+            answer += part
+            time.sleep(0.05 if time.monotonic() - began < SOON * 5 else 0)
+    told = bytes(answer).partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", told[0])
+    assert length
+    assert len(told[2]) == int(length[1])
+
+
 def test_connections_beyond_their_number_are_told_so_and_others_go_on() -> None:
     with live_server(max_connections=5) as live, ExitStack() as held:
-        kept = httpx.Client(base_url=live.base_url)
-        held.enter_context(kept)
-        assert kept.get("/health").status_code == 200
+        kept = held.enter_context(connected(live))
+        kept.sendall(b"GET /health HTTP/1.1\r\n")
         for _ in range(4):
             held.enter_context(connected(live))
         wait_until(lambda: refused(live), "a connection too many was taken")
-        assert kept.get("/health").status_code == 200
+        kept.sendall(b"host: parley\r\n\r\n")
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_connection_that_is_idle_the_longest_makes_room() -> None:
+    with live_server(max_connections=3) as live, ExitStack() as held:
+        socks = [held.enter_context(connected(live)) for _ in range(3)]
+        for sock in (*socks, socks[0]):  # the second is the one that was used the longest ago
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: parley\r\n\r\n")
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert httpx.get(f"{live.base_url}/livez").status_code == 200
+        assert read_to_end(socks[1]) == b""
+        for sock in (socks[0], socks[2]):
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: parley\r\n\r\n")
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
 def refused(live: LiveServer) -> bool:
@@ -136,7 +180,76 @@ def refused(live: LiveServer) -> bool:
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1" in answer
     assert b"`max_connections`" in answer
+    told_in_json(answer)
     return True
+
+
+def told_in_json(answer: bytes) -> dict[str, str]:
+    """Return the error; its request id has to be the header's."""
+    top, _, body = answer.partition(b"\r\n\r\n")
+    told: dict[str, str] = json.loads(body)
+    assert f"x-request-id: {told.pop('request_id')}".encode() in top.split(b"\r\n")
+    assert b"content-type: application/json" in top.split(b"\r\n")
+    return told
+
+
+@pytest.mark.parametrize(
+    ("opening", "unit"),
+    [
+        (LAST_CHUNK, b"a: b\r\n"),
+        (LAST_CHUNK, b"a: " + b"b" * 1000 + b"\r\n"),
+        (LAST_CHUNK, b"a" * 1000),
+        (LAST_CHUNK + b"x: ", b"a" * 1000),
+        (b"5;x=", b"a" * 1000),
+    ],
+    ids=["many", "long", "one name", "one value", "chunk extension"],
+)
+def test_what_follows_the_last_chunk_is_bounded(bounded: LiveServer, opening: bytes, unit: bytes) -> None:
+    """Chunk extensions, too; a server without the bound would take it all, and wait for more."""
+    piece = unit * (8192 // len(unit) + 1)
+    with connected(bounded) as sock:
+        sock.sendall(CHUNKED + opening)
+        answer = send_for_an_answer(sock, piece, 2**20)
+    assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # reset, with bytes of ours unread
+
+
+def send_for_an_answer(sock: socket.socket, piece: bytes, most: int) -> bytes:
+    """Send until the server closes; fail if it takes `most` bytes."""
+    try:
+        for _ in range(most // len(piece)):
+            sock.sendall(piece)
+            time.sleep(0.001)
+    except OSError:
+        pass
+    else:
+        pytest.fail("the server took it all")
+    return read_to_end(sock)
+
+
+def test_trailers_are_no_headers(bounded: LiveServer) -> None:
+    body = b'{"inputs":"Hi","parameters":{"max_new_tokens":1}}'
+    with connected(bounded) as sock:
+        sock.sendall(CHUNKED + b"%x\r\n%s\r\n0\r\nx-request-id: smuggled\r\n\r\n" % (len(body), body))
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"smuggled" not in answer
+
+
+def test_many_small_chunks_are_no_trailers(bounded: LiveServer) -> None:
+    body = json.dumps({"inputs": "Hi" + " " * 10_000, "parameters": {"max_new_tokens": 1}}).encode()
+    with connected(bounded) as sock:
+        sock.sendall(CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+        answer = read_to_end(sock)
+    assert answer[:13] in (b"HTTP/1.1 200 ", b"HTTP/1.1 422 ")  # it was read to the end
+
+
+@pytest.mark.parametrize("opening", [b"", CHUNKED], ids=["head", "body"])
+def test_what_is_not_http_is_told_so_in_json(bounded: LiveServer, opening: bytes) -> None:
+    with connected(bounded) as sock:
+        sock.sendall(opening + b"nonsense\r\n\r\n")
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert told_in_json(answer) == {"error": "Invalid HTTP request received.", "error_type": "validation"}
 
 
 def test_a_storm_of_clients_that_leave_leaves_nothing_behind() -> None:

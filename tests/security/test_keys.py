@@ -205,6 +205,14 @@ def test_a_key_has_so_many_requests_in_a_minute(file: Path) -> None:
         assert 1 <= int(refused.headers["retry-after"]) <= 30
 
 
+def test_two_keys_of_a_name_with_other_scopes_share_its_requests(file: Path) -> None:
+    second = line("bob", "generate", "requests_per_minute=3").replace("bob", "alice")
+    file.write_text(line("alice", "requests_per_minute=3") + second)
+    with asking(api_keys_file=str(file)) as post:
+        answers = [post(who).status_code for who in ("alice", "bob") * 3]
+        assert answers == [200] * 3 + [429] * 3
+
+
 def test_a_key_has_so_many_tokens_in_a_minute_however_its_requests_end(file: Path) -> None:
     file.write_text(line("alice", "tokens_per_minute=5") + line("bob"))
     with asking(api_keys_file=str(file)) as post:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.keys import GENERATE, SCOPES, TOKENIZE, Key, Keyring, read_keys
+from handlers.keys import GENERATE, MAX_RATE, SCOPES, TOKENIZE, Key, Keyring, read_keys
 from handlers.settings_table import SettingsError
 
 DIGEST = sha256(b"secret").hexdigest()
+OTHER = sha256(b"other").hexdigest()
 LINES = {
     f"a {DIGEST}": Key("a"),
     f"  a.b_c-9\t{DIGEST}  # of the team": Key("a.b_c-9"),
@@ -43,6 +44,32 @@ def test_a_file_without_keys_is_refused(content: bytes, reason: str, tmp_path: P
     path.write_bytes(content)
     with pytest.raises(SettingsError, match=reason):
         read_keys(path)
+
+
+@pytest.mark.parametrize("digits", [str(MAX_RATE + 1), "1" + "0" * 400, "9" * 5000, "0"])
+def test_a_rate_that_no_bucket_could_hold_is_refused_by_its_line(digits: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST} tokens_per_minute={MAX_RATE}\nb {OTHER} requests_per_minute={digits}\n")
+    expected = (
+        rf"line 2: `requests_per_minute` must be from 1 to {MAX_RATE}. Given: a number of {len(digits)} "
+    )
+    with pytest.raises(SettingsError, match=expected):
+        read_keys(path)
+
+
+@pytest.mark.parametrize("rates", ["tokens_per_minute=8", "", "requests_per_minute=7 tokens_per_minute=7"])
+def test_lines_of_a_name_with_different_rates_are_refused(rates: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"\na {DIGEST} tokens_per_minute=7\na {OTHER} {rates}\n")
+    with pytest.raises(SettingsError, match=r"line 3: `\w+` must be that of line 2, which has the same name"):
+        read_keys(path)
+
+
+def test_lines_of_a_name_may_differ_in_what_they_may_do(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST} generate tokens_per_minute=7\na {OTHER} tokens_per_minute=7\nb {'0' * 64}\n")
+    scopes = [key.scopes for key in read_keys(path).values()]
+    assert scopes == [frozenset({GENERATE}), SCOPES, SCOPES]
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.http.errors import Refused
-from handlers.keys import Key
+from handlers.keys import GENERATE, SCOPES, Key
 from handlers.quotas import MINUTE, Bucket, Quotas
 
 
@@ -89,12 +91,46 @@ def test_a_keys_own_rate_comes_before_the_setting() -> None:
 
 
 def test_a_rate_that_changed_holds_from_the_next_request() -> None:
-    quotas = Quotas(clock=Hand())
-    quotas.take(Key("a", requests_per_minute=1))
+    clock = Hand()
+    quotas = Quotas(clock=clock)
+    quotas.take(Key("a", requests_per_minute=10))
+    quotas.take(Key("a", requests_per_minute=2))  # of the 9 that were left, 2 are
     quotas.take(Key("a", requests_per_minute=2))
-    quotas.take(Key("a", requests_per_minute=2))
-    with pytest.raises(Refused):
-        quotas.take(Key("a", requests_per_minute=2))
+    with pytest.raises(Refused, match=r"`requests_per_minute` is 60, "):
+        quotas.take(Key("a", requests_per_minute=60))
+    clock.now = 1.0
+    quotas.take(Key("a", requests_per_minute=60))
+
+
+@given(
+    keys=st.lists(
+        st.builds(
+            Key,
+            st.just("a"),
+            scopes=st.sets(st.sampled_from(sorted(SCOPES))).map(frozenset),
+            requests_per_minute=st.integers(1, 9),
+        ),
+        min_size=10,
+        max_size=30,
+    )
+)
+def test_no_other_key_of_a_name_and_no_edit_of_its_rates_gives_more_than_the_highest(keys: list[Key]) -> None:
+    quotas, taken = Quotas(clock=Hand()), 0
+    for key in keys:
+        with suppress(Refused):
+            quotas.take(key)
+            taken += 1
+    assert taken <= max(key.requests_per_minute or 0 for key in keys)
+
+
+def test_a_debt_of_tokens_outlives_an_edit_of_the_line() -> None:
+    clock = Hand()
+    quotas = Quotas(clock=clock)
+    quotas.take(Key("a", tokens_per_minute=60))
+    quotas.charge("a", 120)
+    with pytest.raises(Refused) as refused:
+        quotas.take(Key("a", frozenset({GENERATE}), tokens_per_minute=30))
+    assert refused.value.headers == {"retry-after": "122"}  # 60 owed and 1 to have, at 30 a minute
 
 
 def test_tokens_of_unknown_owners_come_out_of_everybodys_bucket() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import ItemsView
 from dataclasses import replace
 from typing import Any
 
@@ -187,6 +188,28 @@ def test_every_parameter_of_sampling_is_passed_on() -> None:
         -0.5,
         9,
     )
+
+
+class Counted(dict[str, float]):
+    """Biases that count how often they are read."""
+
+    def __init__(self, biases: dict[str, float]) -> None:
+        super().__init__(biases)
+        self.readings = 0
+
+    def items(self) -> ItemsView[str, float]:  # type: ignore[override]
+        self.readings += 1
+        return super().items()
+
+
+def test_biases_are_read_once_however_many_texts_are_asked_for() -> None:
+    biases = Counted({"7": -1.5})
+    parameters = Parameters(logit_bias=biases, do_sample=True)
+    check(parameters, LIMITS)
+    made = [*samplings(parameters, lambda: 1, 2), sampling(parameters, lambda: 1)]
+    assert [each.logit_bias for each in made] == [((7, -1.5),)] * 3
+    assert biases.readings == 1
+    assert replace(parameters, logit_bias={"8": 1}).biases() == ((8, 1.0),)
 
 
 def test_stop_sequences_may_be_one_text_a_list_or_nothing() -> None:

@@ -83,8 +83,8 @@ class Puppet:
             last = at == len(ids) - 1
             self.sink(Frame((CoreOutput(request_id, token_id, -0.5, finish=finish if last else None),)))
 
-    def fail(self, *request_ids: str) -> None:
-        self.sink(Frame(tuple(CoreFailure(request_id, "out of paper") for request_id in request_ids)))
+    def fail(self, *request_ids: str, own: bool = False) -> None:
+        self.sink(Frame(tuple(CoreFailure(request_id, "out of paper", own) for request_id in request_ids)))
 
 
 def load_text() -> TextPipeline:

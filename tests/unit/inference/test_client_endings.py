@@ -216,6 +216,7 @@ def test_text_that_cannot_be_made_fails_its_request_only(monkeypatch: pytest.Mon
             await bad.collect()
         assert core.aborted == ["bad"]
         assert len(await good.collect()) == 2
+        assert await client.probe() is True
 
     with_puppet(check)
 

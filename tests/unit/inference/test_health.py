@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from inference.client import EngineClient
+from inference.errors import GenerationFailed
 from inference.types import FinishReason, Request
 from tests.unit.inference.puppet import Puppet, with_puppet
 
@@ -38,5 +39,37 @@ def test_health_is_bad_while_the_generation_fails_or_takes_too_long(monkeypatch:
         assert await client.probe() is False  # nothing comes
         assert core.aborted == [core.requests[1].id]
         assert await client.probe() is False
+
+    with_puppet(check)
+
+
+def test_a_failure_by_the_requests_own_grammar_puts_nothing_in_doubt() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(Request(id="a", prompt="Hi"))
+        core.fail("a", own=True)
+        with pytest.raises(GenerationFailed):
+            await generation.collect()
+        assert await client.probe() is True
+        assert len(core.requests) == 1
+
+    with_puppet(check)
+
+
+def test_a_token_of_any_request_ends_the_doubt_and_the_probe_that_waits_behind_it() -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        for each in "abc":
+            await client.submit(Request(id=each, prompt="Hi"))
+        core.fail("a")
+        await asyncio.sleep(0)
+        probes = [asyncio.create_task(client.probe()) for _ in range(2)]
+        await core.submitted(4)
+        core.say("b", "x")
+        assert await asyncio.gather(*probes) == [True] * 2
+        assert core.aborted == [core.requests[3].id]
+        core.fail("c")
+        core.say("b", "x")
+        await asyncio.sleep(0)
+        assert await client.probe() is True
+        assert len(core.requests) == 4
 
     with_puppet(check)

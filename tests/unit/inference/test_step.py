@@ -98,7 +98,7 @@ def test_failing_step_fails_its_requests_and_the_others_go_on() -> None:
 def test_one_bad_row_fails_its_request_alone() -> None:
     others = [request("1", 5, 3), request("2", 40, 3)]
     said = run(make(sampler=NotANumber()), others[0], request("13", 5, 3), others[1])
-    assert said["13"] == [CoreFailure("13", "broken")]
+    assert said["13"] == [CoreFailure("13", "broken", own=False)]
     assert [tokens(said[other.id]) for other in others] == [whole_text(other) for other in others]
 
 

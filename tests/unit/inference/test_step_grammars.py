@@ -141,6 +141,7 @@ def test_matcher_that_fails_fails_its_request_alone(parked: bool) -> None:
     assert tokens(outputs) == [30, 30, 30]
     assert isinstance(outputs[-1], CoreFailure)
     assert "ZeroDivisionError" in outputs[-1].message
+    assert outputs[-1].own
     assert tokens([output for output in said if output.id == "2"]) == whole_text(other)
 
 

@@ -76,4 +76,4 @@ def outputs(ids: st.SearchStrategy[str]) -> st.SearchStrategy[CoreOutput | CoreF
         st.none() | st.lists(st.none() | LOGPROB, max_size=4).map(tuple),
         st.lists(TOP, max_size=4).map(tuple),
     )
-    return plain | whole | st.builds(CoreFailure, ids, st.text(max_size=20))
+    return plain | whole | st.builds(CoreFailure, ids, st.text(max_size=20), st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import replace
 
@@ -195,3 +196,20 @@ def test_vocabulary_that_can_not_be_used_says_why_each_time(monkeypatch: pytest.
     for _ in range(2):
         with pytest.raises(ValueError, match="no such tokens"):
             received.get()
+
+
+def test_a_text_that_breaks_a_grammar_costs_the_next_one_a_compilation_and_nothing_else() -> None:
+    shelf, digest = shared()
+    lark = "start: /[ab]*a[ab]{12}c/"  # a lexer makes a state for each of 2**12 endings
+    grammar = shelf.grammar(digest, GrammarSource(lark, replace(LIMITS, lexer_states=300), 0.001))
+    draw, mask = random.Random(1), np.zeros(-(-len(vocabulary(*EOS).token_bytes) // 32), dtype=np.uint32)
+    a, b = (tokenizer().encode(each, add_special_tokens=False)[0] for each in "ab")
+    breaks = grammar.start()
+    while breaks.error is None and breaks.accept(draw.choice((a, b))):
+        breaks.fill_mask(mask)
+    assert grammar.start().seconds_to_prepare == grammar.compiled().seconds
+    after = grammar.start()
+    after.prepare()
+    assert grammar.seconds_to_compile == 0.0
+    whole = compiled(Grammar(kind=GrammarKind.LARK, source=lark))
+    assert masks(after, [a, b]) == masks(whole.start(), [a, b])

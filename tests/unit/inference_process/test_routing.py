@@ -42,7 +42,7 @@ def ends(output: Said) -> bool:
 
 def renamed(output: Said, name: str) -> Said:
     if isinstance(output, CoreFailure):
-        return CoreFailure(name, output.message)
+        return CoreFailure(name, output.message, output.own)
     return msgspec.structs.replace(output, id=name)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from inference.config import ModelConfig
 from inference.errors import InvalidInput, ModelUnavailable, TemplateFailed
+from inference.text.chat_template import ChatTemplate
+from inference.text.lanes import LARGE_SIZE
 from inference.text.pipeline import INLINE_CHARACTERS, TextPipeline, load_text
 from inference.text.stand_in import CHATML
+from inference.text.tokenizer import FastTokenizer
 from inference.tools.prompt import INSTRUCTION
 from inference.tools.types import Tool, ToolUse
 from tests.unit.inference_text import tokenizers_in_memory as made
@@ -31,6 +35,44 @@ def test_long_and_short_texts_are_encoded_alike(tmp_path: Path, length: int) -> 
     tokens = asyncio.run(loaded.tokenize(text))
     assert [token.id for token in tokens] == expected.ids
     loaded.close()
+
+
+class Held(FastTokenizer):
+    """A tokenizer that keeps its thread, on a text that is large, until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__(made.byte_level())
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > LARGE_SIZE:
+            self.begun.set()
+            assert self.may_end.wait(60)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+def test_long_texts_and_chats_keep_only_their_like_waiting() -> None:
+    tokenizer = Held()
+    loaded = TextPipeline(tokenizer, ChatTemplate({"default": CHATML}, {}), workers=1)
+    message = {"role": "user", "content": "Hi"}
+
+    async def test() -> None:
+        large: list[asyncio.Future[Any]] = [asyncio.ensure_future(loaded.encode("a" * (LARGE_SIZE + 1)))]
+        await asyncio.to_thread(tokenizer.begun.wait, 60)
+        large.append(asyncio.ensure_future(loaded.tokenize("a" * (LARGE_SIZE + 1))))
+        chat = asyncio.ensure_future(loaded.render_chat([message] * 5_000))
+        assert await asyncio.wait_for(loaded.encode("a" * 2_000), 60)
+        assert await asyncio.wait_for(loaded.render_chat([message]), 60)
+        assert not any(task.done() for task in (*large, chat))
+        tokenizer.may_end.set()
+        assert (await chat).count("Hi") == 5_000
+        await asyncio.gather(*large)
+
+    try:
+        asyncio.run(test())
+    finally:
+        tokenizer.may_end.set()
+        loaded.close()
 
 
 @pytest.mark.parametrize("padding", ["", "a" * INLINE_CHARACTERS])

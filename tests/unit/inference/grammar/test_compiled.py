@@ -98,3 +98,27 @@ def test_a_grammar_whose_lexer_is_full_at_once_fails_its_text_and_says_why() -> 
     assert matcher.error == "too many states: 100 >= 100"
     assert not matcher.finished
     assert not matcher.accept(ord("a"))
+
+
+def test_a_text_that_breaks_the_lexer_takes_it_from_no_other() -> None:
+    grammar = regex(MANY_STATES, replace(LIMITS, lexer_states=300))
+    draw, mask = random.Random(1), np.zeros(WORDS, dtype=np.uint32)
+    for _ in range(3):
+        breaks, beside = grammar.start(), grammar.start()
+        breaks.prepare()
+        beside.prepare()
+        while breaks.error is None and breaks.accept(ord(draw.choice("ab"))):
+            breaks.fill_mask(mask)
+        assert breaks.error == "too many states: 300 >= 300"
+        assert not breaks.accept(ord("a"))
+        prepared, unprepared = grammar.start(), grammar.start()
+        assert prepared.seconds_to_prepare == grammar.seconds_to_start == grammar.seconds
+        prepared.prepare()
+        assert grammar.seconds_to_start == 0.0
+        for text in (beside, prepared, unprepared):
+            for token in b"ba" * 8 + b"c":
+                text.fill_mask(mask)
+                assert token in bits(mask)
+                assert text.accept(token)
+            assert text.error is None
+            assert text.finished

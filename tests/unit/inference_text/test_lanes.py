@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.errors import Overloaded
+from inference.text.lanes import LARGE_SIZE, WAITING_SIZE, Lanes, size_of
+
+LARGE = LARGE_SIZE + 1
+
+
+class Held:
+    """Large work that keeps its thread until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes(workers=1)
+        self.may_end = threading.Event()
+        self.begun: list[str] = []
+        self.first = threading.Event()
+
+    def start(self, name: str, size: int = LARGE) -> asyncio.Task[None]:
+        """Ask for work that counts as so many characters."""
+
+        def work() -> None:
+            self.begun.append(name)
+            self.first.set()
+            assert self.may_end.wait(60)
+
+        return asyncio.ensure_future(self.lanes.run(work, size))
+
+    async def begin(self) -> asyncio.Task[None]:
+        """Let the first one have the thread."""
+        first = self.start("first")
+        assert await asyncio.to_thread(self.first.wait, 60)
+        return first
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        """Run a test, and let go of the thread whatever comes of it."""
+        try:
+            asyncio.run(test)
+        finally:
+            self.may_end.set()
+            self.lanes.close()
+
+
+def test_short_work_never_waits_for_large() -> None:
+    held = Held()
+
+    async def test() -> None:
+        large = [await held.begin(), held.start("second"), held.start("third")]
+        assert await asyncio.wait_for(held.lanes.run(lambda: "short", LARGE_SIZE), 60) == "short"
+        assert held.begun == ["first"]
+        held.may_end.set()
+        await asyncio.gather(*large)
+        assert held.begun == ["first", "second", "third"]
+
+    held.run(test())
+
+
+def test_large_work_beyond_what_may_wait_is_refused_until_some_is_done() -> None:
+    held = Held()
+
+    async def test() -> None:
+        first = await held.begin()
+        waiting = [held.start("second", WAITING_SIZE - LARGE), held.start("third")]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refusal:
+            await held.start("fourth")
+        assert refusal.value.retry_after > 0
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(held.start("fifth"))
+        held.may_end.set()
+        await asyncio.gather(first, *waiting)
+        assert held.begun == ["first", "second", "fifth"]
+
+    held.run(test())
+
+
+def test_one_that_is_larger_than_all_that_may_wait_gets_its_turn() -> None:
+    held = Held()
+
+    async def test() -> None:
+        first, second = await held.begin(), held.start("second", WAITING_SIZE * 2)
+        await asyncio.sleep(0)
+        held.may_end.set()
+        await asyncio.gather(first, second)
+
+    held.run(test())
+
+
+def test_work_whose_caller_is_gone_still_holds_the_thread_and_only_that() -> None:
+    held = Held()
+
+    async def test() -> None:
+        first = await held.begin()
+        gone = [held.start(f"gone {at}") for at in range(3)]
+        last = held.start("last")
+        await asyncio.sleep(0)
+        for task in (first, *gone):
+            task.cancel()
+        await asyncio.wait([first, *gone])
+        await asyncio.sleep(0.01)
+        assert held.begun == ["first"]
+        held.may_end.set()
+        await last
+        assert held.begun == ["first", "last"]
+
+    held.run(test())
+
+
+def test_what_fails_makes_room_for_the_next() -> None:
+    lanes = Lanes(workers=1)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def test() -> None:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no"):
+                await asyncio.wait_for(lanes.run(fail, LARGE), 60)
+        lanes.close()
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await asyncio.wait_for(lanes.run(fail, LARGE), 60)
+
+    asyncio.run(test())
+
+
+TEXTS = st.text(max_size=50)
+JSON = st.recursive(
+    st.none() | st.integers(0, 9) | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner),
+)
+
+
+@given(st.lists(JSON, max_size=20))
+def test_every_character_and_every_value_counts(values: list[Any]) -> None:
+    written = json.dumps(values, ensure_ascii=False)
+    most = written.count(",") + written.count(":") + len(written)
+    assert size_of(*values) >= sum(map(texts, values)) + len(values)
+    assert size_of(*values) <= 64 * most
+
+
+def texts(value: Any) -> int:
+    """Return how many characters the texts in a value have."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(texts, inner))
