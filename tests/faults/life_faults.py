@@ -9,7 +9,7 @@ import time
 
 from tests.faults.ledger import Answer, End, Ledger
 from tests.faults.poison import SLOW
-from tests.faults.server import Server, gone, serving, socket_directories
+from tests.faults.server import Server, gone, serving
 from tests.faults.traffic import ask, body
 
 GRACE = "5"  # seconds that running requests have, as a flag
@@ -18,9 +18,10 @@ ENDLESS = 900  # tokens
 
 async def terminated(size: int) -> Ledger:
     """Send SIGTERM while short and long requests run: the short ones finish, the long ones are told."""
-    ledger, before = Ledger("SIGTERM under load"), socket_directories()
+    ledger = Ledger("SIGTERM under load")
     async with serving("-g", GRACE, "--max-concurrent-requests", "256", "--max-batch-size", "256") as server:
         left = list(server.processes())
+        ledger.expect(bool(server.sockets()), "the engine has a socket")
         streams = await _running(server, size, ENDLESS, seed=SLOW) + await _running(server, size, 5)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
@@ -42,23 +43,24 @@ async def terminated(size: int) -> Ledger:
     ledger.expect(ledger.ends[End.FINISHED] >= size, "the short ones finished")
     ledger.expect(ledger.ends[End.FAILED] > 0, "the long ones were told")
     await _nothing_left(ledger, left)
-    ledger.expect(socket_directories() <= before, "no socket's directory is left")
+    ledger.expect(not server.sockets(), "no socket is left")
     return ledger
 
 
 async def parent_killed(size: int) -> Ledger:
     """Kill the server's first process: its engine and its workers end, and leave nothing."""
-    ledger, before = Ledger("server killed -9 under load, two API workers"), socket_directories()
+    ledger = Ledger("server killed -9 under load, two API workers")
     async with serving("--api-workers", "2") as server:
         left = list(server.processes())
         ledger.expect(len(left) >= 4, "there are an engine and two workers")
+        ledger.expect(bool(server.sockets()), "the engine has a socket")
         streams = await _running(server, size, ENDLESS)
         server.process.kill()
         answers = await asyncio.gather(*streams)
     ledger.sent += len(answers)  # who kills all of it at once takes their ends away
     ledger.ends.update(End.FAILED if answer.end is End.LOST else answer.end for answer in answers)
     await _nothing_left(ledger, left)
-    ledger.expect(socket_directories() <= before, "no socket's directory is left")
+    ledger.expect(not server.sockets(), "no socket is left")
     return ledger
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,7 +46,12 @@ class Server:
         self.lines: list[str] = []
         self._reading: Thread | None = None  # of the log
         command = [sys.executable, "-m", "tests.faults.launch", "--hostname", HOST]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", **({CLOCK: "1"} if clock else {})}
+        # Its own, so that what others on the machine leave isn't taken for what it left
+        self._runtime = tempfile.mkdtemp(prefix="parley-faults-", dir="/tmp")
+        weakref.finalize(self, shutil.rmtree, self._runtime, ignore_errors=True)
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": self._runtime}
+        if clock:
+            environ[CLOCK] = "1"
         sink = subprocess.PIPE if output is None else os.open(output, os.O_WRONLY)
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *flags],
@@ -65,6 +73,10 @@ class Server:
     def told(self, pattern: str) -> int:
         """Return how many lines of the log hold a pattern."""
         return sum(re.search(pattern, line) is not None for line in self.lines)
+
+    def sockets(self) -> set[Path]:
+        """Return the engine's sockets that are there."""
+        return set(Path(self._runtime).glob("**/*.sock"))
 
     def processes(self) -> dict[int, str]:
         """Return the server's processes and what each of them is."""
@@ -170,15 +182,6 @@ async def serving(*flags: str, **how: Any) -> AsyncIterator[Server]:
 def gone(process: int) -> bool:
     """Return whether a process has ended."""
     return _read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
-
-
-def socket_directories() -> set[Path]:
-    """Return the directories of engines' sockets that are there."""
-    bases = {
-        Path(base)
-        for base in (os.environ.get("XDG_RUNTIME_DIR") or "/tmp", os.environ.get("TMPDIR") or "/tmp")
-    }
-    return {path.parent for base in bases for path in base.glob("parley-*/engine.sock")}
 
 
 def _children(process: int) -> list[int]:
