@@ -1,17 +1,20 @@
 """What the machine does at most: bytes read from memory, operations; by our own threads and by torch's.
 
-The larger of both counts: nobody's share is to look better than it is.
+    python -m benchmarks.limits
+
+prints them as JSON. The larger of both counts: nobody's share is to look better than it is.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
 
-from inference.kernels.native import Library
+from inference.kernels.native import Library, open_library
 
 ROUNDS = 7  # of each measurement; the best counts
 READ_FLOATS = 64 << 20  # 256 MB: far beyond any cache
@@ -108,3 +111,7 @@ def _seconds(run: Callable[[], object]) -> float:
         run()
         best = min(best, time.perf_counter() - began)
     return best
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measure_limits(open_library()))))

@@ -8,6 +8,7 @@ The commands that measure do so by themselves. A number that isn't there leaves 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
 Row = dict[str, Any]
 SHOWN = ("c1", "c8", "c32", "prefix8")
-PARTS = ("serving", "roofline", "scaling", "quality", "soak", "startup")
+PARTS = ("serving", "roofline", "scaling", "quality", "soak", "served", "startup")
 
 
 def write() -> None:
@@ -46,6 +47,8 @@ def page(name: str) -> Iterator[str]:
         yield from _quality(results["quality"])
     if "soak" in results:
         yield from _soak(results["soak"])
+    if "served" in results:
+        yield from _served(results["served"])
     if "startup" in results:
         yield from _startup(results["startup"])
     yield from gpu.section(RESULTS)
@@ -107,7 +110,12 @@ def _model(model: str, measured: Row) -> Iterator[str]:
         )
     if goals := measured["goals"]:
         yield from ["", "What it was to reach:", ""]
-        yield from _table(["", "Parley", "", "beside", "", "ratio", "goal", ""], map(_goal, goals))
+        if limits := measured.get("limits"):
+            yield from [_limit(limits), ""]
+        header = ["", "Parley", "", "beside", "", "ratio", "goal", ""]
+        if limits:
+            header += ["limit, tok/s", "share", "most"]
+        yield from _table(header, (_goal(goal) + _beside_limit(goal, limits) for goal in goals))
 
 
 def _server(label: str, row: Row) -> list[str]:
@@ -138,16 +146,42 @@ def _goal(goal: Row) -> list[str]:
     ]  # fmt: skip
 
 
+def _limit(limits: Row) -> str:
+    """Return what the limit of a throughput is, in two sentences."""
+    return (
+        "`limit` is what this machine allows at most: the products of all prompts (a shared prefix once) at "
+        "the peak of the precision, and for each step of the texts, as many at once as there are clients, "
+        "the longer of reading weights, keys and values once and of its products, without any other time; "
+        "in brackets, where prompts share the texts' steps, so that reading hides behind all products. With "
+        f"{_peaks(limits)}, measured before and after Parley in the same run, `share` is what of the limit "
+        "Parley reaches, and `most` the ratio to this peer that nobody can exceed here."
+    )
+
+
+def _peaks(limits: Row) -> str:
+    return (
+        f"{limits['read_bytes'] / 1e9:.1f} GB/s read, {limits['float_flops'] / 1e9:.0f} GFLOP/s in fp32, "
+        f"{limits['bfloat16_flops'] / 1e9:.0f} in bf16, {limits['int8_flops'] / 1e9:.0f} GOP/s in int8"
+    )
+
+
+def _beside_limit(goal: Row, limits: Row | None) -> list[str]:
+    """Return a goal's last cells: none where no limits were measured, empty ones beside a latency."""
+    if not limits:
+        return []
+    if goal["limit"] is None:
+        return ["", "", ""]
+    return [f"{goal['limit']:.4g} ({goal['mixed']:.4g})", f"{goal['share']:.0%}", f"{goal['most']:.2f}"]
+
+
 def _roofline(results: Row) -> Iterator[str]:
-    limits = results["limits"]
     yield from ["", "## How near to the machine's limits", ""]
     yield (
-        f"`python -m benchmarks.roofline`: the machine reads {limits['read_bytes'] / 1e9:.1f} GB/s and has "
-        f"{limits['float_flops'] / 1e9:.0f} GFLOP/s in fp32, {limits['bfloat16_flops'] / 1e9:.0f} in bf16, "
-        f"{limits['int8_flops'] / 1e9:.0f} GOP/s in int8, measured in the same run. A decode step reads each "
-        "weight and each key and value once, and multiplies each weight by each sequence: the larger of the "
-        "two times is the roof, the share is what of it the engine reaches, in process, without HTTP. "
-        "Memory is not read as fast in each minute; the roofs are by reads between the very steps."
+        f"`python -m benchmarks.roofline`: the machine does {_peaks(results['limits'])}, measured in the "
+        "same run. A decode step reads each weight and each key and value once, and multiplies each weight "
+        "by each sequence: the larger of the two times is the roof, the share is what the engine reaches, "
+        "in process, without HTTP. Memory is not read as fast in each minute; the roofs are by reads between "
+        "the very steps."
     )
     yield ""
     header = [
@@ -234,11 +268,32 @@ def _soak(results: Row) -> Iterator[str]:
         f"(a sequence lost, its events out of order, another text the second time, blocks or slots held in "
         f"the end, books that don't balance, memory or open files grown): {broken}."
     )
-    yield ""
-    rows = (
-        [name, *(f"{held[key]:.0f}" for key in ("warm_mib", "last_mib", "warm_files", "last_files"))]
-        for name, held in results["held"].items()
+    yield from _held(results["held"])
+
+
+def _served(results: Row) -> Iterator[str]:
+    faults = Counter(fault["fault"] for fault in results["faults"])
+    ended = dict(results["ended"])
+    cut, told = ended.pop("LOST", 0), "; ".join(f"{how}: {count:,}" for how, count in sorted(ended.items()))
+    broken = "; ".join(results["unexplained"] + results["grown"]) or "none"
+    yield from ["", "## Hours with faults", ""]
+    yield (
+        f"`python -m benchmarks.soak --hours {results['hours']:g} --faults --write`: a server with two API "
+        f"workers, asked over HTTP by clients of every kind, {results['by_kind'].get('invalid', 0):,} times "
+        f"for what must fail. Of {results['sent']:,} requests, {told}; cut without an end, as their worker "
+        f"was killed: {cut}. Errors that no fault explains, and memory or files that grew: {broken}. The "
+        f"server's exit code was {results['exit_code']}."
     )
+    yield ""
+    yield "Faults: " + "; ".join(f"{count} times {name}" for name, count in sorted(faults.items())) + "."
+    yield from _held(results["held"])
+
+
+def _held(held: dict[str, Row]) -> Iterator[str]:
+    """Yield what processes held, as a table."""
+    keys = ("warm_mib", "last_mib", "warm_files", "last_files")
+    rows = ([name, *(f"{values[key]:.0f}" for key in keys)] for name, values in held.items())
+    yield ""
     yield from _table(["process", "MiB when warm", "in the end", "open files when warm", "in the end"], rows)
 
 

@@ -27,6 +27,7 @@ from benchmarks import report  # noqa: E402
 from benchmarks.inprocess import Steps, engine  # noqa: E402
 from benchmarks.limits import Limits, measure_limits, reading  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.serving.bounds import Size  # noqa: E402
 from benchmarks.serving.models import SHAPES, make_model  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
@@ -128,16 +129,11 @@ def measure(models: Path, variant: Variant, beside: Callable[[], float] | None, 
 
 def demand(variant: Variant, batch: int, context: float) -> Demand:
     """Return what a step of `batch` sequences needs, each with `context` tokens."""
-    config = SHAPES[NAME].config
-    hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
-    dim, inner = config["head_dim"], config["intermediate_size"]
-    kv = 2 * config["num_key_value_heads"] * dim
-    layer = hidden * (heads * dim + kv) + heads * dim * hidden + 3 * hidden * inner
-    weights = layers * layer + hidden * config["vocab_size"]  # the embedding is the head, too
+    size = Size.of(SHAPES[NAME])
     return Demand(
-        read_bytes=variant.weight_bytes * weights + variant.kv_bytes * layers * kv * context * batch,
-        linear_operations=2.0 * weights * batch,
-        attention_operations=4.0 * layers * heads * dim * context * batch,
+        read_bytes=variant.weight_bytes * size.weights + variant.kv_bytes * size.kv * context * batch,
+        linear_operations=2.0 * size.weights * batch,
+        attention_operations=float(size.attention * context * batch),
     )
 
 

@@ -198,6 +198,7 @@ ROWS = (
                 "s",
             ),
             Panel("Engine restarts", {"{{instance}}": f"increase({of('parley_engine_restarts')}[1h])"}),
+            Panel("Computed again after a fault", {"steps": rate(of("parley_step_retries"))}, "ops"),
         ),
     ),
     Row(
@@ -208,6 +209,7 @@ ROWS = (
                 {"{{instance}} {{worker}}": by("instance, worker", "parley_worker_requests")},
             ),
             Panel("In flight by worker", {"{{instance}} {{worker}}": of("parley_worker_in_flight")}),
+            Panel("Lines of the log dropped", {"{{instance}}": rate(of("parley_log_dropped_lines"))}, "ops"),
             Panel("Served", {"": of("parley_model_info")}, "none", "table"),
         ),
     ),

@@ -159,6 +159,13 @@ say which one was. *Bit-exact* means that tokens and log-probabilities have the 
 any batch, with prompts in pieces, after preemption and from the prefix cache; elsewhere the last bits
 of a log-probability can depend on these.
 
+On a GPU a family is tried in the same way, and the log and `/info` say the level alike; the table wasn't
+measured there, and no level has met a GPU yet. There `fused` means the same layers rebuilt over Triton's
+kernels, about nine each, and steps of decodes replayed as CUDA graphs; there is no `native`: what isn't
+fused is `paged+merged` or `paged`, the model's own code over Triton's paged attention, linears and norms,
+in graphs as well where nothing in it waits for the device. With `--native-kernels false` torch computes
+the same levels, without graphs. Bits are the same in any batch with `--deterministic` only.
+
 | runs | families | bit-exact |
 |---|---|---|
 {counts}

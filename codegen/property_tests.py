@@ -68,9 +68,7 @@ def _tests(document: Document, operation: Operation) -> Iterator[str]:
 def _streams(member: str, body: Mapping[str, bool]) -> Iterator[str]:
     asked = f'OPERATION, "{member}", target, {_python(body)}'
     yield _test(f"a_stream_of_{member}_has_one_end", f"requests.streams({asked})")
-    yield _test(
-        f"a_stream_of_{member}_fails_in_an_event", f"requests.stream_fails_in_an_event({asked})"
-    )
+    yield _test(f"a_stream_of_{member}_fails_in_an_event", f"requests.stream_fails_in_an_event({asked})")
 
 
 def _test(name: str, line: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from handlers import prompts
+from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, json_reply
 from handlers.sequences import (
@@ -26,7 +26,7 @@ from handlers.sequences import (
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import chat as wire
-from handlers.wire.calls import CallDeltas, call_ids
+from handlers.wire.calls import CallDeltas, CallIds
 from handlers.wire.chat import Chat
 from handlers.wire.chat_answer import ChatAnswer
 from handlers.wire.choice import Choice, TextChoice, ToolChoice
@@ -59,7 +59,7 @@ async def chat_completions(
     with counted(service.metrics), ExitStack() as held:
         choices = to_choices(call.body, limits_of(service.settings))
         held.enter_context(service.engine.admit(choices, call.owner))
-        prepared = await prepare(service, call.body)
+        prepared = await prepare(service, call.body, call.aside)
         if not prepared.chat.stream:
             return await _complete(service, call, prepared)
         flow = await _start(service, call, prepared)
@@ -68,14 +68,14 @@ async def chat_completions(
         return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def prepare(service: Service, body: ChatRequest) -> Prepared:
-    """Understand a body and render its prompt; places in the engine are the caller's to take.
+async def prepare(service: Service, body: ChatRequest, aside: Aside) -> Prepared:
+    """Understand a body, `aside`, and render its prompt; places in the engine are the caller's to take.
 
-    Raises InvalidInput, ToolRefused or TemplateFailed.
+    Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
     """
     engine, limits = service.engine, limits_of(service.settings)
-    chat = wire.to_chat(body, limits)
-    grammar = allowed(await _grammar(engine, chat), limits)
+    chat = await aside(partial(wire.to_chat, body, limits))
+    grammar = allowed(await _grammar(engine, chat, aside), limits)
     prompt = await prompts.render(engine, chat.conversation)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
     return Prepared(
@@ -86,12 +86,12 @@ async def prepare(service: Service, body: ChatRequest) -> Prepared:
     )
 
 
-async def _grammar(engine: EngineClient, chat: Chat) -> Grammar | None:
+async def _grammar(engine: EngineClient, chat: Chat, aside: Aside) -> Grammar | None:
     """Return what the whole text must follow; a thread looks through the tools, whose schemas can be long."""
     tools = chat.conversation.tools
     if tools is None:
         return chat.grammar
-    return await asyncio.to_thread(call_grammar, engine.tool_format, tools)
+    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools))
 
 
 def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
@@ -99,13 +99,12 @@ def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
     tell = None
     if chat.logprobs:
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
-    tools, messages, count = chat.conversation.tools, chat.conversation.messages, chat.choices
+    tools, count = chat.conversation.tools, chat.choices
     if tools is None:
         return tuple(TextChoice(index, tell) for index in range(count))
+    ids = CallIds(chat.conversation.messages, count)
     return tuple(
-        ToolChoice(
-            index, tell, CallDeltas(CallParser(engine.tool_format, tools), call_ids(messages, index, count))
-        )
+        ToolChoice(index, tell, CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)))
         for index in range(count)
     )
 

@@ -28,6 +28,7 @@ FAILED, MISUSED = 1, 2  # exit codes
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `parley`; returns the exit code."""
+    _open_standard_streams()
     line = list(sys.argv[1:] if arguments is None else arguments)
     if not line or line[0] in ("-h", "--help"):
         print(_overview())
@@ -42,12 +43,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def launcher(arguments: Sequence[str] | None = None) -> int:
     """Run `text-generation-launcher`, which is `parley serve` with TGI's `--env` and `--version`."""
+    _open_standard_streams()
     line = list(sys.argv[1:] if arguments is None else arguments)
     if line in (["-V"], ["--version"]):
         return _print_version()
     command = "env" if {"-e", "--env"} & set(line) else "serve"
     flags = [flag for flag in line if flag not in ("-e", "--env")]
     return _run("text-generation-launcher", command, flags)
+
+
+def _open_standard_streams() -> None:
+    """Have standard streams lead nowhere that whoever starts this has closed: a socket would be one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # the lowest that is free is the one that is opened
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
 
 
 def _run(program: str, command: str, flags: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import openapi
@@ -28,7 +28,7 @@ SHAPES: dict[str, tuple[str, Answer]] = {  # the member that tells the shape: it
 
 async def sagemaker_compatibility(service: Service, call: Call[SagemakerRequest]) -> Reply:
     """Answer `POST /invocations` as the first route whose request the body is."""
-    answer = operation_of(call.body, service.settings.validator)
+    answer = await call.aside(partial(operation_of, call.body, service.settings.validator))
     return await answer(service, call)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
@@ -37,14 +38,16 @@ async def completions(
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
-        asked = wire.to_asked(call.body, limits)
+        asked = await call.aside(partial(wire.to_asked, call.body, limits))
         _check_batch(len(asked.prompts), service.settings.max_client_batch_size)
         held.enter_context(service.engine.admit(asked.sequences, call.owner))
         id = new_id()
         prompts = await _texts(service, asked)
         mode = logprobs_mode(service.settings, LogprobsMode.RAW)
-        completion = wire.to_completion(
-            call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
+        completion = await call.aside(
+            partial(
+                wire.to_completion, call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
+            )
         )
         stamp = _stamp(service, id)
         if not completion.stream:

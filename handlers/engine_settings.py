@@ -52,6 +52,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         deterministic=settings.deterministic,
         one_step_ahead=settings.one_step_ahead,
         tune_linears=settings.tune_linears,
+        filter_on_device=settings.filter_on_device,
     )
 
 

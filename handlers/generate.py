@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, JsonReply, json_reply
@@ -61,7 +62,7 @@ async def complete(
     with counted(service.metrics):
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
-            wanted = understood(service, call.body, full_text=full_text)
+            wanted = await call.aside(partial(understood, service, call.body, full_text=full_text))
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
@@ -76,7 +77,7 @@ async def stream(
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
-        wanted = understood(service, call.body, full_text=full_text)
+        wanted = await call.aside(partial(understood, service, call.body, full_text=full_text))
         flow = await Flow.start(
             service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
         )

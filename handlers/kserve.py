@@ -5,11 +5,13 @@ As in TGI, any name of a model will do: the server has one model. Its own name i
 
 from __future__ import annotations
 
-from handlers.generate import generated, understood
+from functools import partial
+
+from handlers.generate import generated
 from handlers.health import health
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
-from handlers.sequences import counted, limits_of
+from handlers.sequences import counted, draw_seed, limits_of, logprobs_mode, new_id
 from handlers.service import Service
 from handlers.together import together
 from handlers.version import TGI_VERSION
@@ -17,9 +19,8 @@ from handlers.wire import kserve as wire
 from handlers.wire import tgi
 from handlers.wire.kserve import Tensor
 from handlers.wire.outputs import Output
-from handlers.wire.tgi import Generate
+from handlers.wire.tgi import Generate, Meaning
 from handlers.wire.types import (
-    GenerateInstance,
     KserveInferOutput,
     KserveInferRequest,
     KserveInferResponse,
@@ -28,6 +29,7 @@ from handlers.wire.types import (
     KserveReady,
     KserveServer,
 )
+from inference.types import LogprobsMode
 
 
 async def kserve_server_metadata(service: Service, call: Call[None]) -> JsonReply[KserveServer]:
@@ -62,11 +64,12 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
     """Answer `POST /v2/models/{name}/infer` and the same of a version: a text for each text of each input."""
     service.metrics.count_request()
     with counted(service.metrics):
-        tensors = _tensors(call.body)
+        tensors = await call.aside(partial(_tensors, call.body))
         candidates = tgi.sequences(call.body, limits_of(service.settings), stream=False)
         sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
         with service.engine.admit(sequences, call.owner):
-            jobs = [_output(service, call, tensor) for tensor in tensors]
+            meaning = await call.aside(partial(_meaning, service, call.body))
+            jobs = [_output(service, meaning, tensor, call.owner) for tensor in tensors]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call, outputs))
 
@@ -78,16 +81,19 @@ def _tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
         raise Refused(str(error), error_type=error.error_type) from None
 
 
-async def _output(service: Service, call: Call[KserveInferRequest], tensor: Tensor) -> KserveInferOutput:
-    parameters = call.body.get("parameters")
-    jobs = [
-        _continue(service, {"inputs": text, "parameters": parameters}, call.owner) for text in tensor.texts
-    ]
+def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
+    """Return what the parameters ask for, which all texts have in common."""
+    mode = logprobs_mode(service.settings, LogprobsMode.PROCESSED)
+    return tgi.to_meaning(body.get("parameters"), limits_of(service.settings), logprobs=mode)
+
+
+async def _output(service: Service, meaning: Meaning, tensor: Tensor, owner: str) -> KserveInferOutput:
+    jobs = [_continue(service, meaning, text, owner) for text in tensor.texts]
     return wire.to_output(tensor, await together("data", jobs))
 
 
-async def _continue(service: Service, body: GenerateInstance, owner: str) -> tuple[Generate, Output]:
-    wanted = understood(service, body)
+async def _continue(service: Service, meaning: Meaning, text: str, owner: str) -> tuple[Generate, Output]:
+    wanted = meaning.of(text, id=new_id(), draw=draw_seed)
     winner, *_ = await generated(service, wanted, owner)
     return wanted, winner
 

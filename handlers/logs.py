@@ -4,6 +4,9 @@ Fields given with `extra=` follow the message: `logger.info("Success", extra={"t
 `... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line. What is logged
 while a request is answered has its id: a field, or a member of `span` in a JSON line. No line can be forged:
 control characters of what clients sent come escaped.
+
+Nobody waits for whoever reads the log. Lines that find no room are dropped, counted, and announced in the log
+as soon as it flows again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,17 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import orjson
 
 from handlers.account import current_account
+from handlers.outbox import Outbox
+
+WAITING_BYTES = 4 * 1024 * 1024  # of lines that nobody has read yet
+FLUSH_SECONDS = 1.0  # that the end of a process waits for its last lines
 
 LEVELS = {
     "trace": logging.DEBUG,
@@ -75,9 +83,14 @@ def configure(
     if isinstance(target, io.TextIOWrapper):
         target.reconfigure(errors="backslashreplace")  # a record that can't be encoded would be lost
     colour = target.isatty() if colorize is None else colorize
-    handler = logging.StreamHandler(target)
+    handler: logging.Handler = logging.StreamHandler(target)
+    if _has_descriptor(target):
+        handler = QueuedLines(target, target.fileno())
     handler.setFormatter(JsonLines() if json_output else PlainLines(colour))
     handler.addFilter(add_span)
+    for earlier in logging.root.handlers:
+        if isinstance(earlier, QueuedLines):
+            earlier.close()
     logging.root.handlers = [handler]
     logging.root.setLevel(OTHERS)
     for name, level in levels(log_level).items():
@@ -85,6 +98,53 @@ def configure(
     # its line for each request would stand beside parley.access's
     logging.getLogger("uvicorn.access").disabled = True
     logging.captureWarnings(True)
+
+
+def tell_dropped(tell: Callable[[int], None]) -> None:
+    """Have the numbers of lines told that are dropped, as nobody reads the log; from any thread."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, QueuedLines):
+            handler.outbox.tell_dropped(tell)
+
+
+class QueuedLines(logging.Handler):
+    """Writes lines to a stream's descriptor, by a thread that may wait where those who log must not."""
+
+    def __init__(self, stream: TextIO, descriptor: int) -> None:
+        super().__init__()
+        self._encoding = stream.encoding
+        self.outbox = Outbox(descriptor, WAITING_BYTES, self._announcement)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's line."""
+        try:
+            self.outbox.put(self._bytes(record))
+        except Exception:  # as all handlers do: what is wrong with a record is not its caller's to bear
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait for what is queued, for a moment at most."""
+        self.outbox.flush(FLUSH_SECONDS)
+
+    def close(self) -> None:
+        """Take no more lines."""
+        self.outbox.close()
+        super().close()
+
+    def _bytes(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(self._encoding, "backslashreplace")
+
+    def _announcement(self, dropped: int) -> bytes:
+        message = "%d lines of this log were dropped: they were not read, or there was no room for them"
+        record = logging.LogRecord("parley", logging.WARNING, __file__, 0, message, (dropped,), None)
+        return self._bytes(record)
+
+
+def _has_descriptor(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except OSError:  # in memory: nobody can keep it waiting
+        return False
 
 
 def add_span(record: logging.LogRecord) -> bool:

@@ -131,6 +131,7 @@ class Metrics:
         if not forward + sample and not step.failed:
             return  # nothing was computed: it only says how things stand
         self._increase("tgi_batch_inference_count", method)
+        self._increase("parley_step_retries", by=step.again)
         if step.failed:
             self._increase("tgi_batch_inference_failure", method)
             return
@@ -164,6 +165,12 @@ class Metrics:
         if account.error_type:
             self._increase_known("parley_http_failures", account.error_type)
         self._observe("parley_http_duration", time.monotonic() - account.received)
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def log_dropped(self, lines: int) -> None:
+        """Count lines of the log that were not written; from any thread, one at a time."""
+        self._increase("parley_log_dropped_lines", by=lines)
 
     # --- below ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from http import HTTPStatus
-from socket import AF_INET, AF_INET6, socket
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
@@ -20,6 +20,7 @@ TYPE = "text/plain; charset=utf-8"
 MAX_CONNECTIONS = 16  # at once: each has a thread and a file descriptor, which the main port needs as well
 MAX_HEAD = 8192  # bytes of a request line with its headers
 SECONDS = 10.0  # for a connection from its first byte to its last
+ROOM_SECONDS = 1.0  # for a connection that is closed for another one to be gone
 
 logger = logging.getLogger("parley")
 
@@ -53,24 +54,48 @@ class _Server(ThreadingTCPServer):
         self.address_family = AF_INET6 if ":" in hostname else AF_INET
         self.render = render
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._unspoken: dict[socket, None] = {}  # whose request hasn't come; the oldest first
+        self._lock = threading.Lock()  # guards it
         super().__init__((hostname, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection its thread, or close it if there are enough of them."""
-        if not self._free.acquire(blocking=False):
+        """Give a connection its thread, where there are enough of them that of one which hasn't asked."""
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._unspoken[request] = None
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # the system gives no more threads
+            self.note_asked(request)
             self._free.release()
             raise
+
+    def note_asked(self, request: socket) -> None:
+        """Note that a connection's request has come, or never will."""
+        with self._lock:
+            self._unspoken.pop(request, None)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has not asked for the longest time; return whether that helps."""
+        with self._lock:
+            oldest = next(iter(self._unspoken), None)
+            if oldest is None:
+                return False
+            del self._unspoken[oldest]
+            try:
+                oldest.shutdown(SHUT_RDWR)  # its thread reads the end, and gives its place back
+            except OSError as error:
+                logger.debug("A connection of the metrics port has gone by itself: %s", error)
+        return self._free.acquire(timeout=ROOM_SECONDS)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer a connection, close it and make room for another."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.note_asked(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -90,6 +115,7 @@ class _Handler(BaseRequestHandler):
         """Answer /metrics, and nothing else; raises TimeoutError for who takes too long."""
         ends = time.monotonic() + SECONDS
         head = _head(self.request, ends)
+        self.server.note_asked(self.request)
         if head is None:
             return
         method, status = _judged(head)

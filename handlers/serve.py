@@ -119,6 +119,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
 
     life = Life(loaded=lambda: say_served(settings, engine.model), unavailable=say_unavailable)
     metrics = Metrics()
+    logs.tell_dropped(metrics.log_dropped)
     app = create_app(
         Service(settings, engine, metrics), on_loaded=life.on_loaded, on_unavailable=life.on_unavailable
     )
@@ -164,7 +165,6 @@ class Life:
         if self.loading:
             logger.info("Stopped while the model was loading")
             logging.shutdown()
-            sys.stdout.flush()
             os._exit(0)
 
 

@@ -8,6 +8,7 @@ from handlers.metrics import Metrics
 from handlers.quotas import Quotas
 from handlers.settings import Settings
 from inference.client import EngineClient
+from inference.text.lanes import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Service:
     engine: EngineClient
     metrics: Metrics
     quotas: Quotas = field(init=False)
+    lane: Lane = field(init=False)  # for large bodies; one thread, as they need the interpreter
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -25,3 +27,4 @@ class Service:
             settings.requests_per_minute, settings.tokens_per_minute, processes=settings.api_workers
         )
         object.__setattr__(self, "quotas", quotas)
+        object.__setattr__(self, "lane", Lane("bodies"))

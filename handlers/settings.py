@@ -10,8 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from handlers.engine_settings import engine_config
+from handlers.keys import MAX_RATE
 from handlers.logs import directives
 from handlers.settings_table import (
+    LARGEST_BATCH,
     Group,
     Setting,
     Support,
@@ -34,7 +36,13 @@ MODEL, ENGINE, REQUEST = Group.MODEL, Group.ENGINE, Group.REQUEST
 HTTP, LOGS, DEVICES = Group.HTTP, Group.LOGS, Group.DEVICES
 ACCEPTED, LATER = Support.ACCEPTED, Support.LATER
 PORT = integer(1, 65535)
-COUNT = integer(1)
+COUNT = integer(1, 1_000_000)
+TOKENS = integer(1, 2**31 - 1)  # the engine counts positions in 32 bits
+BYTES = integer(1, 2**40)
+THREADS = integer(1, 1024)
+RATE = integer(1, MAX_RATE)
+DAY = 86_400  # seconds; a timer for much longer overflows somewhere
+TIMEOUT = decimal(0.001, DAY)
 ONE_PROCESS = "one process serves one device here"
 
 
@@ -75,11 +83,11 @@ class Settings:
     rope_scaling: str | None = row(None, text, MODEL,
         "TGI: scaling of rotary embeddings", support=LATER,
         reason="write rope_scaling into the model's config.json", metavar="KIND")
-    rope_factor: float | None = row(None, decimal(0, above=True), MODEL,
+    rope_factor: float | None = row(None, decimal(0, 1_000_000, above=True), MODEL,
         "TGI: factor of the scaling", support=LATER, reason="write rope_scaling into the model's config.json")
     lora_adapters: tuple[str, ...] = row((), comma_list, MODEL,
         "TGI: adapters to load", support=LATER, reason="merge the adapter into the model")
-    speculate: int | None = row(None, integer(0), MODEL,
+    speculate: int | None = row(None, integer(0, 1_000_000), MODEL,
         "TGI: tokens to guess ahead", support=LATER, neutral=(0,), unit="tokens")
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
@@ -88,31 +96,31 @@ class Settings:
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
         "requests in flight of one API key, counted in the same way; without it as many as of all; of "
         "several API workers each gives its share", unit="requests", tgi=False)
-    max_input_tokens: int | None = row(None, COUNT, ENGINE,
+    max_input_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt; without it the longest total less one",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
         exclusive=True, unit="tokens")
-    max_total_tokens: int | None = row(None, COUNT, ENGINE,
+    max_total_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
-    max_batch_prefill_tokens: int | None = row(None, COUNT, ENGINE,
+    max_batch_prefill_tokens: int | None = row(None, TOKENS, ENGINE,
         "most tokens of one step; without it one for each sequence, and a piece of a prompt that takes "
         "about 0.15 s, on a GPU 2,048", unit="tokens")
-    prefill_chunk_tokens: int | None = row(None, COUNT, ENGINE,
+    prefill_chunk_tokens: int | None = row(None, TOKENS, ENGINE,
         "most prompt tokens of a step in which texts go on, which wait for it "
         "(at least three for each text; without a limit where four prompts wait for each); "
         "computed without it", unit="tokens", tgi=False)
-    max_batch_total_tokens: int | None = row(None, COUNT, ENGINE,
+    max_batch_total_tokens: int | None = row(None, TOKENS, ENGINE,
         "size of the KV cache; without it what all sequences of a step can use, on CPU no more than the "
         "weights' size, or 2 GiB, and a quarter of the free memory, on a GPU what was measured to be left",
         unit="tokens")
-    max_batch_size: int | None = row(None, COUNT, ENGINE,
+    max_batch_size: int | None = row(None, integer(1, LARGEST_BATCH), ENGINE,
         "most sequences of one step; without it 32 on CPU, 256 on a GPU", unit="sequences")
-    validation_workers: int = row(2, COUNT, ENGINE, "threads that tokenise", unit="threads")
-    compute_threads: int | None = row(None, COUNT, ENGINE,
+    validation_workers: int = row(2, THREADS, ENGINE, "threads that tokenise", unit="threads")
+    compute_threads: int | None = row(None, THREADS, ENGINE,
         "threads that compute on the CPU; without it one for each core", unit="threads", tgi=False)
     engine_process: bool = row(True, boolean, ENGINE,
         "run the engine in a process of its own, so that HTTP and model don't wait for each other", tgi=False)
-    step_timeout: float | None = row(None, decimal(0), ENGINE,
+    step_timeout: float | None = row(None, decimal(1, DAY, zero=True), ENGINE,
         "longest that a step of the engine may take, after which its process is killed and started again; 0: "
         "never; without it 60, or 20 times what the longest step is estimated to take", unit="seconds",
         tgi=False)
@@ -138,10 +146,10 @@ class Settings:
         "results; needs AVX-512", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
-    waiting_served_ratio: float = row(0.3, decimal(0), ENGINE,
+    waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,
         "TGI: when waiting requests interrupt running ones", support=ACCEPTED,
         reason="every step has room for both, within its token budget")
-    max_waiting_tokens: int = row(20, integer(0), ENGINE,
+    max_waiting_tokens: int = row(20, integer(0, 2**31 - 1), ENGINE,
         "TGI: steps that waiting requests are kept back", support=ACCEPTED,
         reason="every step has room for both, within its token budget", unit="tokens")
     prefill_chunking: str | None = row(None, text, ENGINE,
@@ -152,15 +160,15 @@ class Settings:
     max_n: int = row(16, COUNT, REQUEST,
         "largest `n` on OpenAI's routes, and largest `best_of` on /v1/completions", unit="sequences",
         env=("PARLEY_MAX_N", "MAX_N"), tgi=False)
-    max_stop_sequences: int = row(4, integer(0), REQUEST, "most stop sequences", unit="sequences")
-    max_top_n_tokens: int = row(5, integer(0), REQUEST, "largest `top_n_tokens`", unit="tokens")
+    max_stop_sequences: int = row(4, integer(0, 1_000_000), REQUEST, "most stop sequences", unit="sequences")
+    max_top_n_tokens: int = row(5, integer(0, 1_000_000), REQUEST, "largest `top_n_tokens`", unit="tokens")
     max_client_batch_size: int = row(4, COUNT, REQUEST,
         "most prompts in one request to /v1/completions", unit="prompts")
-    payload_limit: int = row(2_000_000, COUNT, REQUEST, "largest request body", unit="bytes")
-    max_sequence_logprobs: int = row(524_288, COUNT, REQUEST,
+    payload_limit: int = row(2_000_000, BYTES, REQUEST, "largest request body", unit="bytes")
+    max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
         "most log-probabilities in one text of an answer, alternatives and the prompt's counted",
         unit="numbers", tgi=False)
-    template_timeout: float = row(5.0, decimal(0, above=True), REQUEST,
+    template_timeout: float = row(5.0, TIMEOUT, REQUEST,
         "longest that the chat template may take over one conversation", unit="seconds", tgi=False)
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
         "answer `decoder_input_details` with the prompt's log-probabilities")
@@ -171,7 +179,7 @@ class Settings:
         "refuse whatever needs a grammar: `grammar`, `response_format` and tools that may be called")
     watermark_gamma: float = row(0.5, decimal(0, 1, above=True, below=True), REQUEST,
         "share of the vocabulary that `watermark` prefers at each token")
-    watermark_delta: float = row(2.0, decimal(0), REQUEST,
+    watermark_delta: float = row(2.0, decimal(0, 1000), REQUEST,
         "what `watermark` adds to the logits of that share")
     max_image_fetch_size: int | None = row(None, integer(0), REQUEST,
         "TGI: largest image to fetch", support=ACCEPTED, reason="no image is ever fetched", unit="bytes")
@@ -188,40 +196,41 @@ class Settings:
     api_keys_file: str | None = row(None, text, HTTP,
         "file of more keys, as digests with names, scopes and rates; read again when it changes: see "
         "SECURITY.md", metavar="FILE", tgi=False)
-    requests_per_minute: int | None = row(None, COUNT, HTTP,
+    requests_per_minute: int | None = row(None, RATE, HTTP,
         "requests of one named key of --api-keys-file in a minute, and of everyone else's together; one more "
         "is refused with 429; without it any number", unit="requests", tgi=False)
-    tokens_per_minute: int | None = row(None, COUNT, HTTP,
+    tokens_per_minute: int | None = row(None, RATE, HTTP,
         "tokens in the same way, those of prompts and those of answers", unit="tokens", tgi=False)
     max_connections: int = row(4096, COUNT, HTTP,
-        "connections of one API worker, or what its limit of open files leaves room for; one more is closed "
-        "with 503", unit="connections", tgi=False)
+        "connections of one API worker, or what its limit of open files leaves room for; one that has no "
+        "request in work is closed for one more; where all have, that is told 503, but a probe is answered",
+        unit="connections", tgi=False)
     header_limit: int = row(65_536, integer(1024, 262_144), HTTP,
         "largest request line with all headers; more is refused with 431", unit="bytes", tgi=False)
-    max_headers: int = row(128, integer(16), HTTP,
+    max_headers: int = row(128, integer(16, 10_000), HTTP,
         "most request headers; more is refused with 431", unit="headers", tgi=False)
-    header_timeout: float = row(20.0, decimal(0, above=True), HTTP,
+    header_timeout: float = row(20.0, TIMEOUT, HTTP,
         "longest that the headers of a request may take to come, after which the connection is closed",
         unit="seconds", tgi=False)
-    body_timeout: float = row(60.0, decimal(0, above=True), HTTP,
+    body_timeout: float = row(60.0, TIMEOUT, HTTP,
         "longest that a request body may take to come; then the answer is 408", unit="seconds", tgi=False)
-    write_timeout: float = row(30.0, decimal(0, above=True), HTTP,
+    write_timeout: float = row(30.0, TIMEOUT, HTTP,
         "longest that a client may read nothing of what it was sent, after which the connection is cut",
         unit="seconds", tgi=False)
-    stream_buffer: int = row(1_048_576, COUNT, HTTP,
+    stream_buffer: int = row(1_048_576, BYTES, HTTP,
         "most of a stream that waits for a client that reads slowly; then the request is ended",
         unit="bytes", tgi=False)
     cors_allow_origin: tuple[str, ...] = row(("*",), comma_list, HTTP,
         "origin that browsers may call from; may be repeated", metavar="ORIGIN")
-    graceful_termination_timeout: int = row(90, integer(0), HTTP,
+    graceful_termination_timeout: int = row(90, integer(0, DAY), HTTP,
         "time that running requests have to end in after SIGTERM", short="-g", unit="seconds")
     api_workers: int = row(1, integer(1, 256), HTTP,
         "processes that read, tokenise and answer requests; the engine is one beside them", unit="processes",
         env=("PARLEY_API_WORKERS", "API_WORKERS"), tgi=False)
-    worker_timeout: float = row(60.0, decimal(0), HTTP,
+    worker_timeout: float = row(60.0, decimal(1.5, DAY, zero=True), HTTP,
         "longest that one of several API workers may stand still, after which it is killed and replaced; 0: "
         "any time", unit="seconds", tgi=False)
-    keep_alive_seconds: int = row(15, COUNT, HTTP,
+    keep_alive_seconds: int = row(15, integer(1, DAY), HTTP,
         "how often a silent stream sends a comment", unit="seconds", tgi=False)
     compute_type: str = row("cpu+optimized", text, HTTP,
         "value of the header x-compute-type; on a GPU `1-` and its name, unless given", metavar="TEXT")
@@ -274,6 +283,8 @@ class Settings:
         "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
     tune_linears: bool = row(True, boolean, DEVICES,
         "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False)
+    filter_on_device: bool = row(True, boolean, DEVICES,
+        "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False)
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
         "TGI: go without its kernels", support=ACCEPTED,
         reason="none of them is used; --native-kernels false goes without Parley's own")

@@ -16,6 +16,7 @@ from handlers.keys import read_keys
 from handlers.settings import SETTINGS, Settings
 from handlers.settings_table import Group, Setting, SettingsError, Support
 
+SHOWN = 60  # characters of a value that is refused
 PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
 # what Kubernetes sets in every container beside a service named parley..., and what the tests are told
 NO_SETTINGS = re.compile(
@@ -205,8 +206,15 @@ def _parse(given: Given) -> Any:
     try:
         return given.setting.parse(given.raw)
     except ValueError as error:
-        shown = "..." if given.setting.secret else repr(given.raw)
-        raise SettingsError(f"{given.name} {error}; it is {shown}") from None
+        instead = f"change it, or {given.remedy}"
+        raise SettingsError(f"{given.name} {error}; it is {_shown(given)}: {instead}") from None
+
+
+def _shown(given: Given) -> str:
+    """Return the text that was given, the beginning of one without end."""
+    if given.setting.secret:
+        return "..."
+    return repr(given.raw if len(given.raw) <= SHOWN else f"{given.raw[:SHOWN]}...")
 
 
 def _beside_the_point(given: Given, value: Any, warnings: list[str]) -> bool:

@@ -13,6 +13,10 @@ QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "ee
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
+INTEGER = re.compile(r"[+-]?\d+")
+MOST_DIGITS = 1000
+MOST_SIZES = 1000  # of batches
+LARGEST_BATCH = 65_536  # sequences; none is computed at once beyond it
 
 T = TypeVar("T")
 Parse = Callable[[str], T]
@@ -116,10 +120,10 @@ def comma_list(value: str) -> tuple[str, ...]:
 
 def batch_sizes(value: str) -> tuple[int, ...]:
     """Read sizes of batches, split at commas; 0 alone: none."""
-    read = integer(0)
+    read = integer(0, LARGEST_BATCH)
     sizes = tuple(read(part) for part in comma_list(value))
-    if not sizes or (0 in sizes and len(sizes) > 1):
-        raise ValueError("must be sizes of batches such as 1,2,4,8, or 0")
+    if not sizes or (0 in sizes and len(sizes) > 1) or len(sizes) > MOST_SIZES:
+        raise ValueError(f"must be up to {MOST_SIZES} sizes of batches such as 1,2,4,8, or 0")
     return sizes
 
 
@@ -192,12 +196,13 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:
     """Return a reader of an integer within both bounds."""
 
     def parse(value: str) -> int:
-        digits = value.strip().replace("_", "")
-        if not digits.lstrip("+-").isdecimal():
+        given = INTEGER.fullmatch(value.strip().replace("_", ""))
+        if given is None:
             raise ValueError("must be an integer")
-        number = int(digits)
-        if not minimum <= number <= maximum:
-            endless = maximum == 2**63 - 1 and number < minimum
+        # `int` refuses some thousand digits with words of its own
+        number = int(given[0]) if len(given[0]) <= MOST_DIGITS else None
+        if number is None or not minimum <= number <= maximum:
+            endless = maximum == 2**63 - 1 and number is not None and number < minimum
             bounds = f"at least {minimum}" if endless else f"from {minimum} to {maximum}"
             raise ValueError(f"must be {bounds}")
         return number
@@ -206,10 +211,19 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Parse[int]:
 
 
 def decimal(
-    minimum: float, maximum: float = float("inf"), *, above: bool = False, below: bool = False
+    minimum: float,
+    maximum: float = float("inf"),
+    *,
+    above: bool = False,
+    below: bool = False,
+    zero: bool = False,
 ) -> Parse[float]:
-    """Return a reader of a finite number within both bounds; `above` and `below` leave the bounds out."""
-    bounds = f"greater than {minimum:g}" if above else f"at least {minimum:g}"
+    """Return a reader of a finite number within both bounds.
+
+    `above` and `below` leave the bounds out; with `zero`, 0 is taken beside what is between them.
+    """
+    bounds = "0, or " if zero else ""
+    bounds += f"greater than {minimum:g}" if above else f"at least {minimum:g}"
     if maximum != float("inf"):
         bounds += f" and less than {maximum:g}" if below else f" and at most {maximum:g}"
 
@@ -220,7 +234,8 @@ def decimal(
             raise ValueError("must be a number") from None
         high_enough = number > minimum if above else number >= minimum
         low_enough = number < maximum if below else number <= maximum
-        if not (high_enough and low_enough and number != float("inf")):  # false for NaN, too
+        within = high_enough and low_enough and number != float("inf")  # false for NaN, too
+        if not (within or (zero and number == 0)):
             raise ValueError(f"must be {bounds}")
         return number
 

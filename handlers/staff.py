@@ -19,6 +19,7 @@ from inference.process.ended import describe_status
 from inference.process.watchdog import LOOK_SECONDS, Patience
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+KILLED_SECONDS = 5.0  # for a process to end that was killed; who hasn't then is held by the kernel
 GOOD_SECONDS = 60.0  # a worker that lived so long gets its successor without a longer pause
 
 logger = logging.getLogger("parley")
@@ -34,6 +35,8 @@ class Worker:
         self._silence: Patience | None = None  # since its last sign of life; None before the first
         self._number = number
         self._line = line
+        self._writer: asyncio.StreamWriter | None = None  # of the line, while it is attended to
+        self._left = asyncio.Event()  # it was killed and can't be ended
 
     @classmethod
     async def hire(cls, post: Post) -> Worker:
@@ -58,9 +61,20 @@ class Worker:
             logger.debug("API worker %d has ended before it was told what to do", post.number + 1)
         return cls(process, mine, post.number)
 
-    async def attend(self, on_ready: Callable[[], None]) -> int:
-        """Listen to what it tells until it has ended; returns its exit code."""
+    async def attend(self, on_ready: Callable[[], None]) -> int | None:
+        """Listen to what it tells until it has ended; returns its exit code, None if it can't be ended."""
+        listening = asyncio.create_task(self._listen(on_ready))
+        leaving = asyncio.create_task(self._left.wait())
+        try:
+            await asyncio.wait({listening, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return listening.result() if listening.done() else None
+        finally:
+            listening.cancel()
+            leaving.cancel()
+
+    async def _listen(self, on_ready: Callable[[], None]) -> int:
         reader, writer = await asyncio.open_connection(sock=self._line)
+        self._writer = writer
         try:
             async for told in reader:
                 word, _, rest = told.strip().partition(b" ")
@@ -74,6 +88,7 @@ class Worker:
         except ConnectionResetError:
             logger.debug("the line to API worker %d broke", self._number + 1)
         finally:
+            self._writer = None
             writer.close()
         code = await self.process.wait()
         if code > 0 and not self.ready and not self.failure:
@@ -88,7 +103,32 @@ class Worker:
             await asyncio.sleep(LOOK_SECONDS)
         told = "API worker %d has stood still for more than %g s, which `worker_timeout` sets, and is killed"
         logger.error(told, self._number + 1, timeout_seconds)
+        self.kill()
+
+    async def gone(self) -> None:
+        """Wait until it has ended, or is known not to."""
+        ways = {asyncio.ensure_future(self.process.wait()), asyncio.ensure_future(self._left.wait())}
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+
+    def tell(self, word: bytes) -> None:
+        """Tell it a word, if it listens."""
+        if self._writer is not None:
+            self._writer.write(word + b"\n")
+
+    def kill(self) -> None:
+        """End it at once; one that the kernel holds is left behind, and waited for no longer."""
         self.signal(signal.SIGKILL)
+        asyncio.get_running_loop().call_later(KILLED_SECONDS, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        if self.process.returncode is None and not self._left.is_set():
+            told = "API worker %d was killed and has not ended: a disk or driver holds it; it is left behind"
+            logger.critical(told, self._number + 1)
+            self._left.set()
 
     def _hears(self, timeout_seconds: float) -> bool:
         return self._silence is None or self._silence.look(time.monotonic()) <= timeout_seconds
@@ -127,7 +167,7 @@ class Staff:
         self._leaving.set()
         for worker in self._workers.values():
             worker.signal(signal.SIGTERM)
-        ends = [worker.process.wait() for worker in self._workers.values()]
+        ends = [worker.gone() for worker in self._workers.values()]
         try:
             await asyncio.wait_for(asyncio.gather(*ends), patience_seconds)
         except TimeoutError:
@@ -143,7 +183,12 @@ class Staff:
     def kill(self) -> None:
         """End all at once."""
         for worker in self._workers.values():
-            worker.signal(signal.SIGKILL)
+            worker.kill()
+
+    def tell(self, word: bytes) -> None:
+        """Tell all a word."""
+        for worker in self._workers.values():
+            worker.tell(word)
 
     async def _keep(self, number: int, count: int, on_failed: Callable[[str], None]) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -177,7 +222,7 @@ class Staff:
         finally:
             watching.cancel()
         self._places.vacate(number)
-        return describe_status(code), worker.failure
+        return "it can't be ended" if code is None else describe_status(code), worker.failure
 
     async def _watch(self, worker: Worker) -> None:
         """Watch a worker until all are dismissed: then they have so long as they are given."""

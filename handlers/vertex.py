@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from typing_extensions import TypeIs
 
 from handlers.chat import prepare
 from handlers.cloud import fits
 from handlers.generate import generated, understood
+from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.http.support import header_value
@@ -37,8 +39,10 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
     with counted(service.metrics):
         if not instances:
             raise Refused(f"{REFUSAL}: `instances` is empty: send at least one", error_type=REFUSAL)
-        with service.engine.admit(sum(_places(service, each) for each in instances), call.owner):
-            jobs = [_predict(service, instance, call.owner) for instance in instances]
+        places = await call.aside(lambda: sum(_places(service, each) for each in instances))
+        with service.engine.admit(places, call.owner):
+            aside = call.aside.part(len(instances))
+            jobs = [_predict(service, instance, aside, call.owner) for instance in instances]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
     headers = {"x-ignored-parameters": header_value(ignored)} if ignored else {}
@@ -51,23 +55,23 @@ def _places(service: Service, instance: VertexInstance) -> int:
     return tgi.sequences(instance, limits_of(service.settings), stream=False)
 
 
-async def _predict(service: Service, instance: VertexInstance, owner: str) -> Answer:
+async def _predict(service: Service, instance: VertexInstance, aside: Aside, owner: str) -> Answer:
     if _is_chat(instance, service.settings.validator):
-        return await _answer(service, instance, owner)
-    return await _continue(service, instance, owner)
+        return await _answer(service, instance, aside, owner)
+    return await _continue(service, instance, aside, owner)
 
 
-async def _continue(service: Service, instance: GenerateInstance, owner: str) -> Answer:
+async def _continue(service: Service, instance: GenerateInstance, aside: Aside, owner: str) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
-    wanted = understood(service, instance, do_sample=True)
+    wanted = await aside(partial(understood, service, instance, do_sample=True))
     winner, *_ = await generated(service, wanted, owner)
     return Answer(tgi.to_text(wanted, finish_of(winner)))
 
 
-async def _answer(service: Service, instance: ChatRequest, owner: str) -> Answer:
+async def _answer(service: Service, instance: ChatRequest, aside: Aside, owner: str) -> Answer:
     """Return a chat's answer as the model wrote it, calls of tools included."""
     alone: ChatRequest = {**instance, "n": 1, "stream": False, "logprobs": None}  # as a text can be
-    prepared = await prepare(service, alone)
+    prepared = await prepare(service, alone, aside)
     (events,) = await run(service.engine, prepared.requests, owner)
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])

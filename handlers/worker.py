@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from handlers.metrics import Metrics
+    from handlers.serve import Life
     from inference.client import EngineClient
+    from inference.process.remote import RemoteCore
 
-READY, FAILED, ALIVE = b"ready", b"failed", b"alive"  # words, each at the start of a line
+READY, FAILED, ALIVE = b"ready", b"failed", b"alive"  # what it tells: words, each at the start of a line
+LOST = b"lost"  # what it is told: the engine can't be ended, and won't close its end of anything
 LATE_SECONDS = 15.0  # after which even one that can't serve yet answers
 ORPHANED_SECONDS = 5.0  # until what doesn't end by itself is ended
 
@@ -80,31 +84,26 @@ def main(descriptor: int) -> int:
         post = Post.decode(told.readline())
     settings = post.settings
     logs.configure(settings.log_level, json_output=settings.json_output, colorize=settings.log_colorize)
-    threading.Thread(target=_end_with, args=(line,), name="line", daemon=True).start()
     return _serve(post, line)
 
 
 def _serve(post: Post, line: socket.socket) -> int:
     from handlers.app import create_app
     from handlers.http.server import run
-    from handlers.serve import Life, prepare
+    from handlers.serve import prepare
     from handlers.service import Service
+    from inference.process.remote import RemoteCore
 
     settings = post.settings
     prepare(settings)
     loaded = asyncio.Event()
-
-    def tell_loaded() -> None:
-        loaded.set()
-        line.sendall(READY + b"\n")
-
-    life = Life(
-        loaded=tell_loaded,
-        unavailable=lambda reason: line.sendall(FAILED + b" " + " ".join(reason.split()).encode() + b"\n"),
-    )
-    engine = _engine(post)
+    life = _life(line, loaded)
+    core = RemoteCore(post.engine, stats=False)
+    threading.Thread(target=_listen, args=(line, core.lose), name="line", daemon=True).start()
+    engine, metrics = _engine(post, core), _metrics(post)
+    logs.tell_dropped(metrics.log_dropped)
     app = create_app(
-        Service(settings, engine, _metrics(post)),
+        Service(settings, engine, metrics),
         progress=logger.debug,  # whoever started us has said it
         on_loaded=life.on_loaded,
         on_unavailable=life.on_unavailable,
@@ -116,6 +115,19 @@ def _serve(post: Post, line: socket.socket) -> int:
     listening = socket.socket(fileno=post.listening)
     run(app, settings, listening, engine.drain, beat=lambda: _beat(line))
     return 1 if life.failed else 0
+
+
+def _life(line: socket.socket, loaded: asyncio.Event) -> Life:
+    from handlers.serve import Life
+
+    def tell_loaded() -> None:
+        loaded.set()
+        line.sendall(READY + b"\n")
+
+    def tell_unavailable(reason: str) -> None:
+        line.sendall(FAILED + b" " + " ".join(reason.split()).encode() + b"\n")
+
+    return Life(tell_loaded, tell_unavailable)
 
 
 def held(app: ASGIApp, loaded: asyncio.Event, seconds: float) -> ASGIApp:
@@ -133,15 +145,14 @@ def held(app: ASGIApp, loaded: asyncio.Event, seconds: float) -> ASGIApp:
     return hold
 
 
-def _engine(post: Post) -> EngineClient:
+def _engine(post: Post, core: RemoteCore) -> EngineClient:
     from inference.client import EngineClient
-    from inference.process.remote import RemoteCore
     from inference.text.pipeline import load_text
 
     config = post.settings.engine_config()
     places = SharedPlaces(SharedMemory(post.places, post.workers * COUNT_BYTES), post.number)
     return EngineClient(
-        RemoteCore(post.engine, stats=False),
+        core,
         config,
         lambda: load_text(
             config.model, workers=config.validation_workers, template_seconds=config.template_seconds
@@ -158,16 +169,19 @@ def _metrics(post: Post) -> Metrics:
     return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
 
 
-def _end_with(line: socket.socket) -> None:
+def _listen(line: socket.socket, lose: Callable[[], None]) -> None:
     """Wait for the end of the line, and end then, soon: the port may be wanted by a successor."""
-    try:
-        while line.recv(1):
-            pass
-    except OSError:
-        logger.debug("the line of this worker broke")
+    with line.makefile("rb") as told:
+        try:
+            for word in told:
+                if word.strip() == LOST:
+                    lose()
+        except OSError:
+            logger.debug("the line of this worker broke")
     for _ in range(2):  # the engine ends as well, so that nothing can run on
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHANED_SECONDS / 2)
+    logging.shutdown()
     os._exit(1)
 
 

@@ -15,8 +15,10 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from handlers import logs
 from handlers.board import Board
 from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen
 from handlers.metric_table import width
@@ -25,7 +27,8 @@ from handlers.metrics_port import metrics_port
 from handlers.serve import SIGNALS, say_listening, say_loading, say_served
 from handlers.settings import Settings
 from handlers.staff import Staff
-from handlers.worker import Post
+from handlers.worker import LOST, Post
+from inference.core import Life
 from inference.errors import ModelUnavailable
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.process.remote import RemoteCore
@@ -47,6 +50,7 @@ def serve_workers(settings: Settings) -> int:
     places = SharedMemory.create(workers * COUNT_BYTES)
     board = SharedMemory.create(Board.size(workers + 1, width()))
     metrics = Metrics(Board.of(board, workers + 1), workers)
+    logs.tell_dropped(metrics.log_dropped)
     say_loading(settings)
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
         listening = listen(settings.hostname, settings.port)
@@ -100,6 +104,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
+        self._engine.watch(partial(self._hear, loop))
         self._engine.start()
         working = asyncio.create_task(self._staff.work(self._settings.api_workers, self._fail))
         loading = asyncio.create_task(self._load())
@@ -117,6 +122,16 @@ class Server:
         if len(self._signals) > 1:
             return SIGNALLED + self._signals[-1]
         return 1 if self._failed else 0
+
+    def _hear(self, loop: asyncio.AbstractEventLoop, life: Life) -> None:
+        """Hear, from the supervisor's thread, that the engine has come or gone."""
+        if self._engine.held and not loop.is_closed():
+            loop.call_soon_threadsafe(self._on_held)
+
+    def _on_held(self) -> None:
+        """Let go of an engine that can't be ended, and have the workers do so, too."""
+        self._core.lose()
+        self._staff.tell(LOST)
 
     def _on_signal(self, number: int) -> None:
         """Have all end in order; by a second signal soon, by a third at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from inference.errors import InvalidInput
 from inference.types import ModelInfo, Request
@@ -66,9 +66,7 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
     if prompt_tokens + checked > total:
         raise too_long(total, prompt_tokens, checked)
     if prompt_tokens > model.max_input_tokens:
-        raise InvalidInput(
-            f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {prompt_tokens}"
-        )
+        raise too_many(model, prompt_tokens)
     if room == 0:
         raise too_long(total, prompt_tokens, 1)
     return min(wanted, room)
@@ -89,24 +87,39 @@ def check_minimum(min_new_tokens: int, max_new_tokens: int | None, granted: int)
     )
 
 
-def check_ids(ids: Iterable[int], vocabulary: int) -> None:
+def check_given_ids(ids: Sequence[int], model: ModelInfo) -> None:
+    """Raise InvalidInput for a prompt given as ids that are too many, which comes first, or no tokens."""
+    if len(ids) > model.max_input_tokens:
+        raise too_many(model, len(ids))
+    check_ids(ids, model.vocabulary_size)
+
+
+def check_ids(ids: Sequence[int], vocabulary: int) -> None:
     """Raise InvalidInput for a prompt with an id that is no token."""
-    _check_range(ids, vocabulary, "`inputs` holds")
+    if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+        wrong = next(token_id for token_id in ids if not 0 <= token_id < vocabulary)
+        raise _no_token(wrong, vocabulary, "`inputs` holds")
 
 
 def check_bias(bias: Sequence[tuple[int, float]], vocabulary: int) -> None:
-    """Raise InvalidInput for a bias of an id that is no token."""
-    if bias:
-        _check_range((token_id for token_id, _ in bias), vocabulary, "`logit_bias` names")
+    """Raise InvalidInput for a bias, of ids in order, whose id is no token."""
+    if bias and (bias[0][0] < 0 or bias[-1][0] >= vocabulary):
+        wrong = next(token_id for token_id, _ in bias if not 0 <= token_id < vocabulary)
+        raise _no_token(wrong, vocabulary, "`logit_bias` names")
 
 
-def _check_range(ids: Iterable[int], vocabulary: int, where: str) -> None:
-    wrong = next((token_id for token_id in ids if not 0 <= token_id < vocabulary), None)
-    if wrong is not None:
-        raise InvalidInput(
-            f"{where} token {wrong}, but the vocabulary has {vocabulary} tokens: "
-            f"use ids from 0 to {vocabulary - 1}"
-        )
+def _no_token(wrong: int, vocabulary: int, where: str) -> InvalidInput:
+    return InvalidInput(
+        f"{where} token {wrong}, but the vocabulary has {vocabulary} tokens: "
+        f"use ids from 0 to {vocabulary - 1}"
+    )
+
+
+def too_many(model: ModelInfo, prompt_tokens: int) -> InvalidInput:
+    """Return TGI's message for a prompt that is too long by itself."""
+    return InvalidInput(
+        f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {prompt_tokens}"
+    )
 
 
 def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> InvalidInput:

@@ -98,8 +98,8 @@ class Guide:
 
     def begin(self) -> None:
         """Have the mask for the first token filled."""
-        self.begun = True
         self._submit(self)
+        self.begun = True  # not before: a step that finds no memory for this begins it again
 
     def advance(self, token_id: int) -> None:
         """Go on by a token, and have the mask for the one after it filled."""
@@ -200,14 +200,15 @@ class MaskPool:
         self._threads = []
 
     def _submit(self, guide: Guide) -> None:
-        if not self._threads:
+        if len(self._threads) <= self._workers:
             self._start()
         (self._slow if guide.cost > SLOW_SECONDS else self._quick).put(guide)
 
     def _start(self) -> None:
+        """Start the threads, or those that there was no room for when it was tried before."""
         lanes = [self._quick] * self._workers + [self._slow]
         with large_stacks():
-            for lane in lanes:
+            for lane in lanes[len(self._threads) :]:
                 thread = threading.Thread(target=self._serve, args=(lane,), name="grammar-masks", daemon=True)
                 thread.start()
                 self._threads.append(thread)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from collections.abc import Sequence as Several
 from itertools import repeat
+from logging import getLogger
 
 import numpy as np
 
+from inference.isolation import explain
 from inference.masks import Guide
 from inference.state import Chosen, Integers, Sequence, SlotTable, TopTokens
 from inference.types import CoreOutput, FinishReason
 
+LOG = getLogger(__name__)
+
 Finishes = dict[Sequence, FinishReason]
+Failures = dict[Sequence, str]
 
 
 class Outputs:
@@ -37,14 +42,15 @@ class Outputs:
         sequences: tuple[Sequence, ...],
         chosen: Chosen,
         first: int,
-        failures: Mapping[Sequence, str],
+        failures: Failures,
         positions: Integers | None = None,
-    ) -> tuple[list[CoreOutput], Finishes]:
-        """Add the tokens to their sequences; return an output for each, and who ends, and why.
+    ) -> tuple[list[CoreOutput], Finishes, Failures]:
+        """Add the tokens to their sequences; return an output for each, who ends and why, and who failed.
 
         The sequences from row `first` on get their first token, or one that they waited for. Those
-        that failed get a token without a meaning, and don't end here. `positions` (n,): where the tokens
-        belong, if that isn't the end of what the table has of their sequences.
+        that failed, before this or in it, get a token without a meaning, and don't end here.
+        `positions` (n,): where the tokens belong, if that isn't the end of what the table has of their
+        sequences.
         """
         if sequences is not self._sequences:
             self._keep(table, sequences)
@@ -54,7 +60,9 @@ class Outputs:
         else:
             lengths = table.put(self._slots, positions, chosen.tokens)
         finishes = self._finishes(lengths, chosen.tokens)
-        finishes |= self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
+        if self._guides:
+            ended, broken = self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
+            finishes, failures = finishes | ended, failures | broken
         finishes = {sequence: why for sequence, why in finishes.items() if sequence not in failures}
         ids, started, cached = self._said
         ends = [finishes.get(sequence) for sequence in sequences] if finishes else repeat(None)
@@ -65,7 +73,7 @@ class Outputs:
             outputs[row] = _with_prompt(outputs[row], sequences[row])
         if finishes:  # those that ended aren't kept until the next token
             self._keep(table, ())
-        return outputs, finishes
+        return outputs, finishes, failures
 
     def _keep(self, table: SlotTable, sequences: tuple[Sequence, ...]) -> None:
         self._sequences = sequences
@@ -93,9 +101,13 @@ class Outputs:
             for row in found.nonzero()[0].tolist()
         }
 
-    def _finish_guided(self, tokens: Integers, over: Collection[Sequence]) -> Finishes:
-        """Tell the guides of their tokens; return the ends of texts with a grammar that aren't over."""
-        finishes = {}
+    def _finish_guided(self, tokens: Integers, over: Collection[Sequence]) -> tuple[Finishes, Failures]:
+        """Tell the guides of their tokens; return the ends of texts with a grammar that aren't over.
+
+        A guide that raises is its own sequence's failure.
+        """
+        finishes: Finishes = {}
+        failures: Failures = {}
         for row, guide in self._guides:
             sequence, token = self._sequences[row], int(tokens[row])
             if sequence in over:
@@ -103,10 +115,15 @@ class Outputs:
             if token in self._endings:
                 finishes[sequence] = FinishReason.EOS
                 continue
-            guide.advance(token)
+            try:
+                guide.advance(token)
+            except BaseException as error:  # a panic of native code is no Exception
+                LOG.exception("The grammar of request %s failed", sequence.id)
+                failures[sequence] = explain(sequence.id, error)
+                continue
             if guide.complete:  # not EOS: its token would be no part of the text
                 finishes[sequence] = FinishReason.STOP
-        return finishes
+        return finishes, failures
 
 
 def _with_prompt(output: CoreOutput, sequence: Sequence) -> CoreOutput:

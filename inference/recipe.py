@@ -11,6 +11,8 @@ from inference.candidates import Filters
 from inference.state import Integers, Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling
 
+MOST_COUNTED = 2**14 - 1  # of one token in a text, by a device
+
 
 class Recipe:
     """The rows of `sequences`, sorted by what is to be done with them.
@@ -54,20 +56,31 @@ class Recipe:
         return [self.tops[row] if self._processed[row] else 0 for row in rows.tolist()]
 
 
-def drawn_by_device(request: CoreRequest) -> bool:
+def drawn_by_device(request: CoreRequest, *, shapes: bool = False) -> bool:
     """Return whether all of a request's tokens are the likeliest, or drawn by temperature alone.
 
     A device chooses those by itself, whatever it computes beside them: a request's tokens never depend
-    on which requests run with it.
+    on which requests run with it. One that `shapes` knows filters and penalties, too.
     """
     sampling = request.sampling
-    alone = Sampling(sample=sampling.sample, temperature=sampling.temperature, seed=sampling.seed)
-    return (
-        sampling == alone
-        and (sampling.sample or sampling.temperature == 1)
+    by_itself = (
+        (sampling.sample or sampling.temperature == 1)
         and request.grammar is None
         and not (request.min_new_tokens or request.top_n_tokens or request.prompt_logprobs)
     )
+    return by_itself and (by_temperature_alone(sampling) or (shapes and _is_shapable(request)))
+
+
+def by_temperature_alone(sampling: Sampling) -> bool:
+    """Return whether tokens are the likeliest, or drawn of all of the model's own scores."""
+    return sampling == Sampling(sample=sampling.sample, temperature=sampling.temperature, seed=sampling.seed)
+
+
+def _is_shapable(request: CoreRequest) -> bool:
+    """Return whether a device that knows filters and penalties knows all that a request has of them."""
+    sampling = request.sampling
+    countable = not sampling.frequency_penalty or request.max_new_tokens <= MOST_COUNTED
+    return countable and sampling.typical_p >= 1 and not sampling.logit_bias and sampling.watermark is None
 
 
 def _is_plain(sequence: Sequence) -> bool:

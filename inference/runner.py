@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.isolation import working_for
 from inference.state import Chunk, Pieces
 
 
@@ -56,19 +58,38 @@ class SequentialRunner:
 
     @torch.inference_mode()
     def run(self, pieces: Pieces) -> Tensor:
-        """Return the logits, of shape (rows, vocabulary), in float32."""
-        return torch.cat([self._run(chunk) for chunk in pieces.chunks])
+        """Return the logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
 
-    def _run(self, chunk: Chunk) -> Tensor:
-        sequence = chunk.sequence
+        What was computed before that is kept: the same pieces without the one that failed begin there.
+        """
+        return torch.cat([self._logits(chunk) for chunk in pieces.chunks])
+
+    def _logits(self, chunk: Chunk) -> Tensor:
+        kept = chunk.sequence.cache
+        if isinstance(kept, _Kept) and kept.stop == chunk.stop:
+            return kept.logits
+        with working_for(chunk.sequence):
+            return self._run(chunk, kept.values if isinstance(kept, _Kept) else None)
+
+    def _run(self, chunk: Chunk, values: object | None) -> Tensor:
         start = chunk.start if self._cached else 0
-        ids = torch.from_numpy(sequence.ids[start : chunk.stop])[None].to(self._model.device)
-        cache = {"past_key_values": sequence.cache} if start else {}
+        ids = torch.from_numpy(chunk.sequence.ids[start : chunk.stop])[None].to(self._model.device)
+        cache = {"past_key_values": values} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
         output = self._model(input_ids=ids, use_cache=self._cached, **cache, **self._head.arguments(rows))
+        logits = self._head.logits(output.logits, rows)
         if self._cached:
-            sequence.cache = output.past_key_values
-        return self._head.logits(output.logits, rows)
+            chunk.sequence.cache = _Kept(output.past_key_values, chunk.stop, logits)
+        return logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What is known of a sequence after a piece of it."""
+
+    values: Any  # transformers' cache
+    stop: int  # how many tokens are in it
+    logits: Tensor  # (rows, vocabulary): what the piece gave
 
 
 class _Head:

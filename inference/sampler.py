@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from functools import partial
+from logging import getLogger
 from typing import cast
 
 import numpy as np
@@ -13,14 +14,18 @@ from torch import Tensor
 
 from inference.candidates import filtered
 from inference.filters import Floats
+from inference.isolation import explain, working_for
 from inference.kernels.native import Library
 from inference.masks import Endings, Mask
 from inference.noise import uniforms
 from inference.recipe import Recipe
 from inference.rows import Statistics, draw, statistics
+from inference.shortage import is_shortage
 from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, TopTokens, Work
 from inference.tops import of_candidates, of_rows
 from inference.warpers import History, warp
+
+LOG = getLogger(__name__)
 
 NOT_FINITE = "The model's output for this request is not a number; other requests are not affected"
 
@@ -60,11 +65,37 @@ class TorchSampler:
         return self._score_prompts(work, logits)
 
     def pick(self, sequences: tuple[Sequence, ...], logits: Tensor) -> Columns:
-        """Return what is found of the sequences' logits (n, vocabulary), in float32."""
+        """Return what is found of the sequences' logits (n, vocabulary), in float32.
+
+        Where that raises it is done row by row, and those that raise alone have failed; raises only if
+        all do, or for want of memory.
+        """
+        try:
+            return self._pick(sequences, logits)
+        except Exception as error:
+            if len(sequences) == 1 or is_shortage(error):
+                raise
+            return self._pick_each(sequences, logits, error)
+
+    def _pick(self, sequences: tuple[Sequence, ...], logits: Tensor) -> Columns:
         columns = Columns(len(sequences))
         if sequences is not self._recipe.sequences:
             self._recipe = Recipe(sequences)
         self._fill(columns, logits, self._recipe)
+        return columns
+
+    def _pick_each(self, sequences: tuple[Sequence, ...], logits: Tensor, error: Exception) -> Columns:
+        columns = Columns(len(sequences))
+        for row, sequence in enumerate(sequences):
+            try:
+                columns.put(np.array([row]), self._pick((sequence,), logits[row : row + 1]))
+            except Exception as own:
+                if is_shortage(own):
+                    raise
+                LOG.exception("No token can be chosen for request %s", sequence.id)
+                columns.failures[row] = explain(sequence.id, own)
+        if len(columns.failures) == len(sequences):
+            raise error
         return columns
 
     def _fill(self, columns: Columns, logits: Tensor, recipe: Recipe) -> None:
@@ -98,7 +129,8 @@ class TorchSampler:
         for chunk in work.pieces.prompts:
             start, end = end, end + chunk.logit_rows
             if chunk.sequence.wants_prompt_logprobs and chunk.sequence not in work.gone:
-                scored[chunk.sequence] = self._score_prompt(chunk, logits[start:end].float())
+                with working_for(chunk.sequence):
+                    scored[chunk.sequence] = self._score_prompt(chunk, logits[start:end].float())
         return scored
 
     def _score_prompt(self, chunk: Chunk, logits: Tensor) -> Scored:
@@ -122,11 +154,13 @@ class Columns:
         self.tokens: Integers = np.zeros(count, dtype=np.int64)
         self.logprobs: Floats = np.zeros(count)
         self.tops: list[TopTokens] | None = None  # None: nobody asked
+        self.failures: dict[int, str] = {}  # rows of which nothing could be found, and why
 
     def chosen(self, sequences: tuple[Sequence, ...], prompts: dict[Sequence, Scored]) -> Chosen:
         """Return what was found; a row or a prompt that is not a number is its sequence's failure."""
         broken = np.isnan(self.logprobs)
         failures = {sequences[row]: NOT_FINITE for row in broken.nonzero()[0]} if broken.any() else {}
+        failures |= {sequences[row]: why for row, why in self.failures.items()}
         for sequence, scored in prompts.items():
             if np.isnan(scored.logprobs).any():
                 failures[sequence] = NOT_FINITE
@@ -137,6 +171,7 @@ class Columns:
         self.tokens[rows], self.logprobs[rows] = others.tokens, others.logprobs
         if others.tops is not None:
             self._put_tops(rows, others.tops)
+        self.failures |= {int(rows[row]): why for row, why in others.failures.items()}
 
     def fill_filtered(self, scores: Tensor, noise: Floats, recipe: Recipe) -> None:
         """Fill in what filters leave a choice in."""

@@ -30,6 +30,12 @@ class Batch:
     preempted: int  # sequences put back into it
     cached_tokens: int  # prompt tokens that needn't be computed
     seconds: float = 0.0  # that it took to find
+    resumed: tuple[Sequence, ...] | None = None  # who goes on by a row that was held; None: all who can
+
+    @property
+    def again(self) -> bool:
+        """Return whether it is a part of a step that failed."""
+        return self.resumed is not None
 
 
 class Scheduler:
@@ -110,6 +116,15 @@ class Scheduler:
             if chunk.samples:
                 del self._prompts[chunk.sequence]
 
+    def take_back(self, pieces: Pieces, gone: Container[Sequence]) -> None:
+        """Take note that what counts as computed is to be computed again, but for who is `gone`."""
+        for chunk in pieces.chunks:
+            if chunk.sequence not in gone:
+                self._table.computed[chunk.sequence.slot] = chunk.start
+        for chunk in pieces.prompts:
+            if chunk.sequence not in gone:
+                self._prompts[chunk.sequence] = None
+
     def go_on(self, chosen: Iterable[Sequence], parked: Iterable[Sequence] = ()) -> None:
         """Take note of who got a token beside the decodes, and who waits for one."""
         for sequence in parked:
@@ -138,11 +153,11 @@ class Scheduler:
         full = self._table.lengths[slots] > self._table.room[slots]
         return int(full.sum()) > self._pool.available
 
-    def ease(self, pieces: Pieces, lost: Container[Sequence] = ()) -> int | None:
+    def ease(self, pieces: Pieces) -> int | None:
         """Make steps smaller, after one for which memory was too short, and of which nothing is known.
 
-        The later half of what runs goes back into the queue, and the `lost`; their texts will be the same.
-        Returns how many that are; None if the step can't be smaller.
+        The later half of what runs goes back into the queue; their texts will be the same. Returns how
+        many that are; None if the step can't be smaller.
         """
         tokens = sum(chunk.size for chunk in pieces.prompts) + len(pieces.decodes)
         running = sorted(self.running, key=_arrival)
@@ -153,7 +168,7 @@ class Scheduler:
         self._now = replace(self._limits, tokens=min(least, self._limits.tokens), sequences=stay)
         self._eased = 0
         # What the runner keeps for itself may be half of a step further
-        kept = (each for each in running[:stay] if each.cache is not None or each in lost)
+        kept = (each for each in running[:stay] if each.cache is not None)
         back = [*running[stay:], *kept]
         for sequence in back:
             self._put_back(sequence)

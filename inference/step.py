@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+from inference.isolation import Isolation, StepLost, explain, working_for
 from inference.masks import MaskPool
 from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
@@ -61,6 +62,7 @@ class Stepper(Generic[Logits]):
         self._masks = masks
         self._sequences: dict[str, Sequence] = {}
         self._guided: dict[Sequence, None] = {}  # those with a grammar, in order of arrival
+        self._isolation = Isolation()
         self._stuck = False  # the last step found nothing to do, and nothing was added or removed since
 
     @property
@@ -89,8 +91,13 @@ class Stepper(Generic[Logits]):
             self._forget(self._sequences[request_id])
 
     def step(self) -> Frame:
-        """Compute one batch; if that fails, all of its requests have failed and the rest go on."""
-        return self._run(self._scheduler.schedule())
+        """Compute one batch; if that fails, the next ones are its parts, until who fails is alone."""
+        return self._run(self._next())
+
+    def _next(self) -> Batch:
+        """Return what is left of steps that failed, part by part, and then what the scheduler says."""
+        part = self._isolation.take(self._scheduler.running)
+        return self._scheduler.schedule() if part is None else part
 
     def _run(self, batch: Batch) -> Frame:
         pieces = batch.pieces
@@ -100,19 +107,16 @@ class Stepper(Generic[Logits]):
             self._begin_masks(pieces)
             logits = self._runner.run(pieces) if len(pieces.slots) else None
             computed = time.monotonic()
-            work = self._find_masks(pieces)
+            work = self._find_masks(batch)
             self._stuck = not len(pieces.slots) and not work.resumed
             chosen = None if self._stuck else self._sampler.choose(work, logits)
             sampled = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
-            eased = self._ease(batch, error)
-            if eased is not None:
-                return eased
-            LOG.exception("A step of %d sequences failed", len(work.touched))
-            return self._fail_step(batch, work, error)
+            return self._recover(batch, work, error)
         outputs = () if chosen is None else self._publish(work, chosen, started)
         if self._stuck and not batch.preempted:
             return Frame(())
+        self._isolation.failures = 0
         published = time.monotonic()
         return Frame(outputs, self._stats(batch, computed - started, sampled - computed, published - sampled))
 
@@ -123,6 +127,7 @@ class Stepper(Generic[Logits]):
 
     def fail_all(self, message: str) -> Frame:
         """Forget every request and tell each why."""
+        self._isolation.drop()
         sequences = tuple(self._sequences.values())
         return Frame(tuple(self._fail(sequence, message) for sequence in sequences))
 
@@ -145,16 +150,21 @@ class Stepper(Generic[Logits]):
         for chunk in pieces.prompts:
             guide = chunk.sequence.guide
             if guide is not None and not guide.begun:
-                guide.begin()
+                with working_for(chunk.sequence):
+                    guide.begin()
 
-    def _find_masks(self, pieces: Pieces, gone: frozenset[Sequence] = frozenset()) -> Work:
+    def _find_masks(self, batch: Batch, gone: frozenset[Sequence] = frozenset()) -> Work:
         """Return whose tokens can be chosen, after waiting a moment for masks that are nearly there."""
+        pieces = batch.pieces
         if not self._guided:
             return Work(pieces, gone=gone)
         guided = [sequence for sequence in pieces.sampling if sequence.guide and sequence not in gone]
-        self._masks.wait([sequence.guide for sequence in guided if sequence.guide])
+        try:
+            self._masks.wait([sequence.guide for sequence in guided if sequence.guide])
+        except Exception as error:  # a device that chooses has gone on, and nobody would tell it otherwise
+            raise StepLost("it isn't known whose masks are there") from error
         late = frozenset(sequence for sequence in guided if not sequence.has_mask)
-        return Work(pieces, late, self._resumable(), gone)
+        return Work(pieces, late, self._resumable() if batch.resumed is None else batch.resumed, gone)
 
     def _resumable(self) -> tuple[Sequence, ...]:
         return tuple(s for s in self._guided if s.held is not None and s.has_mask)
@@ -182,8 +192,8 @@ class Stepper(Generic[Logits]):
     ) -> tuple[CoreOutput | CoreFailure, ...]:
         """Return what the chosen tokens tell the sequences' requests, as `Outputs.publish` takes them."""
         own = self._grammar_failures(sequences)
-        failures = chosen.failures | own
-        outputs, finishes = self._outputs.publish(table, sequences, chosen, first, failures, positions)
+        known = chosen.failures | own
+        outputs, finishes, failures = self._outputs.publish(table, sequences, chosen, first, known, positions)
         for sequence in finishes:
             self._forget(sequence)
         if not failures:
@@ -195,25 +205,35 @@ class Stepper(Generic[Logits]):
         guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
         return {sequence: guide.failure for sequence, guide in guided if guide and guide.failure is not None}
 
-    def _ease(self, batch: Batch, error: Exception, lost: frozenset[Sequence] = frozenset()) -> Frame | None:
-        """Have what a step would have computed wait or be computed in smaller ones, if that may help.
+    def _recover(self, batch: Batch, work: Work, error: Exception) -> Frame:
+        """Have what a step should have computed be computed again, in smaller steps or in parts of it.
 
-        `lost`: of its sequences, those whose prompts are to be computed anew in any case.
+        Of all this nothing is known: no token, no mask, no row that was to be held. What keys and values
+        were written will be again, to the same places.
         """
-        back = self._scheduler.ease(batch.pieces, lost) if is_shortage(error) else None
-        if back is None:
-            return None
-        for sequence in batch.pieces.sampling:  # their rows will come again
+        for sequence in batch.pieces.sampling:
             sequence.held = None
+        self._stuck = False
+        back = self._scheduler.ease(batch.pieces) if is_shortage(error) else None
+        if back is None:
+            return self._fail_step(batch, self._isolation.blame(batch, work, error), error)
+        self._isolation.drop()
         LOG.warning(
             "Memory was too short for a step, which is made smaller, and %d sequences wait: %s", back, error
         )
-        self._stuck = False
         return Frame((), self._stats(replace(batch, preempted=batch.preempted + back), 0.0, 0.0))
 
-    def _fail_step(self, batch: Batch, work: Work, error: Exception) -> Frame:
-        message = f"The engine failed on the step that held this request: {type(error).__name__}: {error}"
-        failures = tuple(self._fail(sequence, message) for sequence in work.touched)
+    def _fail_step(self, batch: Batch, guilty: tuple[Sequence, ...], error: Exception) -> Frame:
+        """Return what a step says that has failed, and with it those who are to blame."""
+        alone = len(guilty) == 1
+        if guilty:
+            ids = ", ".join(sequence.id for sequence in guilty)
+            LOG.error("A step failed, and with it %s", ids, exc_info=error)
+        else:
+            count = len(batch.pieces.slots)
+            LOG.warning("A step of %d sequences failed, and is computed again in parts: %r", count, error)
+        running = (sequence for sequence in guilty if sequence in self._scheduler.running)
+        failures = tuple(self._fail(each, explain(each.id, error, alone=alone)) for each in running)
         return Frame(failures, replace(self._stats(batch, 0.0, 0.0), failed=True))
 
     def _fail(self, sequence: Sequence, message: str, *, own: bool = False) -> CoreFailure:
@@ -246,6 +266,7 @@ class Stepper(Generic[Logits]):
             waiting_prefix=self._scheduler.awaiting,
             schedule_seconds=batch.seconds,
             publish_seconds=publish_seconds,
+            again=batch.again,
         )
 
 

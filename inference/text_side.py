@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inference.limits import check_ids
+from inference.limits import check_given_ids
 from inference.types import Messages, ModelInfo, TextToken
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ class TextSide(ABC):
     def _ready_text(self) -> TextPipeline:
         """Return what tokenises; raise NotReady."""
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> Sequence[TextToken]:
         """Return the tokens of a text with their places in it; raise NotReady, InvalidInput or Overloaded."""
         return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a prompt that was given as ids; raise NotReady, InvalidInput or Overloaded."""
         text = self._ready_text()
-        check_ids(ids, self.model.vocabulary_size)
+        check_given_ids(ids, self.model)
         return await text.decode(ids)
 
     async def render_chat(

@@ -295,9 +295,10 @@ class StepStats:
     preempted: int
     obstacle: Obstacle = Obstacle.BUDGET  # why those that wait do,
     waiting_prefix: int = 0  # but for these, whose prefix another request is just computing
-    failed: bool = False  # the step's requests have failed with it, and nothing was computed
+    failed: bool = False  # nothing was computed: it is computed again in parts, or its requests have failed
     schedule_seconds: float = 0.0  # to choose what to compute, new sequences among it
     publish_seconds: float = 0.0  # to give out the tokens, and take out the sequences that ended
+    again: bool = False  # it was a part of a step that had failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,11 @@ Row = dict[str, Any]
 
 _LENGTHS = (5, 17, 33, 50, 90)  # of prompts: below, at and above pages
 _TOKENS = 24
+_SIZES = {"max_batch_size": 8, "max_total_tokens": 256}
 _SEEDED = Sampling(sample=True, temperature=0.8, seed=11)
+_FILTERED = Sampling(
+    sample=True, temperature=0.8, top_k=50, top_p=0.9, repetition_penalty=1.2, frequency_penalty=0.1, seed=12
+)
 
 
 class Wrong(Exception):
@@ -28,8 +32,9 @@ class Wrong(Exception):
 def check(device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Row]:
     """Yield what was found right; raise Wrong."""
     jobs = _jobs()
-    with driver(SMALL, device, torch.float32, clock, max_batch_size=8, max_total_tokens=256) as engine:
+    with driver(SMALL, device, torch.float32, clock, **_SIZES) as engine:
         level, texts = engine.info.level, engine.do(jobs).texts
+        filtered = engine.do(jobs, _FILTERED).texts
     model = make_model(SMALL, device, torch.float32)
     expected = [greedy(model, job) for job in jobs]
     del model
@@ -37,6 +42,10 @@ def check(device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Ro
     if texts != expected:
         raise Wrong(f"greedy texts in float32 aren't those of transformers, at level {level}")
     yield {"what": "greedy texts in float32 are those of transformers", "texts": len(texts), "level": level}
+    with driver(SMALL, device, torch.float32, clock, **_SIZES, filter_on_device=False) as engine:
+        if filtered != engine.do(jobs, _FILTERED).texts:
+            raise Wrong("texts with filters and penalties in float32 aren't those that the host chooses")
+    yield {"what": "texts with filters and penalties in float32 are those that the host chooses"}
     if device.type == "cuda":
         yield from _check_bits(device, dtype, clock, jobs)
 
@@ -52,8 +61,7 @@ def greedy(model: PreTrainedModel, job: Job) -> list[int]:
 
 
 def _check_bits(device: torch.device, dtype: torch.dtype, clock: Clock, jobs: list[Job]) -> Iterator[Row]:
-    settings = {"max_batch_size": 8, "max_total_tokens": 256, "prefix_caching": False}
-    with driver(SMALL, device, dtype, clock, deterministic=True, **settings) as engine:
+    with driver(SMALL, device, dtype, clock, deterministic=True, prefix_caching=False, **_SIZES) as engine:
         for name, sampling in (("greedy", None), ("seeded", _SEEDED)):
             together = engine.do(jobs, sampling)
             alone = [engine.do([job], sampling) for job in jobs]

@@ -88,7 +88,9 @@ class Driver:
         seconds = time.perf_counter() - began
         return Done(seconds, list(texts.values()), list(logprobs.values()), cached)
 
-    def decode(self, batches: list[int], context: int, count: int) -> Iterator[tuple[int, float, float]]:
+    def decode(
+        self, batches: list[int], context: int, count: int, sampling: Sampling | None = None
+    ) -> Iterator[tuple[int, float, float]]:
         """Yield batch sizes, the largest first, with the mean context and the seconds of a step, of `count`.
 
         The prompts are computed once: sequences are given up until the next batch size is left.
@@ -98,7 +100,7 @@ class Driver:
         ids = [next(self._ids) for _ in range(batches[0])]
         longest = self.info.max_total_tokens - context
         for id in ids:
-            self._stepper.add(_request(id, Job(self.prompt(random_, context), longest), None))
+            self._stepper.add(_request(id, Job(self.prompt(random_, context), longest), sampling))
         for batch in batches:
             for id in ids[batch:]:
                 self._stepper.abort(id)

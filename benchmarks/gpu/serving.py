@@ -14,6 +14,7 @@ from benchmarks.gpu.ceilings import Ceilings, floor_seconds, prefill_ceiling
 from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.driving import Done, Driver, Job, driver
 from benchmarks.gpu.models import Shape
+from inference.types import Sampling
 
 Row = dict[str, Any]
 
@@ -30,6 +31,13 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "neither fused nor merged": {"fuse_layers": False, "merge_linears": False},
     "torch, not Triton": {"native_kernels": False},
     "deterministic": {"deterministic": True},
+    "filters by the host": {"filter_on_device": False},
+}
+FILTERED = {  # what is asked of tokens in steps that are measured beside greedy ones
+    "decode, top-k 50, top-p 0.9, penalty": Sampling(
+        sample=True, top_k=50, top_p=0.9, repetition_penalty=1.1, seed=1
+    ),
+    "decode, top-p 0.9": Sampling(sample=True, top_p=0.9, seed=1),  # of flat rows, so many tokens are left
 }
 
 
@@ -118,6 +126,14 @@ def switches(
             for batch, mean, seconds in engine.decode(list(sizes.switched), context, sizes.steps):
                 row = decode_row(shape, ceilings, dtype, batch, mean, seconds)
                 yield {**row, "without": name, "level": engine.info.level}
+            if name in ("everything on", "filters by the host"):
+                for what, sampling in FILTERED.items():
+                    clock.need(0, what)
+                    for batch, mean, seconds in engine.decode(
+                        list(sizes.switched), context, sizes.steps, sampling
+                    ):
+                        row = decode_row(shape, ceilings, dtype, batch, mean, seconds)
+                        yield {**row, "what": what, "without": name}
             if name in ("everything on", "deterministic"):
                 yield {**prefill(engine, shape, ceilings, sizes), "without": name}
 

@@ -12,22 +12,24 @@ installed in FOLDER.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import report
 from benchmarks.serving.models import SHAPES, ensure_models
 from benchmarks.serving.processes import wait_until_quiet
-from benchmarks.serving.records import Key, WorkFile, clean, summarise
+from benchmarks.serving.records import Key, Record, WorkFile, clean, summarise
 from benchmarks.serving.results import write_results
 from benchmarks.serving.running import Running, ServerFailed, running
-from benchmarks.serving.servers import SERVERS, Server
+from benchmarks.serving.servers import ROOT, SERVERS, Server
 from benchmarks.serving.workloads import WORKLOADS, Words, Workload, quick
 
 FIRST = next(iter(SHAPES))  # the model that every server is measured on
@@ -47,6 +49,7 @@ class Plan:
     rounds: int
     budget: float  # seconds of each server with each model, its start not counted
     patience: float  # seconds to wait for a quiet machine
+    limits: Callable[[], Record] | None = None  # what measures the machine's, beside our own servers
 
     def items(self) -> Iterator[tuple[Key, Server, list[Workload]]]:
         """Yield each server with each model, and its workloads."""
@@ -106,6 +109,8 @@ def _measure_server(
     words = Words(plan.folder / "models" / key.model)
     log = plan.folder / "logs" / re.sub(r"[^a-z0-9]+", "-", f"{key.server} {key.model}.log".lower())
     log.parent.mkdir(exist_ok=True)
+    if server.ours and plan.limits:
+        work.add(key, limits=plan.limits())
     with running(server, key.model, plan.folder, log) as process:
         work.add(key, start={"seconds": process.start_seconds, "peak_mb": process.watch.take_peak()})
         for workload in workloads:
@@ -113,6 +118,8 @@ def _measure_server(
         until = time.monotonic() + plan.budget
         while todo := _todo(plan, work, key, workloads, target, until - time.monotonic()):
             _repeat(plan, work, key, process, todo, words)
+    if server.ours and plan.limits:
+        work.add(key, limits=plan.limits())
 
 
 def _repeat(
@@ -160,6 +167,13 @@ def _enough(plan: Plan, work: WorkFile, key: Key, workload: Workload, target: in
     return len(clean(results)) >= target or len(results) >= target + plan.spare
 
 
+def _limits() -> Record:
+    """Return the machine's limits, found in a process of its own, whose memory and threads then are gone."""
+    command = [sys.executable, "-m", "benchmarks.limits"]
+    found: Record = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    return found
+
+
 def _plan(arguments: argparse.Namespace) -> Plan:
     workloads = [WORKLOADS[name] for name in arguments.workloads]
     return Plan(
@@ -172,6 +186,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         rounds=arguments.rounds,
         budget=arguments.budget,
         patience=2.0 if arguments.quick else arguments.patience,
+        limits=None if arguments.quick else _limits,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.serving.bounds import Bound, Bounds
 from benchmarks.serving.servers import Group
 
 Table = dict[str, dict[str, Any]]  # server -> its results; see `results.py`
@@ -35,15 +36,20 @@ class Goal:
     ratio: float  # ours to the peer's
     goal: float
     reached: bool
+    limit: float | None = None  # tokens/s that no server exceeds with prompts in steps of their own
+    mixed: float | None = None  # and with prompts in the texts' steps
+    share: float | None = None  # of `limit` that we reach
+    most: float | None = None  # the ratio that nobody can exceed on this machine
 
 
-def goals(servers: Table) -> list[Goal]:
-    """Return every goal that the results of one model allow to be judged."""
+def goals(servers: Table, bounds: Bounds | None = None) -> list[Goal]:
+    """Return every goal that one model's results allow to be judged, beside `bounds` if they are known."""
     found: list[Goal] = []
     for name, groups, factors in COMPARISONS:
         ours, peers = _of(servers, groups, ours=True), _of(servers, groups, ours=False)
         for workload, factor in factors.items():
-            found += _throughput(name, workload, factor, ours, peers)
+            limits = [bounds(group, workload) for group in groups] if bounds else []
+            found += _throughput(f"{workload}, {name}", workload, factor, ours, peers, limits)
     for name, groups, factors in COMPARISONS[1:]:
         ours, peers = _of(servers, groups, ours=True), _of(servers, groups, ours=False)
         for workload in factors:
@@ -72,11 +78,26 @@ def _best(servers: Table, workload: str, number: str, choose: Callable[..., str]
     return label, values[label]
 
 
-def _throughput(name: str, workload: str, factor: float, ours: Table, peers: Table) -> Iterator[Goal]:
+def _throughput(
+    what: str, workload: str, factor: float, ours: Table, peers: Table, limits: list[Bound]
+) -> Iterator[Goal]:
     mine = _best(ours, workload, "tokens_per_second", max)
     theirs = _best(peers, workload, "tokens_per_second", max)
     if mine and theirs:
-        yield _goal(f"{workload}, {name}", mine, theirs, "tok/s", factor, at_least=True)
+        goal = _goal(what, mine, theirs, "tok/s", factor, at_least=True)
+        yield _beside_limit(goal, limits) if limits else goal
+
+
+def _beside_limit(goal: Goal, limits: list[Bound]) -> Goal:
+    """Return the goal with the largest of the limits: those of the kinds of weights that it allows."""
+    apart, mixed = max(limit.apart for limit in limits), max(limit.mixed for limit in limits)
+    return replace(
+        goal,
+        limit=float(f"{apart:.4g}"),
+        mixed=float(f"{mixed:.4g}"),
+        share=round(goal.value / apart, 3),
+        most=round(max(apart, mixed) / goal.other, 2),
+    )
 
 
 def _latency(name: str, workload: str, ours: Table, peers: Table) -> Iterator[Goal]:

@@ -35,7 +35,7 @@ class WorkFile:
                 self._take(json.loads(line))
 
     def add(self, key: Key, **record: Any) -> None:
-        """Note something: a `result` of a `workload`, a `start`, a `failed`, or `forgotten`."""
+        """Note something: a `result` of a `workload`, a `start`, a `failed`, `limits`, or `forgotten`."""
         line = {"model": key.model, "server": key.server, **record}
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -49,6 +49,12 @@ class WorkFile:
         """Return the latest `start` or `failed` of a server; None without one."""
         found = [record[kind] for known, record in self._records if known == key and kind in record]
         return found[-1] if found else None
+
+    def limits(self, model: str) -> list[Record]:
+        """Return the machine's limits, found before and after each of our servers with a model."""
+        return [
+            record["limits"] for key, record in self._records if key.model == model and "limits" in record
+        ]
 
     def results(self, key: Key, workload: str) -> list[Record]:
         """Return the repetitions of a workload, in order."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.limits import Limits
 from benchmarks.machine import RESULTS, about, machine
+from benchmarks.serving.bounds import PRECISIONS, Bounds, Size, bound
 from benchmarks.serving.goals import Table, goals
+from benchmarks.serving.models import SHAPES
 from benchmarks.serving.records import Key, WorkFile, medians, same_texts
-from benchmarks.serving.servers import SERVERS, Server
+from benchmarks.serving.servers import SERVERS, Group, Server
 from benchmarks.serving.workloads import WORKLOADS
 
 REFERENCES = ("transformers serve f32", "llama.cpp f32", "vLLM f32")  # whose texts are compared with
@@ -26,7 +30,15 @@ def write_results(work: WorkFile, folder: Path, repetitions: int) -> None:
             for server in SERVERS
             if (row := _server(work, Key(model, server.label), server, repetitions))
         }
-        models[model] = {"servers": servers, "goals": [asdict(goal) for goal in goals(servers)]}
+        limits = _limits(work, model)
+        bounds = _bounds(model, limits) if limits else None
+        models[model] = {
+            "limits": {name: float(f"{value:.4g}") for name, value in asdict(limits).items()}
+            if limits
+            else None,
+            "servers": servers,
+            "goals": [asdict(goal) for goal in goals(servers, bounds)],
+        }
     measured = [
         server for server in SERVERS if any(server.label in model["servers"] for model in models.values())
     ]
@@ -38,6 +50,17 @@ def write_results(work: WorkFile, folder: Path, repetitions: int) -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"serving-{machine()}.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _limits(work: WorkFile, model: str) -> Limits | None:
+    """Return the largest limits that were found beside our servers; None if none were."""
+    found = [Limits(**limits) for limits in work.limits(model)]
+    return functools.reduce(Limits.larger, found) if found else None
+
+
+def _bounds(model: str, limits: Limits) -> Bounds:
+    size = Size.of(SHAPES[model])
+    return lambda group, workload: bound(size, PRECISIONS[Group(group)], WORKLOADS[workload], limits)
 
 
 def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Table:

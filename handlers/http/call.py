@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
 
+from handlers.http.aside import AT_ONCE, Aside
+
 if TYPE_CHECKING:
     from handlers.service import Service
 
@@ -24,6 +26,7 @@ class Call(Generic[Body_co]):
     path: Mapping[str, str]  # path parameters by name
     received: float  # time.monotonic() at which the request came in
     owner: str = ""  # whose it is: a digest of the bearer token that came with it, "" without one
+    aside: Aside = AT_ONCE  # runs what is made of the body: a large one's on a thread
 
 
 Operation: TypeAlias = Callable[["Service", Call[Body]], Awaitable[Reply]]

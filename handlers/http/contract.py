@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from connexion import ConnexionMiddleware
@@ -25,6 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from handlers.http.aside import OnThread, is_large
 from handlers.http.auth import owner_of, security_map
 from handlers.http.body import parse_json, read_body, require_json
 from handlers.http.call import Call, Operation
@@ -128,13 +130,14 @@ class Routing(RoutingMiddleware):
 
 
 class ValidationStep:
-    """Counts a request, then reads, parses and checks its body."""
+    """Counts a request, then reads, parses and checks its body: a large one's on a thread."""
 
     def __init__(self, check: RequestCheck, service: Service, next_app: ASGIApp) -> None:
         self._check = check
         self._limit = service.settings.payload_limit
         self._seconds = service.settings.body_timeout
         self._quotas = service.quotas
+        self._lane = service.lane
         self._next = next_app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,11 +146,19 @@ class ValidationStep:
         require_json(scope)
         raw = await read_body(scope, receive, self._limit, self._seconds)
         exchange.received_bytes = len(raw)
-        exchange.body = parse_json(raw)
-        ignored = self._check(exchange.body)
-        if ignored:
-            exchange.ignored = header_value(ignored)
+        if is_large(raw):
+            exchange.aside = OnThread(self._lane, len(raw))
+            async with UntilDisconnect(receive):
+                exchange.body, exchange.ignored = await exchange.aside(partial(self._read, raw))
+        else:
+            exchange.body, exchange.ignored = self._read(raw)
         await self._next(scope, receive, send)
+
+    def _read(self, raw: bytes) -> tuple[Any, str]:
+        """Return a body, parsed and checked, and the names of what has no effect."""
+        body = parse_json(raw)
+        ignored = self._check(body)
+        return body, header_value(ignored) if ignored else ""
 
 
 class ValidationAPI(RoutedAPI[ASGIApp]):
@@ -188,6 +199,7 @@ class DispatchStep:
             path=scope.get("path_params", {}),
             received=exchange.received,
             owner=exchange.owner,
+            aside=exchange.aside,
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))
         if isinstance(reply, EventStream):

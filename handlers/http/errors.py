@@ -91,6 +91,10 @@ class Failure:
         return Response(content, self.status, dict(self.headers), media_type="application/json")
 
 
+# What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
+ENDING = Failure(503, "The server shuts down", "not_ready", {"retry-after": "10"})
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """How one class of exception is answered; the message is `prefix` + the exception's text, or `fixed`."""

@@ -9,6 +9,7 @@ from connexion.middleware.abstract import ROUTING_CONTEXT
 from starlette.types import Scope
 
 from handlers.account import Account
+from handlers.http.aside import AT_ONCE, Aside
 from handlers.keys import Key
 
 KEY = "parley"
@@ -20,6 +21,7 @@ class Exchange(Account):
 
     body: Any = None  # set by the validation: the JSON body
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
+    aside: Aside = AT_ONCE  # set by the validation: where the body is worked on
     key: Key | None = None  # set by the authentication, where a key is asked for
 
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.account import Observer, open_account
-from handlers.http.errors import ClientDisconnected, Failure, settle
+from handlers.http.errors import ENDING, ClientDisconnected, Failure, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
+from handlers.http.sse import CUT
 from handlers.http.support import merged
 
 IGNORED = b"x-ignored-parameters"
+TOO_LATE = "Task cancelled, timeout graceful shutdown exceeded"  # uvicorn's word to what hasn't ended then
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 EXPOSED = (
     *("x-request-id", "x-ignored-parameters", "retry-after"),
     *("x-compute-type", "x-compute-time", "x-compute-characters", "x-total-time", "x-validation-time"),
     *("x-queue-time", "x-inference-time", "x-time-per-token", "x-prompt-tokens", "x-generated-tokens"),
 )
+
+logger = logging.getLogger("parley.connections")
 
 
 class Edge:
@@ -111,6 +118,10 @@ class ErrorBoundary:
             await self._app(scope, receive, send_noting)
         except ClientDisconnected:
             exchange_of(scope).status = 499
+        except asyncio.CancelledError as error:
+            if error.args != (TOO_LATE,):
+                raise
+            await _end(scope, receive, send, started=started)
         except Exception as error:
             if started:
                 raise
@@ -118,6 +129,19 @@ class ErrorBoundary:
             failure = settle(error, exchange.request_id)
             exchange.error_type = failure.error_type
             await failure.reply()(scope, receive, send)
+
+
+async def _end(scope: Scope, receive: Receive, send: Send, *, started: bool) -> None:
+    """End what the server can't wait for any longer, in place of a traceback: it is no fault."""
+    exchange = exchange_of(scope)
+    logger.warning("request %s was cut off: the server ends", exchange.request_id)
+    exchange.error_type = ENDING.error_type
+    if not started:
+        await replace(ENDING, request_id=exchange.request_id).reply()(scope, receive, send)
+        return
+    cut: Callable[[], object] | None = scope["extensions"].get(CUT)
+    if cut is not None:
+        cut()
 
 
 def cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

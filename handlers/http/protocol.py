@@ -1,4 +1,4 @@
-"""uvicorn's httptools protocol, with what it lacks: limits, and the body of an offered upgrade."""
+"""uvicorn's httptools protocol, with what it lacks: limits, strictness, bodies of offered upgrades."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from handlers.http.errors import Failure
+from handlers.http.errors import ENDING, Failure
 from handlers.http.exchange import KEY, Exchange
+from handlers.http.heads import fault_of, origin_form, target_fault
+from handlers.http.parser import Parser, Unfit, failure_of
+from handlers.http.room import Room
 from handlers.http.sse import CUT
+from handlers.http.undelimited import end_by_closing
 
 if sys.platform == "linux":
     import fcntl
@@ -25,6 +29,8 @@ if sys.platform == "linux":
 HEAD_LIMIT = 512 * 1024  # bytes; what is longer than `header_limit`, but not endless, gets a proper 431
 GRACE_SECONDS = 2.0  # that a body may be late: the application answers by itself
 FRAMING = (b"content-length", b"transfer-encoding")
+SPARE = 16  # connections beyond their number, for probes
+FULL = Failure(503, "As many connections as `max_connections` are open", "overloaded", {"retry-after": "1"})
 
 logger = logging.getLogger("parley.connections")
 
@@ -34,6 +40,7 @@ class Bounds:
     """What one connection may take, and how many there may be."""
 
     connections: int
+    probes: frozenset[bytes]  # paths that are answered on a few connections more
     trailer_bytes: int  # after the last chunk of a body, or between two
     header_seconds: float
     body_seconds: float
@@ -48,41 +55,19 @@ class Stage(Enum):
     BODY = auto()
 
 
-class Parser(httptools.HttpRequestParser):
-    """httptools' parser, which ends a request after the head if it has `Upgrade`, told to go on.
-
-    Nothing is upgraded to here, so that the request is one like any other (RFC 9110, 7.8). Java's
-    HttpClient offers HTTP/2 in this way with the body of its first request.
-    """
-
-    def __init__(self, protocol: BoundedProtocol) -> None:
-        super().__init__(protocol)
-        self._protocol = protocol
-
-    def feed_data(self, data: Any) -> None:
-        """Parse bytes; raises HttpParserError."""
-        parser: httptools.HttpRequestParser = self
-        while data:  # a loop, because pipelined requests can all offer an upgrade
-            try:
-                httptools.HttpRequestParser.feed_data(parser, data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-            parser = self._protocol.decline_upgrade()
-
-
 class BoundedProtocol(HttpToolsProtocol):
     """Closes connections beyond their number, those that send too slowly or too much, and those not read.
 
     A request that comes whole, as nearly all do, starts no timer.
     """
 
-    def __init__(self, *args: Any, bounds: Bounds, idle: dict[BoundedProtocol, None], **kwargs: Any) -> None:
-        """`idle` is the server's: its connections between two requests, the longest so first."""
+    def __init__(self, *args: Any, bounds: Bounds, room: Room, **kwargs: Any) -> None:
+        """`room` is the server's, for all of its connections."""
         super().__init__(*args, **kwargs)
         self.parser = Parser(self)
         self._bounds = bounds
-        self._idle = idle
+        self._room = room
+        self._probes_only = False
         self._stage = Stage.HEAD  # a connection is opened to send one
         self._requests = 0  # begun
         self._head_bytes = 0
@@ -96,10 +81,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or say that there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self._bounds.connections and not self._close_idle():
-            error = "As many connections as `max_connections` are open"
-            self._refuse(Failure(503, error, "overloaded", {"retry-after": "1"}))
-            return
+        beyond = len(self.connections) - self._bounds.connections
+        if beyond > 0 and not self._room.make():
+            if beyond > SPARE:
+                self._refuse(FULL)
+                return
+            self._probes_only = True
+        self._room.idle(self)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,38 +95,65 @@ class BoundedProtocol(HttpToolsProtocol):
         for timer in (self._timer, self._unread):
             if timer is not None:
                 timer.cancel()
-        self._idle.pop(self, None)
+        self._room.busy(self)
         super().connection_lost(exc)
+
+    def leave(self) -> bool:
+        """Close for another one; return false if an answer is still being read, or a request has arrived."""
+        if self.transport.get_write_buffer_size() or _arrived_bytes(self.transport):
+            return False  # to close now would cut it off without a word
+        if self._stage is Stage.HEAD and self._head_bytes:
+            self._refuse(FULL)
+        else:
+            self.transport.close()
+        self.connections.discard(self)
+        return True
+
+    def shutdown(self) -> None:
+        """End with the server: an answer is sent to its end, but the rest of a request isn't waited for."""
+        begun = self._stage is Stage.BODY or (self._stage is Stage.HEAD and self._head_bytes > 0)
+        if begun and self._refusable:
+            self._refuse(ENDING)
+        else:
+            super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the socket."""
-        self._idle.pop(self, None)
         self._trailer_bytes += len(data)  # until it is known to be something else
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._reject(failure_of(error))
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
         if not self.transport.is_closing():
             self._check_size()
-            self._note_idle()
+            self._note_work()
         self._watch()
 
     def _check_size(self) -> None:
         if self._stage is Stage.HEAD and self._head_bytes > HEAD_LIMIT:
-            self.send_400_response("Request headers too large.")
+            self._reject(Failure(400, "Request headers too large.", "validation"))
         elif self._stage is Stage.BODY and self._trailer_bytes > self._bounds.trailer_bytes:
-            self.send_400_response("Request trailers or chunk extensions too large (`header_limit`).")
+            error = "Request trailers or chunk extensions too large (`header_limit`)."
+            self._reject(Failure(400, error, "validation"))
 
-    def send_400_response(self, msg: str) -> None:
+    def _reject(self, failure: Failure) -> None:
         """Refuse what isn't HTTP, or too much of it; in silence where another answer is awaited or begun."""
-        cycle: RequestResponseCycle | None = self.cycle
-        if self._stage is Stage.BODY:
-            due = not self.pipeline and cycle is not None and not cycle.response_started
-        else:
-            due = cycle is None or cycle.response_complete
-        if due:
-            self._refuse(Failure(400, msg, "validation"))
-        else:
+        if self._refusable:
+            self._refuse(failure)
+        elif self._stage is Stage.BODY or self._head_bytes > HEAD_LIMIT:
             self.transport.close()
+        else:
+            self.cycle.keep_alive = False  # what follows a whole request is no matter: its answer is
+
+    @property
+    def _refusable(self) -> bool:
+        """Return whether an answer that comes next is one to the request that comes in."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        if self._stage is Stage.BODY:
+            return not self.pipeline and cycle is not None and not cycle.response_started
+        return cycle is None or cycle.response_complete
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than it is written to."""
@@ -169,6 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Note that a request begins."""
         if self._repeating:
             return
+        self._unset_keepalive_if_required()  # not at bytes of any kind: line breaks before it put off nothing
         self._stage = Stage.HEAD
         self._requests += 1
         self._head_bytes = self._trailer_bytes = 0
@@ -185,13 +201,27 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Note that its head has ended."""
+        """Note that its head has ended; raises Unfit."""
         if self._repeating:
             return
+        self._require_fit()
         self.scope["extensions"] = {CUT: self._cut_off}  # type: ignore[dict-item]
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            end_by_closing(self.cycle)
         self._stage = Stage.BODY
         self._trailer_bytes = 0
+
+    def _require_fit(self) -> None:
+        failure = fault_of(self.parser.get_http_version(), self.headers)
+        if failure is not None:
+            raise Unfit(failure)
+        path = origin_form(self.url)
+        if path is None:
+            raise Unfit(target_fault(self.url))
+        if self._probes_only and path.partition(b"?")[0] not in self._bounds.probes:
+            raise Unfit(FULL)
+        self.url = path
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -208,23 +238,15 @@ class BoundedProtocol(HttpToolsProtocol):
         """Note that a request was answered."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._note_idle()
+            self._note_work()
 
-    def _note_idle(self) -> None:
-        """Have the connection closed for another one while it has nothing to do."""
+    def _note_work(self) -> None:
+        """Have the connection closed for another one while no request of it is in work."""
         cycle: RequestResponseCycle | None = self.cycle
-        if self._stage is Stage.NOTHING and cycle is not None and cycle.response_complete:
-            self._idle[self] = None
-
-    def _close_idle(self) -> bool:
-        """Close the connection that has been idle the longest; return whether there was one."""
-        for other in self._idle:
-            if not other.transport.get_write_buffer_size():  # else its last answer is still read
-                other.transport.close()
-                del self._idle[other]
-                self.connections.discard(other)
-                return True
-        return False
+        if cycle is None or cycle.response_complete:
+            self._room.idle(self)
+        else:
+            self._room.busy(self)
 
     def _watch(self) -> None:
         """Have a timer for what is still to come of a request; bytes that come don't put it off."""
@@ -303,11 +325,21 @@ class BoundedProtocol(HttpToolsProtocol):
 def _unread_bytes(transport: asyncio.Transport) -> int:
     """Return how much waits to be read: here, and in the system, which asks for more by the megabyte."""
     here = transport.get_write_buffer_size()
+    return here + (_in_system(transport, termios.TIOCOUTQ) if sys.platform == "linux" else 0)
+
+
+def _arrived_bytes(transport: asyncio.Transport) -> int:
+    """Return how much has come that the event loop hasn't told yet; 0 where the system doesn't say."""
+    return _in_system(transport, termios.FIONREAD) if sys.platform == "linux" else 0
+
+
+def _in_system(transport: asyncio.Transport, queue: int) -> int:
+    """Return how many bytes are in one of the system's queues of a connection."""
     sock = transport.get_extra_info("socket")
     if sys.platform != "linux" or sock is None:
-        return here
+        return 0
     try:
-        waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        waiting = fcntl.ioctl(sock.fileno(), queue, bytes(4))
     except OSError:  # closed meanwhile
-        return here
-    return here + int.from_bytes(waiting, sys.byteorder)
+        return 0
+    return int.from_bytes(waiting, sys.byteorder)

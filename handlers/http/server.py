@@ -29,6 +29,7 @@ FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 logger = logging.getLogger("parley")
 
 SIGNALLED = 128  # exit codes above it name the signal that cut requests off
+PROBES = ("/", "/livez", "/readyz", "/health", "/ping", "/metrics", "/v2/health/live", "/v2/health/ready")
 TICKS = 10  # a second, of uvicorn's
 
 Drain = Callable[[float], Awaitable[None]]  # with the seconds that running requests have
@@ -63,15 +64,18 @@ def _protocol(settings: Settings) -> Any:
     if importlib.util.find_spec("httptools") is None:
         return "h11"  # which limits the head by itself, and nothing else
     from handlers.http.protocol import BoundedProtocol, Bounds
+    from handlers.http.room import Room
 
+    aliases = filter(None, [settings.aip_health_route])
     bounds = Bounds(
         connections=min(settings.max_connections, _connections_possible()),
+        probes=frozenset(path.encode() for path in (*PROBES, *aliases)),
         trailer_bytes=settings.header_limit,
         header_seconds=settings.header_timeout,
         body_seconds=settings.body_timeout,
         write_seconds=settings.write_timeout,
     )
-    return partial(BoundedProtocol, bounds=bounds, idle={})
+    return partial(BoundedProtocol, bounds=bounds, room=Room())
 
 
 def _connections_possible() -> int:
@@ -110,6 +114,7 @@ class Server(uvicorn.Server):
         """Take a signal: end, end soon, or end now."""
         self._signals += 1
         if self._signals > 2 or (self._signals == 2 and self._told):
+            logging.shutdown()  # what waits to be written is, if somebody reads it
             os._exit(SIGNALLED + sig)
         self._captured_signals.append(sig)
         self.should_exit = True
@@ -144,8 +149,11 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
             return
         logger.warning("Interrupted again: what still ran was cut off")
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
         if self.server_state.tasks:
             await asyncio.wait(set(self.server_state.tasks), timeout=FAREWELL_SECONDS)
+        logging.shutdown()
         os._exit(SIGNALLED + number)  # whatever else this process has started ends with it
 
 

@@ -242,10 +242,12 @@ def _walk(shape: Shape, value: Json, prefix: str, ignored: set[str]) -> None:
                 if name not in chosen.plain:
                     _member(chosen, name, value[name], prefix, ignored)
     elif isinstance(value, list):
+        within = f"{prefix[:-1]}[]."
         for items in shape.items:
             if not items.leaf:
                 for item in value:
-                    _walk(items, item, f"{prefix[:-1]}[].", ignored)
+                    if isinstance(item, (dict, list)):  # most of half a million tokens aren't
+                        _walk(items, item, within, ignored)
 
 
 def _member(owner: ObjectShape, name: str, value: Json, prefix: str, ignored: set[str]) -> None:

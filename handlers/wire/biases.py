@@ -9,6 +9,7 @@ from inference.errors import InvalidInput
 Biases = Mapping[str, float] | Sequence[float] | None
 LONGEST_ID = 10  # digits of the largest uint32
 MOST = 100.0  # OpenAI's bound, in both directions
+MOST_BIASES = 32_768  # other than 0; an object of more is refused before, an array may be zeros
 SHOWN = 40  # characters of a key
 
 
@@ -30,6 +31,11 @@ def logit_bias(given: Biases) -> tuple[tuple[int, float], ...]:
             )
         if bias:
             biases.append((token_id, float(bias)))
+    if len(biases) > MOST_BIASES:
+        raise InvalidInput(
+            f"`logit_bias` must have at most {MOST_BIASES} biases other than 0. Given: {len(biases)}. "
+            "Send fewer"
+        )
     return tuple(sorted(biases))
 
 

@@ -128,17 +128,24 @@ def message(deltas: Iterable[ChatCompletionDelta]) -> OutputMessage:
     return {"role": "assistant", "content": content or None, "refusal": None, "tool_calls": told}
 
 
-def call_ids(messages: Messages, choice: int = 0, choices: int = 1) -> Iterator[str]:
-    """Yield the ids of the calls of one of `choices` answers to a conversation; none comes twice in it.
+class CallIds:
+    """The ids of the calls in the answers to a conversation; none comes twice in it.
 
     They are integers that go on from the largest in the conversation, as TGI's do, side by side in answers
     side by side; UUIDs if an id of the conversation is no integer.
     """
-    given = list(_ids(messages))
-    if any(not (id.isascii() and id.isdecimal() and len(id) <= LONGEST_ID) for id in given):
-        return (str(uuid4()) for _ in count())
-    first = 1 + max(map(int, given), default=-1)
-    return map(str, count(first + choice, choices))
+
+    def __init__(self, messages: Messages, choices: int = 1) -> None:
+        given = list(_ids(messages))
+        known = all(id.isascii() and id.isdecimal() and len(id) <= LONGEST_ID for id in given)
+        self._first = 1 + max(map(int, given), default=-1) if known else None
+        self._choices = choices
+
+    def of(self, choice: int) -> Iterator[str]:
+        """Yield the ids of one answer's calls."""
+        if self._first is None:
+            return (str(uuid4()) for _ in count())
+        return map(str, count(self._first + choice, self._choices))
 
 
 def _ids(messages: Messages) -> Iterator[str]:

@@ -45,6 +45,32 @@ class Generate:
         return self.requests[0].prompt
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What the parameters of a body ask for, whatever the prompt."""
+
+    parameters: Parameters
+    grammar: Grammar | None
+    prompt_logprobs: bool
+    logprobs: LogprobsMode
+    details: bool
+    return_full_text: bool
+
+    def of(self, prompt: str, *, id: str, draw: Draw) -> Generate:
+        """Return what is asked for of a prompt."""
+        request = replace(
+            to_request(self.parameters, id=id, prompt=prompt, logprobs=self.logprobs),
+            grammar=self.grammar,
+            prompt_logprobs=self.prompt_logprobs,
+        )
+        candidates = samplings(self.parameters, draw, self.parameters.candidates)
+        return Generate(
+            requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
+            details=self.details,
+            return_full_text=self.return_full_text,
+        )
+
+
 def sequences(body: Body | KserveInferRequest, limits: Limits, *, stream: bool) -> int:
     """Return how many places in the engine the body takes; raise InvalidInput for what TGI refuses first."""
     parameters = body.get("parameters") or {}
@@ -72,25 +98,35 @@ def to_generate(
     do_sample: bool = False,
     logprobs: LogprobsMode = LogprobsMode.PROCESSED,
 ) -> Generate:
-    """Understand a body that `sequences` let pass.
+    """Understand a body that `sequences` let pass; see `to_meaning`."""
+    meaning = to_meaning(
+        body.get("parameters"), limits, full_text=full_text, do_sample=do_sample, logprobs=logprobs
+    )
+    return meaning.of(body["inputs"], id=id, draw=draw)
+
+
+def to_meaning(
+    given: GenerateParameters | None,
+    limits: Limits,
+    *,
+    full_text: bool = False,
+    do_sample: bool = False,
+    logprobs: LogprobsMode = LogprobsMode.PROCESSED,
+) -> Meaning:
+    """Understand the parameters of a body that `sequences` let pass.
 
     `full_text` and `do_sample` are what an absent `return_full_text` and `do_sample` mean; without any
     parameters at all TGI samples. Raises InvalidInput with TGI's message of the first check that fails.
     """
-    given = body.get("parameters")
     given = {"do_sample": True} if given is None else given
     parameters = _parameters(given, limits, do_sample)
     check(parameters, limits)
-    grammar = _grammar(given, limits)
     prefill, wanted = bool(given.get("decoder_input_details")), given.get("return_full_text")
-    request = replace(
-        to_request(parameters, id=id, prompt=body["inputs"], logprobs=logprobs),
-        grammar=grammar,
+    return Meaning(
+        parameters=parameters,
+        grammar=_grammar(given, limits),
         prompt_logprobs=prefill and limits.prefill_logprobs,
-    )
-    candidates = samplings(parameters, draw, parameters.candidates)
-    return Generate(
-        requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
+        logprobs=logprobs,
         details=prefill or bool(given.get("details")),
         return_full_text=full_text if wanted is None else wanted,
     )

@@ -10,7 +10,6 @@ from inference.errors import InvalidInput, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
-MOST_TOOLS = 128  # OpenAI's limit, too
 
 
 def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
@@ -20,7 +19,7 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     InvalidInput for a tool that isn't one, ToolRefused for the choice of one that isn't there.
     """
     tools = _tools(body.get("tools") or ())
-    choice = _choice(body.get("tool_choice"))
+    choice, name = _choice(body.get("tool_choice"))
     if choice == NONE or (choice == AUTO and not tools):
         return None
     if choice in (AUTO, REQUIRED):
@@ -28,15 +27,13 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
             raise ToolRefused("`tool_choice` is 'required' and there are no `tools`: give at least one")
         parallel = body.get("parallel_tool_calls") is not False
         return ToolUse(tools=tools, required=choice == REQUIRED, parallel=parallel)
-    named = tuple(tool for tool in tools if tool.name == choice)
+    named = tuple(tool for tool in tools if tool.name == name)
     if not named:
-        raise ToolRefused(f"Tool with name {choice} not found")
+        raise ToolRefused(f"Tool with name {name} not found")
     return ToolUse(tools=named, required=True, parallel=False)
 
 
 def _tools(given: Sequence[WireTool]) -> tuple[Tool, ...]:
-    if len(given) > MOST_TOOLS:
-        raise InvalidInput(f"`tools` supports up to {MOST_TOOLS} tools. Given: {len(given)}")
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
     _refuse_namesakes(tools)
     return tools
@@ -79,19 +76,22 @@ def _same(schema: object, other: object) -> bool:
         return False
 
 
-def _choice(given: ToolChoice | None) -> str:
-    """Return the choice as a word: `auto`, `none`, `required` or a function's name."""
+def _choice(given: ToolChoice | None) -> tuple[str, str]:
+    """Return the choice as a word, `auto`, `none` or `required`, or else as a function's name.
+
+    In an object any word is a name: a function may be called `none`.
+    """
     if given is None:
-        return AUTO
+        return AUTO, ""
     if isinstance(given, str):
-        return given
+        return (given, "") if given in (AUTO, NONE, REQUIRED) else ("", given)
     function = given.get("function")
     if given.get("type") not in ("function", None) or function is None:
         raise InvalidInput(
             "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
             '{"type": "function", "function": {"name": ...}}'
         )
-    return function["name"]
+    return "", function["name"]
 
 
 def _refuse_namesakes(tools: Iterable[Tool]) -> None:

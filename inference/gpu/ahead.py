@@ -5,8 +5,11 @@ ended with EOS, or was aborted: then the step that has been begun computes one t
 nobody gets. Its pages may be another's by then, as later steps come later on the device, too; and a
 page is shared only once all of its tokens are known.
 
-A step in which the host has to choose a token (grammars, filters, penalties) is read before the next
+A step in which the host has to choose a token (grammars, alternatives) is read before the next
 one is begun, and so is one after which there aren't pages enough: preemption needs whole texts.
+
+A step that can't be begun, or after which the host fails, is computed again in parts. One that can't be
+read is lost with all that was begun upon it: then it is the device that has failed.
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ class Flight(Generic[Launch]):
     error: Exception | None = None  # why
     positions: Integers | None = None  # where their tokens belong; None: the host chooses, and counts then
     gone: set[Sequence] = field(default_factory=set)  # who has ended since
+    computed: bool = False  # and all of it was read
+    resumed: tuple[Sequence, ...] = ()  # whose held rows give a token beside it
 
     @property
     def blocks_next(self) -> bool:
@@ -62,9 +67,14 @@ class Flight(Generic[Launch]):
         return self.positions is None
 
     @property
+    def repeatable(self) -> bool:
+        """Return whether it can be computed again: the device never began it, or computed all of it."""
+        return self.blocks_next and (self.computed or self.error is not None)
+
+    @property
     def work(self) -> Work:
         """Return whom it concerns."""
-        return Work(self.batch.pieces, gone=frozenset(self.gone))
+        return Work(self.batch.pieces, resumed=self.resumed, gone=frozenset(self.gone))
 
 
 class AheadStepper(Stepper[Launch]):
@@ -77,8 +87,12 @@ class AheadStepper(Stepper[Launch]):
         sampler: Sampler[Launch],
         eos_token_ids: tuple[int, ...],
         masks: MaskPool,
+        *,
+        by_device: Callable[[CoreRequest], bool] = drawn_by_device,
     ) -> None:
+        """`by_device`: whether the device chooses all of a request's tokens."""
         super().__init__(scheduler, runner, sampler, eos_token_ids, masks)
+        self._by_device = by_device
         self._askers: set[Sequence] = set()  # whose tokens the host chooses
         self._flights: list[Flight[Launch]] = []  # at most two, and one between steps
         self._read = 0.0  # time.monotonic() when a step was read last
@@ -96,17 +110,17 @@ class AheadStepper(Stepper[Launch]):
     def add(self, request: CoreRequest) -> None:
         """Queue a request."""
         super().add(request)
-        if not drawn_by_device(request):
+        if not self._by_device(request):
             self._askers.add(self._sequences[request.id])
 
     def step(self) -> Frame:
         """Begin a batch, and another one if that can be done ahead; read the first."""
         if not self._flights:
-            batch = self._scheduler.schedule()
+            batch = self._next()
             if not len(batch.pieces.slots):  # at most tokens that waited for their masks
                 return self._run(batch)
             self._begin(batch)
-        if not (self._flights[0].blocks_next or self._scheduler.must_preempt):
+        if not (self._isolation.open or self._flights[0].blocks_next or self._scheduler.must_preempt):
             batch = self._scheduler.schedule()
             if len(batch.pieces.slots):
                 self._begin(batch)
@@ -161,11 +175,12 @@ class AheadStepper(Stepper[Launch]):
             if flight.launched is None:
                 raise RuntimeError(_BROKEN) if flight.error is None else flight.error
             drawn = flight.launched.read()
-            self._read = time.monotonic()
+            self._read, flight.computed = time.monotonic(), True
             say = self._choose(flight, flight.launched, drawn)
             chosen = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
             return self._end_in_failure(flight, error)
+        self._isolation.failures = 0
         outputs = say()
         said = time.monotonic()
         return Frame(
@@ -173,27 +188,22 @@ class AheadStepper(Stepper[Launch]):
         )
 
     def _end_in_failure(self, flight: Flight[Launch], error: Exception) -> Frame:
+        work, repeatable = flight.work, flight.repeatable
         flight.error = None  # it knows its frames, and one of them this flight
-        # What nothing was begun upon can be computed again, and may do in pieces
-        eased = self._ease(flight.batch, error, self._lost(flight)) if flight.blocks_next else None
-        if eased is not None:
-            return eased
-        LOG.error("A step of %d sequences failed", len(flight.work.touched), exc_info=error)
+        if repeatable:
+            if flight.computed:  # and counts as such, though nobody knows what came of it
+                self._scheduler.take_back(work.pieces, work.gone)
+            return self._recover(flight.batch, work, error)
         for later in self._flights[1:]:  # it reads what this one should have written
             later.launched = later.positions = None
-        return self._fail_step(flight.batch, flight.work, error)
-
-    def _lost(self, flight: Flight[Launch]) -> frozenset[Sequence]:
-        """Return whose prompts count as computed, though nobody has read what came of them."""
-        if flight.launched is None:
-            return frozenset()
-        return frozenset(chunk.sequence for chunk in flight.batch.pieces.prompts if chunk.logit_rows)
+        return self._fail_step(flight.batch, work.touched, error)
 
     def _choose(self, flight: Flight[Launch], launched: Launch, drawn: Drawn) -> Callable[[], Outputs]:
         """Return what gives out the tokens, after the host has chosen those that it must."""
         pieces = flight.batch.pieces
         if flight.positions is None:
-            work = self._find_masks(pieces, frozenset(flight.gone))
+            work = self._find_masks(flight.batch, frozenset(flight.gone))
+            flight.resumed = work.resumed
             by_host = self._sampler.choose(work, launched)
             return partial(self._go_on, work, by_host)
         sequences, positions = flight.sequences, flight.positions

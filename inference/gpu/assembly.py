@@ -24,6 +24,12 @@ from inference.scheduler import Limits, Scheduler
 from inference.served import MakeModel
 from inference.step import Stepper
 
+_INSTALL = "install it with `pip install triton`"
+_COMPILE = (
+    "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
+    "and executed from, and see that the driver is new enough"
+)
+
 
 def choose_ops(config: EngineConfig, device: torch.device) -> Ops:
     """Return what computes on a device; raise ModelUnavailable if nothing can."""
@@ -36,9 +42,10 @@ def choose_ops(config: EngineConfig, device: torch.device) -> Ops:
     try:
         return triton_ops(deterministic=config.deterministic)
     except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
         raise ModelUnavailable(
-            f"The kernels for GPUs need Triton, which can't be used here ({error}): install it with "
-            f"`pip install triton`, or start with --native-kernels false, which is slower"
+            f"The kernels for GPUs need Triton, which can't be used here ({error}): "
+            f"{_INSTALL if missing else _COMPILE}, or start with --native-kernels false, which is slower"
         ) from error
 
 
@@ -80,8 +87,9 @@ class Assembly:
         runner, sampler, table = self._parts(plan, blocks, masks.endings)
         runner.warm_up(progress, tune=self.config.tune_linears)
         scheduler = Scheduler(BlockPool(blocks), self.limits, table, prefix_caching=plan.prefix_caching)
-        kind = AheadStepper[Launched] if self.config.one_step_ahead else Stepper[Launched]
-        return kind(scheduler, runner, sampler, self.eos, masks)
+        if not self.config.one_step_ahead:
+            return Stepper(scheduler, runner, sampler, self.eos, masks)
+        return AheadStepper(scheduler, runner, sampler, self.eos, masks, by_device=runner.state.chooses)
 
     @property
     def _fraction(self) -> float:
@@ -90,7 +98,8 @@ class Assembly:
     def _parts(self, plan: Plan, blocks: int, ends: Endings) -> Parts:
         table = MirroredTable(self.limits.sequences, blocks_for(plan.max_total_tokens))
         sizes = chosen_sizes(self.config.cuda_graphs, self.limits.sequences)
-        runner = GpuRunner(self.make_model(blocks), table, sizes)
+        vocabulary = self.vocabulary if self.config.filter_on_device else 0
+        runner = GpuRunner(self.make_model(blocks), table, sizes, vocabulary=vocabulary)
         return runner, GpuSampler(TorchSampler(ends), runner.state), table
 
 

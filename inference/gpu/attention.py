@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import weakref
 from collections.abc import Sequence as Several
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.gpu.batch import DeviceBatch
-from inference.gpu.cache import LayerCache, device_cache
+from inference.gpu.cache import device_cache
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
 from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
@@ -23,6 +24,8 @@ from inference.layers import norm_weight
 from inference.paged import Probed, install
 
 LOG = logging.getLogger(__name__)
+
+_WARNS = "warn_if_padding_and_no_attention_mask"  # a method of transformers' models
 
 
 class PagedModel:
@@ -42,9 +45,11 @@ class PagedModel:
         self._model = model
         self._multiply = multiply
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+        _silence(model)
         shapes = [each.shape for each in probed.values()]
-        for module, cache in zip(probed, device_cache(shapes, blocks, self.dtype, self.device), strict=True):
-            install(module, _Layer(self, cache))
+        self.caches = device_cache(shapes, blocks, self.dtype, self.device)
+        for index, module in enumerate(probed):
+            install(module, _Layer(self, index))
         self._heads = HeadShape(
             group=max(each.heads // each.shape.kv_heads for each in probed.values()),
             kv_heads=min(shape.kv_heads for shape in shapes),
@@ -85,15 +90,30 @@ class PagedModel:
 
 
 class _Layer:
-    def __init__(self, model: PagedModel, cache: LayerCache) -> None:
-        self._model = model
-        self._cache = cache
+    """One attention module's part of the cache; the module, which outlives the cache, doesn't hold it."""
+
+    def __init__(self, model: PagedModel, index: int) -> None:
+        self._model = weakref.ref(model)
+        self._index = index
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
-        batch, ops = self._model.batch, self._model.ops
+        model = self._model()
+        assert model is not None, "it is the model that runs the module"
+        batch, cache, ops = model.batch, model.caches[self._index], model.ops
         assert batch is not None, "the model's forward sets it"
-        ops.write(key, value, batch.places, *self._cache)
-        return ops.paged_attention(query, *self._cache, batch, how)
+        ops.write(key, value, batch.places, *cache)
+        return ops.paged_attention(query, *cache, batch, how)
+
+
+def _silence(model: PreTrainedModel) -> None:
+    """Have a model's code look for no padding in its ids, to warn of it: it would wait for them."""
+    for module in model.modules():
+        if hasattr(module, _WARNS):
+            setattr(module, _WARNS, _warn_of_nothing)
+
+
+def _warn_of_nothing(*_: object) -> None:
+    """Packed sequences have no padding."""
 
 
 class SwappedNorm(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor
 from inference.blocks import PAGE
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.slots import DeviceState
+from inference.gpu.wishes import Wishes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +64,9 @@ class Around(Protocol):
     def end(self, state: DeviceState, slots: Tensor, begun: Begin, sampled: Sampled, drawn: Tensor) -> None:
         """Make the sampled tokens the newest; write them and their log-probabilities to `drawn` (n, 2)."""
 
+    def settle(self, state: DeviceState, wishes: Wishes, drawn: Tensor) -> None:
+        """Make the tokens of `drawn` (n, 2) the newest in place of those that are, and count them."""
+
 
 class TorchAround:
     """By torch, on any device."""
@@ -78,13 +82,20 @@ class TorchAround:
 
     def end(self, state: DeviceState, slots: Tensor, begun: Begin, sampled: Sampled, drawn: Tensor) -> None:
         """Make the sampled tokens the newest; write them and their log-probabilities to `drawn` (n, 2)."""
-        state.keep(slots.long(), begun.lengths, sampled)
+        state.keep(slots.long(), begun.lengths, sampled.tokens)
         drawn[:, 0] = sampled.tokens
         drawn[:, 1] = sampled.logprobs
 
+    def settle(self, state: DeviceState, wishes: Wishes, drawn: Tensor) -> None:
+        """Make the tokens of `drawn` (n, 2) the newest in place of those that are, and count them."""
+        assert state.wishes is not None, "somebody wishes something"
+        slots, tokens = wishes.slots.long(), drawn[:, 0].long()
+        state.tokens[slots] = tokens
+        state.wishes.count(slots, tokens)  # last: what fails before may be computed again
+
 
 class TritonAround:
-    """By two kernels; raises ImportError when it is made without Triton."""
+    """By three kernels; raises ImportError when it is made without Triton."""
 
     def __init__(self) -> None:
         from inference.kernels.gpu import slots
@@ -109,5 +120,16 @@ class TritonAround:
     def end(self, state: DeviceState, slots: Tensor, begun: Begin, sampled: Sampled, drawn: Tensor) -> None:
         """Make the sampled tokens the newest; write them and their log-probabilities to `drawn` (n, 2)."""
         self._kernels.scatter(
-            slots, begun.lengths, sampled.tokens, sampled.logprobs, state.tokens, state.lengths, drawn
+            slots,
+            begun.lengths,
+            sampled.tokens,
+            sampled.logprobs,
+            state.tokens,
+            state.previous,
+            state.lengths,
+            drawn,
         )
+
+    def settle(self, state: DeviceState, wishes: Wishes, drawn: Tensor) -> None:
+        """Make the tokens of `drawn` (n, 2) the newest in place of those that are, and count them."""
+        self._kernels.settle(wishes.slots, drawn, wishes.lengths, state.tokens, wishes.table, wishes.marks)

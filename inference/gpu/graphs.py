@@ -135,6 +135,9 @@ def record(
             with suppress(RuntimeError):  # it wasn't left there
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
                 torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
+            # Neither would torch's random numbers be any without their generator's leaving it: a clone has
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
             raise
 
 

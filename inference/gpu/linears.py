@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from inference.gpu.compiling import compile_together
 from inference.gpu.graphs import capture_stream, record
 from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way
 from inference.linears import Packed, make_linear
@@ -80,7 +81,9 @@ class Multiplier:
 
         The fewest tokens first; `gates`: those of the linears that have a gate behind them.
         """
-        for size in sorted({size for size in sizes if size <= _FEW}):
+        few = sorted({size for size in sizes if size <= _FEW})
+        compile_together(self.ops, partial(self._try_all, linears, gates, activation, few))
+        for size in few:
             self.choose(linears, size, seconds, over)
             self.choose_gates(gates, activation, size, seconds, over)
 
@@ -112,6 +115,19 @@ class Multiplier:
             best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:
                 self._gates[rows, outputs, inner] = best
+
+    def _try_all(
+        self, linears: Several[DeviceLinear], gates: Several[DeviceLinear], activation: str, sizes: list[int]
+    ) -> None:
+        for size in sizes:
+            for (one, *_), x in _cases(linears, size):
+                outputs, inner = one.weight.shape
+                for way in self.ops.ways(size, outputs, inner, x.dtype):
+                    way.multiply(x, one.weight, one.bias)
+            for (one, *_), x in _cases(gates, size):
+                outputs, inner = one.weight.shape
+                for gated in self.ops.gated_ways(size, outputs, inner, x.dtype):
+                    gated.multiply(x, one.weight, one.bias, activation)
 
     def __str__(self) -> str:
         """Return what was chosen, as a line for a person; "" if nothing was."""
@@ -201,8 +217,8 @@ def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[Dev
     for linear in linears:
         alike.setdefault((linear.weight.shape[0], linear.weight.shape[1]), []).append(linear)
     for (_, inner), same in alike.items():
-        weight = same[0].weight
-        yield same, torch.randn(rows, inner, device=weight.device).to(weight.dtype)
+        # Drawn on the host: a capture that failed leaves the device's own generator unusable
+        yield same, torch.randn(rows, inner).to(same[0].weight)
 
 
 def _fastest(

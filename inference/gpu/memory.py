@@ -32,7 +32,8 @@ MIB = 1024 * 1024
 # didn't come up, kernels that are loaded later. On 80 GiB that is 1.6 GiB.
 _RESERVE_SHARE = 0.02
 _RESERVE_LEAST = 256 * MIB
-_SAMPLING = Sampling(sample=True, top_p=0.9)  # chosen by the host's way, which takes the most memory
+_BY_HOST = Sampling(sample=True, typical_p=0.9)  # in the way that takes the most memory
+_BY_DEVICE = Sampling(sample=True, top_p=0.9, repetition_penalty=1.1)
 
 
 class Meter(Protocol):
@@ -94,7 +95,7 @@ class Room:
     total: int
     share: int  # of it, that may be used
     taken: int  # by weights, and by others
-    steps: int  # at most, by what a step computes
+    steps: int  # at most, by what a step computes, and by what is kept of requests from step to step
     graphs: int
     reserve: int
 
@@ -136,9 +137,10 @@ def measure(make: Callable[[int], Parts], extent: Extent, meter: Meter, fraction
     meter.begin()
     runner, sampler, table = make(extent.blocks)
     meter.begin()  # so that the cache isn't counted
-    for biggest in (_prompts, _scored):
-        _run(runner, sampler, table, biggest(table, extent))
-    steps = meter.peak
+    for sampling in (_BY_HOST, _BY_DEVICE):
+        _run(runner, sampler, table, _prompts(table, extent, sampling))
+    _run(runner, sampler, table, _scored(table, extent))
+    steps = meter.peak + runner.state.bytes
     graphs = _graphs(runner, meter)
     del runner, sampler, table
     meter.begin()
@@ -180,23 +182,24 @@ def _left(meter: Meter) -> int:
     return meter.free
 
 
-def _prompts(table: MirroredTable, extent: Extent) -> list[Chunk]:
+def _prompts(table: MirroredTable, extent: Extent, sampling: Sampling) -> list[Chunk]:
     """Return the most tokens of the most sequences, all of which get a token."""
     each = min(max(extent.tokens // extent.sequences, 1), extent.longest - 1)
-    return [_chunk(table, each, scored=False) for _ in range(min(extent.sequences, extent.tokens))]
+    return [_chunk(table, each, sampling) for _ in range(min(extent.sequences, extent.tokens))]
 
 
 def _scored(table: MirroredTable, extent: Extent) -> list[Chunk]:
     """Return a prompt of which every token's log-probability is wanted."""
-    return [_chunk(table, min(extent.tokens, extent.logit_rows, extent.longest - 1), scored=True)]
+    tokens = min(extent.tokens, extent.logit_rows, extent.longest - 1)
+    return [_chunk(table, tokens, _BY_HOST, scored=True)]
 
 
-def _chunk(table: MirroredTable, tokens: int, *, scored: bool) -> Chunk:
+def _chunk(table: MirroredTable, tokens: int, sampling: Sampling, *, scored: bool = False) -> Chunk:
     request = CoreRequest(
         id="",
         prompt_ids=(0,) * tokens,
         max_new_tokens=1,
-        sampling=_SAMPLING,
+        sampling=sampling,
         logprobs=LogprobsMode.RAW,
         top_n_tokens=0,
         prompt_logprobs=scored,

@@ -64,7 +64,7 @@ def sample(logits: Tensor, draws: Draws) -> Sampled:
     drawn = draws.temperatures > 0
     inverse = (1 / draws.temperatures.clamp(min=LEAST)).where(drawn, 1.0)[:, None]
     noise = gumbel(bits(draws.seeds, draws.positions, logits.shape[1]))
-    tokens = _first_best((below * inverse + noise).where(drawn[:, None], below))
+    tokens = first_best((below * inverse + noise).where(drawn[:, None], below))
     tokens = tokens.where(finite, 0)
     scale = inverse.where(draws.warped[:, None], 1.0)
     mass = (below * scale).exp().sum(1).log()
@@ -72,7 +72,7 @@ def sample(logits: Tensor, draws: Draws) -> Sampled:
     return Sampled(tokens, logprobs.where(finite, torch.nan), finite)
 
 
-def _first_best(scores: Tensor) -> Tensor:
+def first_best(scores: Tensor) -> Tensor:
     """Return the lowest id among each row's best; torch's argmax promises no order on a GPU."""
     ids = torch.arange(scores.shape[1], device=scores.device)
     return ids.where(scores == scores.amax(1, keepdim=True), scores.shape[1]).amin(1)

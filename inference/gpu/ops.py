@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
 
 Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
@@ -112,6 +113,12 @@ class Ops(Protocol):
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""
+
+    def shape(self, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
+        """Choose anew, in `drawn` (R, 2) of tokens and log-probabilities float64, for rows that wish it.
+
+        There stands what `sample` has chosen of the same logits. A row that isn't finite stays.
+        """
 
 
 def torch_ops() -> Ops:

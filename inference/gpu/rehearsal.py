@@ -3,18 +3,21 @@
 Triton compiles a kernel when it is first launched in a new form, which takes seconds. The forms of
 steps differ by the tile of attention and by the number of its splits, and in nothing else that a
 kernel is compiled for: sizes of batches, lengths and widths of tables are none. Linears of few rows
-are compiled as they are measured.
+are compiled before they are measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch, Draws
+from inference.gpu.compiling import compile_together
 from inference.gpu.model import DeviceModel
+from inference.gpu.slots import DeviceState, MirroredTable
 
 _MOST_SEQUENCES = 4096
 _LONGEST = 1 << 16
@@ -26,9 +29,8 @@ def rehearse(model: DeviceModel) -> None:
 
     Raises whatever a kernel raises that the device can't hold: before a request does.
     """
-    for batch in forms(model):
-        logits = model.forward(batch)
-        model.ops.sample(logits, _draws(len(logits), model.device))
+    compile_together(model.ops, partial(_run, model))
+    _run(model)
 
 
 def forms(model: DeviceModel) -> Iterator[DeviceBatch]:
@@ -39,6 +41,13 @@ def forms(model: DeviceModel) -> Iterator[DeviceBatch]:
     longer = {model.tile(1 << power): 1 << power for power in range(1, _LONGEST.bit_length())}
     for tile, longest in longer.items():
         yield _padding(model, longest, tile=tile, splits=model.splits(1, longest))
+
+
+def _run(model: DeviceModel) -> None:
+    for batch in forms(model):
+        logits = model.forward(batch)
+        model.ops.sample(logits, _draws(len(logits), model.device))
+    _shape(model, logits)
 
 
 def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> DeviceBatch:
@@ -62,6 +71,14 @@ def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> Dev
         longest=longest,
         splits=splits,
     )
+
+
+def _shape(model: DeviceModel, logits: Tensor) -> None:
+    """Have tokens chosen by filters and penalties for rows of which none wishes any."""
+    state = DeviceState(MirroredTable(1, 1), model.device, logits.shape[1])
+    slots = torch.full((len(logits),), state.padding, dtype=torch.int32, device=model.device)
+    drawn = torch.zeros((len(logits), 2), dtype=torch.float64, device=model.device)
+    model.ops.shape(logits, state.wish(slots, ahead=1), drawn)
 
 
 def _draws(rows: int, device: torch.device) -> Draws:

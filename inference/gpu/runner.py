@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,14 +59,18 @@ class GpuRunner:
     given one by the host, by `DeviceState.tell`. At most two steps may be on their way.
     """
 
-    def __init__(self, model: DeviceModel, table: MirroredTable, sizes: Several[int]) -> None:
-        """`sizes`: of decode batches, see `Graphs`."""
+    def __init__(
+        self, model: DeviceModel, table: MirroredTable, sizes: Several[int], *, vocabulary: int = 0
+    ) -> None:
+        """`sizes`: of decode batches, see `Graphs`; `vocabulary`: see `DeviceState`."""
         most = len(table.lengths)
         self.model = model
-        self.state = DeviceState(table, model.device)
+        self.state = DeviceState(table, model.device, vocabulary)
         self.graphs = Graphs(self._decode, sizes, model.device, captures=model.ops.captures)
+        self._shaping = Graphs(self._shape, sizes, model.device, captures=model.ops.captures)
         self._around: Around = TritonAround() if model.ops.captures else TorchAround()
         self._members: Integers | None = None  # the decodes' slots, as they were sent last
+        self._wishing = False  # one of them has a request that wishes more than temperature
         self._picked = torch.full((most,), self.state.padding, dtype=torch.int32, device=model.device)
         self._drawn = torch.zeros((most, 2), dtype=torch.float64, device=model.device)
         self._logits: Tensor | None = None  # (most, vocabulary): of decodes; made by the first
@@ -81,12 +86,15 @@ class GpuRunner:
         chosen = self.model.warm_up(self.graphs.sizes or (1,)) if tune else ""
         if chosen:
             progress(chosen)
-        self.graphs.capture()
+        for size in reversed(self.graphs.sizes):  # the smaller ones find room in the biggest one's memory
+            self.capture_size(size)
 
     @torch.inference_mode()
     def capture_size(self, size: int) -> None:
-        """Capture the graph of one size, so that its memory can be measured."""
+        """Capture the graphs of one size."""
         self.graphs.capture_one(size)
+        if self.state.wishes is not None:
+            self._shaping.capture_one(size)
 
     @torch.inference_mode()
     def run(self, pieces: Pieces) -> Launched:
@@ -115,7 +123,19 @@ class GpuRunner:
         self._pick(pieces.slots)
         self.graphs.run(count)
         assert self._logits is not None, "a step of decodes leaves its logits"
+        if self._wishing:
+            with self._stepping_back(self._picked[:count]):
+                self._shaping.run(count)
         return self._launched(self._logits[:count], self._drawn[:count])
+
+    @contextmanager
+    def _stepping_back(self, slots: Tensor) -> Iterator[None]:
+        """Undo what was kept of the slots (n,) where what is done on top of it fails."""
+        try:
+            yield
+        except Exception:
+            self.state.step_back(slots.long())
+            raise
 
     def _run_prompts(self, pieces: Pieces) -> Launched:
         model, decodes = self.model, len(pieces.decodes)
@@ -133,8 +153,21 @@ class GpuRunner:
         wanted = logits if len(last) == len(logits) else logits[rows]
         sampled = model.ops.sample(wanted, self.state.draws(slots, counts))
         drawn = torch.stack([sampled.tokens.double(), sampled.logprobs.double()], 1)
-        self.state.keep(slots, counts, sampled)  # last: a step that fails before may be computed again
+        self._keep(slots_of(pieces), slots, counts, wanted, drawn)
         return self._launched(logits, drawn)
+
+    def _keep(self, where: Integers, slots: Tensor, lengths: Tensor, logits: Tensor, drawn: Tensor) -> None:
+        """Make the tokens of `drawn` (n, 2) the newest of slots (n,); those that wish it are chosen anew."""
+        state = self.state
+        if state.wishes is None or not state.wishes.any(where):
+            state.keep(slots, lengths, drawn[:, 0].long())
+            return
+        state.lengths[slots] = lengths.int()
+        wishes = state.wish(slots.int(), ahead=0)
+        self.model.ops.shape(logits, wishes, drawn)
+        state.keep(slots, lengths, drawn[:, 0].long())  # last, but for what can be undone
+        with self._stepping_back(slots):
+            self._around.settle(state, wishes, drawn)
 
     def _pick(self, slots: Integers) -> None:
         """Send which slots decode, if these are others than before."""
@@ -145,6 +178,7 @@ class GpuRunner:
         (sent,) = upload([row], self.model.device)
         self._picked.copy_(sent)
         self._members = slots
+        self._wishing = self.state.wishes is not None and self.state.wishes.any(slots)
 
     def _decode(self, size: int) -> None:
         """Let the first `size` slots that are picked go on by a token; waits for nothing, copies nothing."""
@@ -161,6 +195,13 @@ class GpuRunner:
         self._logits[:size] = logits  # a graph's own are overwritten by other graphs' capture and replay
         sampled = model.ops.sample(logits, begun.draws)
         self._around.end(state, slots, begun, sampled, self._drawn[:size])  # last, as with prompts
+
+    def _shape(self, size: int) -> None:
+        """Choose once more for those of the first `size` slots that wish it, by the logits of `_decode`."""
+        assert self._logits is not None, "a step of decodes leaves its logits"
+        wishes, drawn = self.state.wish(self._picked[:size], ahead=1), self._drawn[:size]
+        self.model.ops.shape(self._logits[:size], wishes, drawn)
+        self._around.settle(self.state, wishes, drawn)  # last, as with prompts
 
     def _parts_of(self, size: int) -> tuple[Tensor, Tensor]:
         parts = self._parts.get(size)

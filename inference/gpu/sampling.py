@@ -10,9 +10,8 @@ from torch import Tensor
 
 from inference.gpu.runner import Drawn, Launched
 from inference.gpu.slots import DeviceState
-from inference.recipe import drawn_by_device
+from inference.isolation import StepLost
 from inference.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
-from inference.shortage import is_shortage
 from inference.state import Chosen, Integers, Sequence, Work
 
 
@@ -37,15 +36,13 @@ class GpuSampler:
     def choose(self, work: Work, launched: Launched | None) -> Chosen:
         """Return what a step says of each sequence; None if there are no pieces.
 
-        Where memory is too short the device knows no more than the host then, and the step can be computed
-        again.
+        Where that fails the device knows no more than the host then, and the step can be computed again.
         """
         try:
             return self._choose(work, launched)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)
-            if is_shortage(error):
-                self._take_back(work)
+            self._take_back(work)
             raise
 
     def _choose(self, work: Work, launched: Launched | None) -> Chosen:
@@ -65,7 +62,7 @@ class GpuSampler:
         return columns.chosen(sequences, prompts)
 
     def _sort(self, sequences: tuple[Sequence, ...]) -> None:
-        own = [row for row, each in enumerate(sequences) if not drawn_by_device(each.request)]
+        own = [row for row, each in enumerate(sequences) if not self._state.chooses(each.request)]
         self._sequences = sequences
         self._own = np.array(own, dtype=np.int64)
         self._askers = tuple(sequences[row] for row in own)
@@ -86,16 +83,10 @@ class GpuSampler:
 
     def _take_back(self, work: Work) -> None:
         """Tell the device of the newest tokens that the host knows, which it went on from by itself."""
-        table = work.pieces.table
-        left = [each.slot for each in work.pieces.sampling if each not in work.gone]
-        slots = np.array(left, dtype=np.int64)
-        lengths = table.lengths[slots]
         try:
-            self._state.tell(slots, table.tokens[slots, lengths - 1], lengths)
+            self._state.take_back([each for each in work.pieces.sampling if each not in work.gone])
         except Exception as error:  # of whatever kind: what the device knows isn't known any more
-            raise RuntimeError(
-                f"the device can't be told what to go on from: {type(error).__name__}"
-            ) from error
+            raise StepLost("the device can't be told what to go on from") from error
 
     def _tell(self, work: Work, columns: Columns) -> None:
         slots = np.array([sequence.slot for sequence in self._askers], dtype=np.int64)

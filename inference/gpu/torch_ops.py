@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
 from inference.blocks import blocks_for
-from inference.gpu import noise
+from inference.gpu import noise, shaping
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -121,6 +122,10 @@ class TorchOps:
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""
         return noise.sample(logits, draws)
+
+    def shape(self, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
+        """Choose anew for rows that wish it."""
+        shaping.shape(logits, wishes, drawn)
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool) -> Tensor:

@@ -12,8 +12,9 @@ from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
-from inference.kernels.gpu import attention, norm, rope, sampling
+from inference.kernels.gpu import attention, norm, rope, sampling, shaping
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
@@ -136,6 +137,10 @@ class TritonOps:
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""
         return sampling.sample(logits, draws)
+
+    def shape(self, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
+        """Choose anew for rows that wish it."""
+        shaping.shape(logits, wishes, drawn)
 
 
 def _name(tile: Tile) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 import traceback
@@ -15,6 +16,7 @@ from inference.process.framing import Unframer, pack, unpack
 from inference.process.messages import CONTROL_LIMIT, MIB, Logged, Message
 
 READ_BYTES = 65_536
+PATIENCE_SECONDS = 0.5  # that a log record waits for room; once in vain, the next ones wait no more
 LOG = logging.getLogger(__name__)
 
 
@@ -24,17 +26,60 @@ class Control:
     def __init__(self, stream: socket.socket) -> None:
         self.socket = stream
         self._unframer = Unframer(CONTROL_LIMIT)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards the next
+        self._rest = b""  # of a frame that was begun: it comes before all others
+        self._patience = PATIENCE_SECONDS
 
     def send(self, message: Message) -> bool:
         """Send a message, waiting for room; return false if nobody reads any more."""
         frame = pack(message)
         try:
             with self._lock:
-                self.socket.sendall(frame)
+                rest, self._rest = self._rest, b""
+                self.socket.sendall(rest + frame)
         except OSError:
             return False
         return True
+
+    def offer(self, message: Message) -> bool:
+        """Send a message if there is room within a moment; return false if there is none, or nobody reads."""
+        frame = pack(message)
+        if not self._lock.acquire(timeout=self._patience):  # somebody waits in `send`
+            self._patience = 0.0
+            return False
+        try:
+            self._push()
+            if self._rest:
+                return False
+            self._rest = frame
+            self._push()
+            begun = len(self._rest) < len(frame)
+            self._rest = self._rest if begun else b""
+            if not self._rest and begun:
+                self._patience = PATIENCE_SECONDS  # it flows
+        except OSError:
+            return False
+        finally:
+            self._lock.release()
+        return begun
+
+    def _push(self) -> None:
+        """Send what is left of a frame as far as there is room, for which the first one waits a moment."""
+        while self._rest:
+            try:
+                sent = self.socket.send(self._rest, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if not self._await_room():
+                    return
+            else:
+                self._rest = self._rest[sent:]
+
+    def _await_room(self) -> bool:
+        poll = select.poll()
+        poll.register(self.socket, select.POLLOUT)
+        found = bool(poll.poll(self._patience * 1000))
+        self._patience = PATIENCE_SECONDS if found else 0.0
+        return found
 
     def receive(self, decoder: msgspec.msgpack.Decoder[Any]) -> Iterator[Any]:
         """Yield the messages that come, until the other end is closed; raise FrameFault."""
@@ -57,18 +102,31 @@ class Control:
 
 
 class ControlHandler(logging.Handler):
-    """Sends log records to the parent, in order and before the call returns: a crash loses none of them."""
+    """Sends log records to the parent, in order and before the call returns: a crash loses none of them.
+
+    A parent that doesn't read, as one that was stopped, is waited for once, and only for a moment; what it
+    then misses is counted, and it is told how much that was.
+    """
 
     def __init__(self, control: Control) -> None:
         super().__init__()
         self._control = control
+        self._missed = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record."""
         try:
-            self._control.send(to_logged(record))
+            if self._missed and self._control.offer(to_logged(_missing(self._missed))):
+                self._missed = 0
+            if not self._control.offer(to_logged(record)):
+                self._missed += 1
         except Exception:  # as all handlers do: what is wrong with a record is not its caller's to bear
             self.handleError(record)
+
+
+def _missing(count: int) -> logging.LogRecord:
+    message = "%d log records of the engine were dropped: the server's process did not read them"
+    return logging.LogRecord(LOG.name, logging.WARNING, __file__, 0, message, (count,), None)
 
 
 class EngineTraceback(Exception):

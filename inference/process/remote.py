@@ -141,6 +141,15 @@ class RemoteCore:
         loop.call_soon_threadsafe(close)
         closed.wait()
 
+    def lose(self) -> None:
+        """Let go of an engine that is no more, whoever still holds its end; callable from any thread.
+
+        A process that not even SIGKILL ends keeps its sockets open: their end would never be read.
+        """
+        stream = self._socket
+        if stream is not None:
+            _shut(stream)  # which is read as its end
+
     @property
     def alive(self) -> bool:
         """Return whether the engine is there and takes requests."""
@@ -285,6 +294,7 @@ class RemoteCore:
             self._loop.remove_reader(stream)
             self._loop.remove_writer(stream)
         _shut(stream)  # also wakes a thread that is still in `load`
+        stream.close()
 
     def _connect(self) -> None:
         """Connect and attach, waiting only before `start`; raise ModelUnavailable if nobody ever listens."""
@@ -334,4 +344,3 @@ def _shut(stream: socket.socket) -> None:
         stream.shutdown(socket.SHUT_RDWR)
     except OSError:
         LOG.debug("the engine's socket was not connected any more")
-    stream.close()

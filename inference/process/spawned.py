@@ -44,6 +44,7 @@ class SpawnedCore(LaterCore):
                 raise ModelUnavailable(STOPPED_EARLY)
             self._process = process = self._spawn(self._config)
             self._remote = remote = RemoteCore(process.address)
+            process.watch(lambda life: remote.lose() if process.held else None)
             process.start()
         try:
             return remote.load(progress)

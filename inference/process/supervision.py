@@ -44,6 +44,7 @@ STEADY_SECONDS = 60.0  # of service, after which a death is the first one again
 LOAD_DEATHS = 3  # in a row, after which a model that was never loaded counts as unavailable
 STOP_SECONDS = 10.0  # for the engine to end by itself
 CLOSED_SECONDS = 5.0  # for a process to end that has closed its line
+KILLED_SECONDS = 5.0  # for one that was killed; who hasn't ended then is held by the kernel
 LAST_WORDS_SECONDS = 1.0  # for one that hangs to say where, before it is killed
 
 
@@ -67,6 +68,7 @@ class EngineProcess:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Control | None = None  # to the process that runs
+        self._left: list[subprocess.Popen[bytes]] = []  # processes that can't be ended
         self._thread = threading.Thread(target=self._supervise, name="engine-supervisor", daemon=True)
 
     @property
@@ -83,6 +85,11 @@ class EngineProcess:
     def alive(self) -> bool:
         """Return whether an engine runs that has loaded its model."""
         return self._model is not None
+
+    @property
+    def held(self) -> bool:
+        """Return whether the process that ran last can't be ended, and so holds its sockets open."""
+        return self._process in self._left
 
     @property
     def failure(self) -> str | None:
@@ -125,6 +132,8 @@ class EngineProcess:
             except subprocess.TimeoutExpired:
                 LOG.warning("The engine does not end within %g seconds and is killed", seconds)
                 process.kill()
+                if not _ends(process, KILLED_SECONDS):
+                    self._leave_behind(process)
         if self._thread.is_alive():
             self._thread.join()
         self._socket.close()
@@ -171,14 +180,24 @@ class EngineProcess:
         seen = self._listen(process, line)
         self._line = None
         line.close()
-        try:
-            status = process.wait(CLOSED_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
+        hung = seen.hung if self._reap(process) else f"{seen.hung or 'it closed its line'}, and has not ended"
         with self._changed:
             self._model = None
-        return Ended(status, seen.served_seconds, seen.unavailable, seen.hung)
+        return Ended(process.returncode, seen.served_seconds, seen.unavailable, hung)
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the end of a process, and kill it for that; return false if it can't be ended."""
+        if process not in self._left and not _ends(process, CLOSED_SECONDS):
+            process.kill()
+            if not _ends(process, KILLED_SECONDS):
+                self._leave_behind(process)
+        return process not in self._left
+
+    def _leave_behind(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait no longer for a process that not even SIGKILL ends: the kernel holds it, and its memory."""
+        self._left.append(process)
+        told = "The engine was killed and has not ended: a disk or driver holds process %d; it is left behind"
+        LOG.critical(told, process.pid)
 
     def _begin(self) -> tuple[subprocess.Popen[bytes], Control]:
         """Start a process and tell it what to do; raise OSError."""
@@ -217,6 +236,8 @@ class EngineProcess:
                 if output.descriptor in ready and not output.relay():
                     selector.unregister(output.descriptor)
                 if line.socket.fileno() in ready and not self._take_all(line, seen):
+                    break
+                if process in self._left:  # it will never close its line
                     break
                 seen.hung = seen.watchdog.look(time.monotonic())
                 if seen.hung is not None:
@@ -309,6 +330,15 @@ class Seen:
     def served_seconds(self) -> float | None:
         """Return for how long it has been ready; None if it never was."""
         return None if self.ready is None else time.monotonic() - self.ready
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process; return whether it came in so many seconds."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _environment() -> dict[str, str]:

@@ -8,43 +8,43 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from inference.errors import Overloaded
+from inference.machine import usable_cores
 
 LARGE_SIZE = 65_536  # characters, which are worked on for some 100 ms
 WAITING_SIZE = 32 * 2**20  # characters of large work that wait: half a minute's, at a million a second
 VALUE_SIZE = 16  # of each value in a message, whatever it holds: a template looks at it
+MOST_COUNTED = 8_192  # values that are looked at to know a size: the event loop stands still meanwhile
+UNCOUNTED_SIZE = 2_000_000  # of what has more of them: as much as a body may hold
 RETRY_SECONDS = 5.0
 
 Result = TypeVar("Result")
 
 
-class Lanes:
-    """Threads for what is short, and one for what is large; belongs to one event loop."""
+class Lane:
+    """Threads on which large work is taken on in turn; belongs to one event loop."""
 
-    def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="text")
-        self._thread_for_large = ThreadPoolExecutor(1, thread_name_prefix="text-large")
-        # Work that waits for its turn, not in the thread's queue, is dropped when its caller is cancelled
-        self._turn = asyncio.Lock()
+    def __init__(self, name: str, threads: int = 1) -> None:
+        """`threads` pieces of work are in hand at a time."""
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        # Work that waits for its turn, not in the threads' queue, is dropped when its caller is cancelled
+        self._turns = asyncio.Semaphore(threads)
         self._waiting = 0  # characters
 
     async def run(self, work: Callable[[], Result], size: int) -> Result:
         """Return what `work` on `size` characters returns; raise Overloaded if too many wait already."""
-        if size <= LARGE_SIZE:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         await self._wait_for_turn(size)
         return await asyncio.wrap_future(self._begin(work))
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
-        for threads in (self._threads, self._thread_for_large):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _wait_for_turn(self, size: int) -> None:
         if self._waiting and self._waiting + size > WAITING_SIZE:
             raise Overloaded(RETRY_SECONDS)
         self._waiting += size
         try:
-            await self._turn.acquire()
+            await self._turns.acquire()
         finally:
             self._waiting -= size
 
@@ -53,20 +53,44 @@ class Lanes:
 
         def end(_: Future[Result]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._turn.release)
+                loop.call_soon_threadsafe(self._turns.release)
 
         try:
-            working = self._thread_for_large.submit(work)
+            working = self._threads.submit(work)
         except RuntimeError:  # closed meanwhile
-            self._turn.release()
+            self._turns.release()
             raise
         working.add_done_callback(end)  # a caller's cancellation doesn't end the thread's work
         return working
 
 
+class Lanes:
+    """Threads for what is short, and a lane for what is large; belongs to one event loop."""
+
+    def __init__(self, workers: int, large: int | None = None) -> None:
+        """`large` pieces of large work are in hand at a time: as many as `workers`, if cores are left."""
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="text")
+        spare = max(1, min(workers, usable_cores() - 1))  # the tokenizers let go of the interpreter
+        self._large = Lane("text-large", spare if large is None else large)
+
+    async def run(self, work: Callable[[], Result], size: int) -> Result:
+        """Return what `work` on `size` characters returns; raise Overloaded if too many wait already."""
+        if size <= LARGE_SIZE:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._large.run(work, size)
+
+    def close(self) -> None:
+        """Drop what is queued and let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._large.close()
+
+
 def size_of(*values: object) -> int:
-    """Return about how many characters there are in messages, tools, and whatever else is JSON."""
-    size, left = 0, list(values)
+    """Return about how many characters there are in messages, tools, and whatever else is JSON.
+
+    What has more values than can be counted in a moment counts as the largest body there is.
+    """
+    size, counted, left = 0, 0, list(values)
     while left:
         value = left.pop()
         inner: Iterable[object] = ()
@@ -76,6 +100,9 @@ def size_of(*values: object) -> int:
             inner = value
         size += VALUE_SIZE + (len(value) if isinstance(value, str) else 0)
         for item in inner:
+            counted += 1
+            if counted > MOST_COUNTED:
+                return max(size, UNCOUNTED_SIZE)
             if isinstance(item, str):
                 size += VALUE_SIZE + len(item)
             else:

@@ -45,7 +45,7 @@ class TokenizerPool:
             return contained(lambda: self._encode(text, add_special_tokens))()
         return await self.run(lambda: self._encode(text, add_special_tokens), len(text))
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> Sequence[TextToken]:
         """Return the tokens of a text; raise InvalidInput for what is not Unicode text, or Overloaded."""
         if len(text) <= INLINE_CHARACTERS:
             return contained(lambda: self._tokenize(text, add_special_tokens))()
@@ -63,7 +63,7 @@ class TokenizerPool:
         refuse_surrogates(text)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def _tokenize(self, text: str, add_special_tokens: bool) -> tuple[TextToken, ...]:
+    def _tokenize(self, text: str, add_special_tokens: bool) -> Sequence[TextToken]:
         refuse_surrogates(text)
         return self.tokenizer.tokenize(text, add_special_tokens=add_special_tokens)
 
@@ -89,7 +89,7 @@ class TextPipeline:
         """Return the text of ids, special tokens' included; raise Overloaded."""
         return await self._pool.run(lambda: self._tokenizer.decode(ids), len(ids) * TOKEN_CHARACTERS)
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[TextToken, ...]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> Sequence[TextToken]:
         """Return the tokens of a text with their places; raise InvalidInput or Overloaded."""
         return await self._pool.tokenize(text, add_special_tokens=add_special_tokens)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Encoding, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
@@ -20,6 +19,7 @@ from inference.text.detokenizer import (
     metaspace_table,
 )
 from inference.text.files import ModelFiles, named_tokens, refuse_huge, token_content
+from inference.text.tokens import placed_tokens
 from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
@@ -39,7 +39,7 @@ class TextTokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens' included."""
 
-    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> Sequence[TextToken]:
         """Return the tokens of a text with their places."""
 
     def token_bytes(self) -> Sequence[bytes] | None:
@@ -75,9 +75,9 @@ class FastTokenizer:
         encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return encoding.ids
 
-    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> Sequence[TextToken]:
         encoding = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        return text_tokens(text, encoding, self.special_ids)
+        return placed_tokens(text, encoding, self.special_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -116,7 +116,7 @@ class SlowTokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return ids
 
-    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[TextToken, ...]:
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> Sequence[TextToken]:
         # As in TGI: without places there is no slice to show
         ids = self.encode(text, add_special_tokens=add_special_tokens)
         return tuple(TextToken(token_id, "", 0, 0, token_id in self.special_ids) for token_id in ids)
@@ -264,25 +264,3 @@ def configured_special_ids(
     texts = [*named.values(), *(text for text in map(token_content, listed) if text is not None)]
     ids = (tokenizer.token_to_id(text) for text in texts)
     return frozenset(token_id for token_id in ids if token_id is not None)
-
-
-def text_tokens(text: str, encoding: Encoding, special_ids: frozenset[int]) -> tuple[TextToken, ...]:
-    """Return an encoding's tokens with UTF-8 byte offsets; the library counts characters."""
-    data = text.encode()
-    if len(data) == len(text):
-        places = encoding.offsets
-    else:
-        starts = [0, *accumulate(len(char.encode()) for char in text)]  # byte offset of each character
-        places = [(starts[start], starts[stop]) for start, stop in encoding.offsets]
-    return tuple(
-        TextToken(
-            token_id,
-            data[start:stop].decode("utf-8", "replace"),
-            start,
-            stop,
-            bool(added) or token_id in special_ids,
-        )
-        for token_id, (start, stop), added in zip(
-            encoding.ids, places, encoding.special_tokens_mask, strict=True
-        )
-    )

@@ -19,7 +19,7 @@ from tests.unit.handlers.test_metrics import FINISH
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("deploy", "observability")}
-OTHERS = {"--build", "--rm", "--gpus", "--target", "--shm-size"}  # Docker's
+OTHERS = {"--build", "--rm", "--gpus", "--target", "--shm-size", "--tmpfs"}  # Docker's
 REQUEST = Request(id="r", prompt="p")
 
 

@@ -27,6 +27,8 @@ UNEVENTFUL = {
     "Preempted",
     "Engine restarts",
     "Prefix cache",
+    "Computed again after a fault",
+    "Lines of the log dropped",
 }
 
 

@@ -22,6 +22,7 @@ FAMILIES = ("llama", "qwen2", "gemma2", "gpt2")
 PROMPTS = prompts(10, 40, 3, 70, 25, 18)
 DRAWN = Sampling(sample=True, temperature=0.8, seed=2**63 + 5)
 FILTERED = Sampling(sample=True, temperature=0.8, top_p=0.9, seed=7)
+PENALISED = Sampling(sample=True, top_k=40, min_p=0.01, repetition_penalty=1.3, frequency_penalty=0.2, seed=8)
 
 
 def config(directory: Path, *, device: str = "auto", **settings: Any) -> EngineConfig:
@@ -65,7 +66,7 @@ def test_greedy_text_is_the_models_own_alone_and_in_a_batch(session: Session, di
 
 
 def various() -> list[tuple[str, Sampling]]:
-    return [("greedy", Sampling()), ("drawn", DRAWN), ("filtered", FILTERED), ("other", Sampling(seed=3))]
+    return [("greedy", Sampling()), ("drawn", DRAWN), ("filtered", FILTERED), ("penalised", PENALISED)]
 
 
 def crowd() -> list[CoreRequest]:
@@ -93,6 +94,7 @@ def expected(llama: Path) -> dict[str, list[tuple[int, float]]]:
     ("settings", "preempts"),
     [
         ({"one_step_ahead": False}, False),
+        ({"filter_on_device": False}, False),
         ({"cuda_graphs": (0,)}, False),
         ({"cuda_graphs": (3,)}, False),
         ({"max_batch_total_tokens": 160, "max_total_tokens": 112}, True),
@@ -115,10 +117,14 @@ def test_greedy_and_filtered_texts_are_those_of_the_cpus_path(llama: Path) -> No
         device = "auto" if device_path else "cpu"
         session = Session(config(llama, device=device), device_path=device_path)
         heard = session.run(
-            [request("greedy", PROMPTS[0]), request("filtered", PROMPTS[1], sampling=FILTERED)]
+            [
+                request("greedy", PROMPTS[0]),
+                request("filtered", PROMPTS[1], sampling=FILTERED),
+                request("penalised", PROMPTS[2], sampling=PENALISED),
+            ]
         )
         session.close()
-        return [heard.tokens("greedy"), heard.tokens("filtered")]
+        return [heard.tokens("greedy"), heard.tokens("filtered"), heard.tokens("penalised")]
 
     assert both(device_path=True) == both(device_path=False)
 

@@ -50,6 +50,7 @@ SHARED = (
     Fault(client_faults.never_reads, 12, 100),
     Fault(client_faults.probes, 20, 300),
     Fault(engine_faults.raises, 8, 24),
+    Fault(engine_faults.raises_beside, 8, 24),
     Fault(engine_faults.no_memory, 12, 24),
     Fault(engine_faults.killed, 12, 24),
     Fault(engine_faults.stopped, 12, 24),
@@ -62,6 +63,7 @@ OWN = (
     OwnServer(life_faults.clock_jumps, 10, 50),
     OwnServer(life_faults.worker_lost, 10, 50),
     OwnServer(life_faults.parent_killed, 10, 24),
+    OwnServer(life_faults.only_worker_killed, 10, 24),
 )
 
 

@@ -13,6 +13,7 @@ from tests.faults.server import Server
 from tests.faults.traffic import HOST, ask, body, get, head
 
 TIMES_TOO_MANY = 10
+ALONE = 8  # requests, one after the other
 ARRIVAL_SECONDS = 1.0  # in which all of them come
 SLACK_DESCRIPTORS = 8  # of the server's own: a file that is read, a connection that is being closed
 READER_MIB = 64  # that clients who don't read may have the server hold
@@ -61,10 +62,11 @@ async def overload(server: Server, size: int) -> Ledger:
     """Have ten times as many clients as there are places ask on and on, `size` requests for each place."""
     ledger = Ledger(f"overload at {TIMES_TOO_MANY} times capacity")
     places = int((await _info(server))["max_concurrent_requests"])
+    alone = [await ask(server.port, body(40, prompt=f"Nobody else asks {at}.")) for at in range(ALONE)]
     usual = await _crowd(server, places, places * size, patient=False)
     crowd = await _crowd(server, places * TIMES_TOO_MANY, places * size, patient=True)
     await server.idle()
-    ledger.add(*usual, *crowd)
+    ledger.add(*alone, *usual, *crowd)
     refused = [answer for answer in crowd if answer.end is End.OVERLOADED]
     ledger.expect(set(ledger.ends) <= {End.FINISHED, End.OVERLOADED}, "all finished or were refused")
     ledger.expect(
@@ -72,18 +74,24 @@ async def overload(server: Server, size: int) -> Ledger:
     )
     ledger.expect(bool(refused), "some were refused")
     ledger.expect(all(int(answer.retry_after) >= 1 for answer in refused), "a refusal says when to come back")
-    for name, answers in (("at capacity", usual), ("overloaded", crowd)):
+    for name, answers in (
+        ("alone", alone),
+        ("at capacity", usual),
+        (f"at {TIMES_TOO_MANY} times capacity", crowd),
+    ):
         good = [answer for answer in answers if answer.end is End.FINISHED]
         ledger.note(f"{name}: {len(good)} accepted, {_times(good)}")
-    ledger.note(f"refusals: {_quantiles([answer.seconds for answer in refused])}")
+    told = _quantiles([answer.seconds for answer in refused])
+    ledger.note(f"at {TIMES_TOO_MANY} times capacity: {len(refused)} refused, {told}")
     return ledger
 
 
 async def never_reads(server: Server, size: int) -> Ledger:
-    """Have clients ask for long streams and read nothing, while `size` others go on."""
+    """Have clients ask for long streams and read nothing, while others take all places left, `size` times."""
     ledger, memory = Ledger("clients that never read"), server.resident_bytes()
+    places = int((await _info(server))["max_concurrent_requests"])
     deaf = await deaf_clients(server)
-    others = await asyncio.gather(*(ask(server.port, body(40, prompt=f"{at}?")) for at in range(size)))
+    others = await _crowd(server, places - BEHIND, size, patient=False)
     ledger.add(*others)
     ledger.expect(all(answer.end is End.FINISHED for answer in others), "all others finished")
     ledger.note(f"the others: {_times(others)}")

@@ -52,6 +52,32 @@ async def raises(server: Server, size: int) -> Ledger:
     return ledger
 
 
+async def raises_beside(server: Server, size: int) -> Ledger:
+    """Have steps raise by the work of a few of many requests: they fail, and no other text changes."""
+    ledger, engine = Ledger("one request's work raises in a step of many"), server.engine()
+    wanted = [body(60, prompt=_prompt(at), seed=at if at % 2 else None) for at in range(size)]
+    alone = [await ask(server.port, each) for each in wanted]
+    heard = [asyncio.Event() for _ in wanted]
+    together = [
+        asyncio.create_task(ask(server.port, each, on_event=event.set))
+        for each, event in zip(wanted, heard, strict=True)
+    ]
+    await asyncio.gather(*(event.wait() for event in heard))
+    poisoned = [body(20, prompt=_prompt(at), seed=RAISES) for at in range(3)]
+    bad = await asyncio.gather(*(ask(server.port, each) for each in poisoned))
+    good = await asyncio.gather(*together)
+    ledger.add(*alone, *bad, *good)
+    ledger.expect(all(each.end is End.FAILED for each in bad), "the bad ones failed")
+    ledger.expect(all("ArithmeticError" in each.message for each in bad), "they were told why")
+    ledger.expect(all(each.end is End.FINISHED for each in good), "all others finished")
+    ledger.expect([each.text for each in good] == [each.text for each in alone], "texts are the same")
+    ledger.expect(server.engine() == engine, "the engine went on")
+    again = await server.metric("parley_step_retries")
+    ledger.expect(again > 0, "steps were computed again in parts")
+    ledger.note(f"{again:.0f} steps were parts of others")
+    return ledger
+
+
 async def no_memory(server: Server, size: int) -> Ledger:
     """Have steps of more than two sequences find no memory: all are computed, in smaller steps."""
     ledger, engine = Ledger("no memory for large steps"), server.engine()

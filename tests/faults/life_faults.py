@@ -48,15 +48,26 @@ async def terminated(size: int) -> Ledger:
 
 
 async def parent_killed(size: int) -> Ledger:
-    """Kill the server's first process: its engine and its workers end, and leave nothing."""
-    ledger = Ledger("server killed -9 under load, two API workers")
-    async with serving("--api-workers", "2") as server:
+    """Kill the first process of a server: its two API workers and its engine end, and leave nothing."""
+    return await _first_killed("two API workers", size, 4, "--api-workers", "2")
+
+
+async def only_worker_killed(size: int) -> Ledger:
+    """Kill the first process, which is the one API worker: its engine ends, and leaves nothing."""
+    return await _first_killed("one API worker", size, 2)
+
+
+async def _first_killed(workers: str, size: int, processes: int, *flags: str) -> Ledger:
+    ledger = Ledger(f"server killed -9 under load, {workers}")
+    async with serving(*flags) as server:
         left = list(server.processes())
-        ledger.expect(len(left) >= 4, "there are an engine and two workers")
+        ledger.expect(len(left) >= processes, f"there is an engine beside {workers}")
         ledger.expect(bool(server.sockets()), "the engine has a socket")
         streams = await _running(server, size, ENDLESS)
         server.process.kill()
         answers = await asyncio.gather(*streams)
+    broken = sum(answer.end is End.LOST for answer in answers)
+    ledger.note(f"{broken} connections of {len(answers)} broke without a word")
     ledger.sent += len(answers)  # who kills all of it at once takes their ends away
     ledger.ends.update(End.FAILED if answer.end is End.LOST else answer.end for answer in answers)
     await _nothing_left(ledger, left)

@@ -49,7 +49,7 @@ CLASSES = {
     "silent connections": ("connections", "a_connection_that_never_speaks_is_closed"),
     "slow reader": ("connections", "a_stream_that_is_not_read_is_ended_and_its_work_aborted"),
     "outbox": ("connections", "what_waits_for_a_slow_reader_is_bounded"),
-    "connections": ("connections", "connections_beyond_their_number_are_told_so_and_others_go_on"),
+    "connections": ("connections", "connections_beyond_their_number_are_told_so_and_requests_go_on"),
     "disconnect storms": ("connections", "a_storm_of_clients_that_leave_leaves_nothing_behind"),
 }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
+from handlers.http import server as server_module
 from inference.fake import fake_client
 from tests.security.raw import connected, head, read_to_end, wait_until
 from tests.support import LiveServer, live_server, make_service
@@ -141,20 +141,50 @@ def test_who_reads_slowly_but_steadily_is_not_cut() -> None:
             answer += part
             time.sleep(0.05 if time.monotonic() - began < SOON * 5 else 0)
     told = bytes(answer).partition(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", told[0])
-    assert length
-    assert len(told[2]) == int(length[1])
+    assert b"transfer-encoding: chunked" in told[0]
+    assert told[2].endswith(b"\r\n0\r\n\r\n")
 
 
-def test_connections_beyond_their_number_are_told_so_and_others_go_on() -> None:
+def test_connections_beyond_their_number_are_told_so_and_requests_go_on() -> None:
     with live_server(max_connections=5) as live, ExitStack() as held:
-        kept = held.enter_context(connected(live))
-        kept.sendall(b"GET /health HTTP/1.1\r\n")
-        for _ in range(4):
-            held.enter_context(connected(live))
-        wait_until(lambda: refused(live), "a connection too many was taken")
-        kept.sendall(b"host: parley\r\n\r\n")
-        assert kept.recv(4096).startswith(b"HTTP/1.1 200 ")
+        busy = [held.enter_context(half_sent(live)) for _ in range(5)]
+        assert refused(live)
+        for sock in busy:
+            sock.sendall(BODY[-1:])
+            assert read_to_end(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_probes_are_answered_whoever_holds_the_connections() -> None:
+    with live_server(max_connections=3) as live, ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(half_sent(live))
+        assert refused(live)
+        for path in ("/health", "/livez", "/readyz?verbose", "/ping", "/metrics"):
+            assert httpx.get(f"{live.base_url}{path}").status_code == 200
+        assert refused(live)
+
+
+def test_connections_that_never_speak_keep_nobody_out() -> None:
+    with live_server(max_connections=3) as live, ExitStack() as held:
+        silent = [held.enter_context(connected(live)) for _ in range(10)]
+        for path in ("/health", "/info"):
+            assert httpx.get(f"{live.base_url}{path}").status_code == 200
+        assert [read_to_end(sock) for sock in silent[:7]] == [b""] * 7  # the oldest first
+
+
+def test_requests_that_begin_and_do_not_go_on_keep_nobody_out() -> None:
+    """Bytes that drip don't make a connection younger."""
+    with live_server(max_connections=2) as live, ExitStack() as held:
+        first, second = (held.enter_context(connected(live)) for _ in range(2))
+        for sock, part in ((first, b"GET /health"), (second, b"GET /health HTTP/1.1\r\n"), (first, b" HTTP")):
+            sock.sendall(part)
+            time.sleep(0.05)  # the server has to see them in this order
+        assert httpx.get(f"{live.base_url}/info").status_code == 200
+        answer = read_to_end(first)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert "`max_connections`" in told_in_json(answer)["error"]
+        second.sendall(b"host: parley\r\nconnection: close\r\n\r\n")
+        assert read_to_end(second).startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_connection_that_is_idle_the_longest_makes_room() -> None:
@@ -170,13 +200,33 @@ def test_the_connection_that_is_idle_the_longest_makes_room() -> None:
             assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
-def refused(live: LiveServer) -> bool:
+def test_line_breaks_between_requests_do_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "IDLE_CONNECTION_SECONDS", SOON)
+    with live_server() as live, connected(live) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: parley\r\n\r\n\r\n")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(b"\r\n")
+        assert read_to_end(sock) == b""
+
+
+@contextmanager
+def half_sent(live: LiveServer) -> Iterator[socket.socket]:
+    """Begin a request, and stop within its body, for which the server waits."""
+    more = "connection: close\r\nexpect: 100-continue\r\n"
     with connected(live) as sock:
-        sock.settimeout(0.2)
-        try:
-            answer = read_to_end(sock)
-        except TimeoutError:  # it was taken
-            return False
+        sock.sendall(head("POST", "/generate", length=len(BODY), more=more))
+        assert sock.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(BODY[:-1])
+        yield sock
+
+
+def refused(live: LiveServer) -> bool:
+    """Ask for something that is no probe; return whether there was no room for it."""
+    with connected(live) as sock:
+        sock.sendall(b"GET /info HTTP/1.1\r\nhost: parley\r\nconnection: close\r\n\r\n")
+        answer = read_to_end(sock)
+    if answer.startswith(b"HTTP/1.1 200 "):
+        return False
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1" in answer
     assert b"`max_connections`" in answer

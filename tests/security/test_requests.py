@@ -169,6 +169,27 @@ def test_a_prompt_that_can_not_fit_is_refused_before_it_is_tokenised(
     assert len(encoded) == 1
 
 
+def test_more_ids_than_fit_are_refused_before_their_text_is_made(
+    server: LiveServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = server.service.engine._text
+    assert text is not None
+    decoded: list[int] = []
+    decode = text.decode
+
+    async def noting(ids: Any) -> str:
+        decoded.append(len(ids))
+        return await decode(ids)
+
+    monkeypatch.setattr(text, "decode", noting)
+    most = server.service.engine.model.max_input_tokens
+    refused(client, "/v1/completions", {"prompt": [5] * (most + 1)}, f"less than {most}", f"{most + 1}")
+    assert decoded == []
+    fits = {"prompt": [5] * most, "max_tokens": 1}
+    assert client.post("/v1/completions", json=fits).status_code == 200
+    assert decoded == [most]
+
+
 def test_how_long_a_token_can_be_is_true_of_every_text(server: LiveServer) -> None:
     text = server.service.engine._text
     assert text is not None

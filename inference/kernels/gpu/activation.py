@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.kernels.gpu.launching import launch
+
 _BLOCK = 1024
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
@@ -24,7 +26,9 @@ def gated(gate_up: Tensor, activation: str, *, out: Tensor | None = None) -> Ten
         raise ValueError("the numbers of a row must lie side by side; call contiguous() first")
     if rows:
         grid = (rows, triton.cdiv(inner, _BLOCK))
-        _gate[grid](
+        launch(
+            _gate,
+            grid,
             gate_up,
             result,
             gate_up.stride(0),
@@ -59,14 +63,9 @@ def activate(x: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _gate(
-    gate_up_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    gate_up_stride: tl.tensor,
-    out_stride: tl.tensor,
-    inner: tl.tensor,
-    ACTIVATION: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    gate_up_ptr, out_ptr, gate_up_stride, out_stride, inner,
+    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < inner

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch
 from inference.kernels.gpu.interpreter import interpreted
+from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.tiles import Tiles, choose_tiles, fitted, power_of_two, rows_of
 from inference.kernels.reference import Attention
 
@@ -62,7 +63,8 @@ def paged_attention(
         "VALUES": power_of_two(value_dim),
         "SUNK": how.sinks is not None,
     }
-    _attend[(programs, kv_heads, batch.splits)](
+    launch(
+        _attend, (programs, kv_heads, batch.splits),
         query, keys, values, *parts.tensors, how.sinks,
         batch.tables, batch.slots, batch.starts, batch.lengths, batch.query_blocks,
         inner, outer,
@@ -75,7 +77,8 @@ def paged_attention(
         num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True,
     )  # fmt: skip
     if batch.splits > 1:
-        _merge[(programs * batch.tile, heads)](
+        launch(
+            _merge, (programs * batch.tile, heads),
             *parts.tensors, out, how.sinks, batch.starts, batch.query_blocks, *out.stride()[:2],
             HEADS=heads, SPLITS=batch.splits, **shape, num_warps=2, enable_fp_fusion=True,
         )  # fmt: skip

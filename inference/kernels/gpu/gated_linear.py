@@ -16,6 +16,7 @@ from torch import Tensor
 
 from inference.kernels.gpu.activation import ACTIVATIONS, activate
 from inference.kernels.gpu.interpreter import interpreted
+from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.linear import LOAD, MOST_ROWS, THREADS, Tile, processors
 
 
@@ -42,8 +43,8 @@ def gated_linear(
     if not rows:
         return result
     tile = tile or next(gated_tiles(rows, outputs, inner, x.dtype, processors(x.device)))
-    kernel = _gated_rows if tile.matrix else _gated_row
-    kernel[(triton.cdiv(outputs, tile.outputs),)](
+    launch(
+        _gated_rows if tile.matrix else _gated_row, (triton.cdiv(outputs, tile.outputs),),
         x, gate_up, x if bias is None else bias, result,
         x.stride(0), gate_up.stride(0), result.stride(0), rows, outputs, inner,
         OUTPUTS=tile.outputs, INNER=tile.inner, STAGES=tile.stages, ACTIVATION=ACTIVATIONS[activation],
@@ -65,24 +66,10 @@ def gated_tiles(rows: int, outputs: int, inner: int, dtype: torch.dtype, process
 
 @triton.jit(do_not_specialize=["rows"])
 def _gated_row(
-    x_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    out_stride: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    inner: tl.tensor,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    STAGES: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    WIDEN: tl.constexpr,
-) -> None:
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+) -> None:  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
     gates = weight_ptr + n.to(tl.int64)[:, None] * weight_stride + k[None, :]
@@ -111,24 +98,10 @@ def _gated_row(
 
 @triton.jit(do_not_specialize=["rows"])
 def _gated_rows(
-    x_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    out_stride: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    inner: tl.tensor,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    STAGES: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    WIDEN: tl.constexpr,
-) -> None:
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+) -> None:  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m = tl.arange(0, 16)
     k = tl.arange(0, INNER)

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.kernels.gpu.interpreter import interpreted
+from inference.kernels.gpu.launching import launch
 
 _GROUP = 8  # tiles of rows that go along the weights together, so that both are found in the cache
 
@@ -43,7 +44,8 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Ten
     if rows:
         block = block_of(outputs, inner, x.dtype)
         grid = (triton.cdiv(rows, block.rows) * triton.cdiv(outputs, block.outputs),)
-        _tile[grid](
+        launch(
+            _tile, grid,
             x, weight, x if bias is None else bias, result,
             x.stride(0), weight.stride(0), result.stride(0), rows, outputs, inner,
             ROWS=block.rows, OUTPUTS=block.outputs, INNER=block.inner, GROUP=_GROUP,
@@ -65,24 +67,10 @@ def block_of(outputs: int, inner: int, dtype: torch.dtype) -> Block:
 
 @triton.jit(do_not_specialize=["rows"])
 def _tile(
-    x_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    out_stride: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    inner: tl.tensor,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    GROUP: tl.constexpr,
-    BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    WIDEN: tl.constexpr,
-) -> None:
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
+    WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+) -> None:  # fmt: skip
     across, down = tl.cdiv(outputs, OUTPUTS), tl.cdiv(rows, ROWS)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.kernels.gpu.interpreter import interpreted
+from inference.kernels.gpu.launching import launch
 
 MOST_ROWS = 16
 LOAD = 16  # bytes that a thread loads at once
@@ -63,7 +64,8 @@ def small_linear(
     _multiply(x, weight, bias, target, tile)
     if tile.parts > 1:
         block = 256
-        _add_parts[(rows, triton.cdiv(outputs, block))](
+        launch(
+            _add_parts, (rows, triton.cdiv(outputs, block)),
             target, result if bias is None else bias, result, result.stride(0), outputs, rows * outputs,
             PARTS=tile.parts, BIAS=bias is not None, BLOCK=block, num_warps=2, enable_fp_fusion=True,
         )  # fmt: skip
@@ -102,8 +104,8 @@ def _power(number: int) -> int:
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, tile: Tile) -> None:
     rows, inner = x.shape
     outputs = weight.shape[0]
-    kernel = _rows if tile.matrix else _row
-    kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](
+    launch(
+        _rows if tile.matrix else _row, (triton.cdiv(outputs, tile.outputs), tile.parts),
         x, weight, x if bias is None else bias, target,
         x.stride(0), weight.stride(0), outputs if tile.parts > 1 else target.stride(0), rows, outputs, inner,
         OUTPUTS=tile.outputs, INNER=tile.inner, PARTS=tile.parts, STAGES=tile.stages,
@@ -122,24 +124,10 @@ def _bounds(inner: tl.tensor, INNER: tl.constexpr, PARTS: tl.constexpr) -> tl.te
 
 @triton.jit(do_not_specialize=["rows"])
 def _row(
-    x_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    out_stride: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    inner: tl.tensor,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    PARTS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    WIDEN: tl.constexpr,
-) -> None:
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    OUTPUTS: tl.constexpr, INNER: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr, BIAS: tl.constexpr,
+    WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+) -> None:  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
     first, last = _bounds(inner, INNER, PARTS)
@@ -162,24 +150,10 @@ def _row(
 
 @triton.jit(do_not_specialize=["rows"])
 def _rows(
-    x_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    out_stride: tl.tensor,
-    rows: tl.tensor,
-    outputs: tl.tensor,
-    inner: tl.tensor,
-    OUTPUTS: tl.constexpr,
-    INNER: tl.constexpr,
-    PARTS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BIAS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    WIDEN: tl.constexpr,
-) -> None:
+    x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
+    OUTPUTS: tl.constexpr, INNER: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr, BIAS: tl.constexpr,
+    WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+) -> None:  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m = tl.arange(0, 16)
     k = tl.arange(0, INNER)
@@ -206,16 +180,9 @@ def _rows(
 
 @triton.jit
 def _add_parts(
-    parts_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    out_stride: tl.tensor,
-    outputs: tl.tensor,
-    plane: tl.tensor,
-    PARTS: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    parts_ptr, bias_ptr, out_ptr, out_stride, outputs, plane,
+    PARTS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = n < outputs

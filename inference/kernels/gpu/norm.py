@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.kernels.gpu.launching import launch
+
 _WIDEST = 1 << 16  # numbers of a row that one program can hold
 
 
@@ -64,7 +66,9 @@ def _launch(
     if not rows:
         return
     block = triton.next_power_of_2(width)
-    _norm[(rows,)](
+    launch(
+        _norm,
+        (rows,),
         x,
         x if stream is None else stream,
         weight,
@@ -86,21 +90,10 @@ def _launch(
 
 @triton.jit
 def _norm(
-    x_ptr: tl.tensor,
-    stream_ptr: tl.tensor,
-    weight_ptr: tl.tensor,
-    normed_ptr: tl.tensor,
-    added_ptr: tl.tensor,
-    x_stride: tl.tensor,
-    stream_stride: tl.tensor,
-    normed_stride: tl.tensor,
-    added_stride: tl.tensor,
-    width: tl.tensor,
-    eps: tl.tensor,
-    factor: tl.tensor,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    x_ptr, stream_ptr, weight_ptr, normed_ptr, added_ptr, x_stride, stream_stride, normed_stride,
+    added_stride, width, eps, factor,
+    ADD: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width

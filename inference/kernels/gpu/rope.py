@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.tiles import power_of_two
 
 _NUMBERS = 1024  # of one program: 16 bytes of 16-bit numbers for each thread of four warps
@@ -50,7 +51,8 @@ def rope_and_write(
         assert rotary <= dim, "at most all numbers of a head are rotated"
         assert cosines.stride() == sines.stride() == (rotary, 1), "(positions, rotary)"
     group = max(1, _NUMBERS // power_of_two(dim))
-    _rotate_and_write[(len(qkv), triton.cdiv(heads + 2 * kv_heads, group))](
+    launch(
+        _rotate_and_write, (len(qkv), triton.cdiv(heads + 2 * kv_heads, group)),
         qkv, cosines, sines, positions, places, query_norm, key_norm, out, keys, values,
         limit, eps, qkv.stride(0), *out.stride()[:2], *keys.stride()[:3], *values.stride()[:3],
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, DIMS=power_of_two(dim), ROTARY=rotary, GROUP=group,
@@ -66,7 +68,8 @@ def write(key: Tensor, value: Tensor, places: Tensor, keys: Tensor, values: Tens
     for new, cache in ((key, keys), (value, values)):
         assert new.stride(2) == cache.stride(3) == 1, "heads are contiguous"
         size = new.shape[1] * new.shape[2]
-        _write[(len(new), triton.cdiv(size, _NUMBERS))](
+        launch(
+            _write, (len(new), triton.cdiv(size, _NUMBERS)),
             new, places, cache, *new.stride()[:2], *cache.stride()[:3],
             SIZE=size, DIM=new.shape[2], PAGE=cache.shape[1], NUMBERS=_NUMBERS,
             num_warps=_WARPS, enable_fp_fusion=True,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from inference.gpu import noise
 from inference.gpu.batch import Draws, Sampled
+from inference.kernels.gpu.launching import launch
 
 BLOCK = 4096  # tokens of one program: 32 programs for a row of 128 Ki
 _STEP = tl.constexpr(noise.STEP)
@@ -42,12 +43,14 @@ def sample(logits: Tensor, draws: Draws, *, out: Sampled | None = None) -> Sampl
     found = torch.empty(3, rows, blocks, dtype=torch.float32, device=device)
     at = torch.empty(2, rows, blocks, dtype=torch.int32, device=device)
     warped = draws.warped.view(torch.uint8)
-    _search[(rows, blocks)](
+    launch(
+        _search, (rows, blocks),
         logits, draws.seeds, draws.positions, draws.temperatures, warped, found, at,
         logits.stride(0), vocabulary, rows * blocks,
         BLOCK=BLOCK, num_warps=8, enable_fp_fusion=True,
     )  # fmt: skip
-    _combine[(rows,)](
+    launch(
+        _combine, (rows,),
         logits, draws.temperatures, warped, found, at,
         out.tokens, out.logprobs, out.finite.view(torch.uint8),
         logits.stride(0), blocks, rows * blocks,
@@ -71,10 +74,16 @@ def _mix32(value: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def noise_key(seed: tl.tensor, position: tl.tensor) -> tl.tensor:
+    """Return the uint64 of a seed and a position, int64."""
+    key = seed.to(tl.uint64, bitcast=True) + _STEP
+    return _mix64(_mix64(key) + position.to(tl.uint64, bitcast=True) * _STRIDE)
+
+
+@triton.jit
 def random_bits(seed: tl.tensor, position: tl.tensor, tokens: tl.tensor) -> tl.tensor:
     """Return the uint32 of each token (n,) int32, of a seed and a position, int64."""
-    key = seed.to(tl.uint64, bitcast=True) + _STEP
-    key = _mix64(_mix64(key) + position.to(tl.uint64, bitcast=True) * _STRIDE)
+    key = noise_key(seed, position)
     low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
     return _mix32(_mix32(tokens.to(tl.uint32) * _TOKEN_STRIDE + low) ^ high)
 

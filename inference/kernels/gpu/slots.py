@@ -13,6 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.gpu.wishes import Wish
+from inference.kernels.gpu.launching import launch
+from inference.recipe import MOST_COUNTED
+
 _BLOCK = 128
 
 
@@ -56,7 +60,9 @@ def gather(
         temperatures=empty(torch.float32),
         warped=empty(torch.bool),
     )
-    _gather[(triton.cdiv(count, _BLOCK),)](
+    launch(
+        _gather,
+        (triton.cdiv(count, _BLOCK),),
         slots,
         tokens,
         lengths,
@@ -82,20 +88,54 @@ def scatter(
     sampled: Tensor,  # (n,) int64
     logprobs: Tensor,  # (n,) float32
     tokens: Tensor,  # (slots,) int64, written
+    previous: Tensor,  # (slots,) int64, written: those that were the newest
     lengths: Tensor,  # (slots,) int32, written
     drawn: Tensor,  # (n, 2) float64, written: tokens, and log-probabilities
 ) -> None:
     """Make the sampled tokens the newest of their slots, but of padding, and put down what was sampled."""
     count = len(slots)
-    _scatter[(triton.cdiv(count, _BLOCK),)](
+    launch(
+        _scatter,
+        (triton.cdiv(count, _BLOCK),),
         slots,
         before,
         sampled,
         logprobs,
         tokens,
+        previous,
         lengths,
         drawn,
         count,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
+def settle(
+    slots: Tensor,  # (n,) int32
+    drawn: Tensor,  # (n, 2) float64: tokens, and log-probabilities
+    lengths: Tensor,  # (slots,) int32
+    tokens: Tensor,  # (slots,) int64, written
+    wishes: Tensor,  # (slots, wishes) float64
+    marks: Tensor,  # (slots, vocabulary) int16, written
+) -> None:
+    """Make the drawn tokens the newest of their slots, and count them for those with penalties."""
+    count = len(slots)
+    launch(
+        _settle,
+        (triton.cdiv(count, _BLOCK),),
+        slots,
+        drawn,
+        lengths,
+        tokens,
+        wishes,
+        marks,
+        count,
+        wishes.stride(0),
+        marks.stride(0),
+        PENALISED=int(Wish.PENALISED),
+        MOST=MOST_COUNTED,
         BLOCK=_BLOCK,
         num_warps=4,
         enable_fp_fusion=True,
@@ -142,14 +182,42 @@ def _gather(
 
 
 @triton.jit(do_not_specialize=["count"])
-def _scatter(slots, before, sampled, logprobs, tokens, lengths, drawn, count, BLOCK: tl.constexpr):
+def _scatter(slots, before, sampled, logprobs, tokens, previous, lengths, drawn, count, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     slot = tl.load(slots + row, mask=inside, other=0).to(tl.int64)
     length = tl.load(before + row, mask=inside, other=0)
     token = tl.load(sampled + row, mask=inside, other=0)
     live = inside & (length > 0)
+    tl.store(previous + slot, tl.load(tokens + slot, mask=live, other=0), mask=live)
     tl.store(tokens + slot, token, mask=live)
     tl.store(lengths + slot, length + 1, mask=live)
     tl.store(drawn + row * 2, token.to(tl.float64), mask=inside)
     tl.store(drawn + row * 2 + 1, tl.load(logprobs + row, mask=inside, other=0.0).to(tl.float64), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _settle(
+    slots,
+    drawn,
+    lengths,
+    tokens,
+    wishes,
+    marks,
+    count,
+    wishes_stride,
+    marks_stride,
+    PENALISED: tl.constexpr,
+    MOST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < count
+    slot = tl.load(slots + row, mask=inside, other=0).to(tl.int64)
+    live = inside & (tl.load(lengths + slot, mask=inside, other=0) > 0)
+    token = tl.load(drawn + row * 2, mask=live, other=0.0).to(tl.int64)
+    tl.store(tokens + slot, token, mask=live)
+    penalised = live & (tl.load(wishes + slot * wishes_stride + PENALISED, mask=live, other=0.0) != 0.0)
+    mark = tl.load(marks + slot * marks_stride + token, mask=penalised, other=0).to(tl.int32)
+    counted = mark + ((mark & MOST) < MOST).to(tl.int32)
+    tl.store(marks + slot * marks_stride + token, counted.to(tl.int16), mask=penalised)

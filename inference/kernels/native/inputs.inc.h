@@ -1,15 +1,23 @@
 /* The template of prepared inputs: one row of floats, quantised or rounded. Rows are whole 64-byte lines,
  * with zeros beyond k. */
 
+/* As integers, magnitudes compare like floats, NaN above infinity. */
+INLINE vi magnitude(vf v) { return (vi)v & viset1(0x7fffffff); }
+INLINE vi greater(vi a, vi b) {
+    vi more = b > a;
+    return (more & b) | (~more & a);
+}
+
 /* Symmetric, by the row's greatest magnitude. A row that isn't finite gets the scale NaN, and so its outputs. */
 INLINE float scale_of(const float *x, int64_t k) {
-    vi most = vizero();
-    for (int64_t i = 0; i < k; i += LANES) { /* as integers, magnitudes compare like floats, NaN above infinity */
-        vi bits = (vi)vload_part(x + i, k - i) & viset1(0x7fffffff), more = bits > most;
-        most = (more & bits) | (~more & most);
-    }
+    vi four[4] = {vizero(), vizero(), vizero(), vizero()}; /* the next comparison needn't wait for the last */
+    int64_t i = 0;
+    for (; i + 4 * LANES <= k; i += 4 * LANES)
+        for (int j = 0; j < 4; j++) four[j] = greater(four[j], magnitude(vload(x + i + j * LANES)));
+    for (; i < k; i += LANES) four[0] = greater(four[0], magnitude(vload_part(x + i, k - i)));
+    vi most = greater(greater(four[0], four[1]), greater(four[2], four[3]));
     int32_t best = 0;
-    for (int i = 0; i < LANES; i++) best = most[i] > best ? most[i] : best;
+    for (int lane = 0; lane < LANES; lane++) best = most[lane] > best ? most[lane] : best;
     float greatest;
     memcpy(&greatest, &best, sizeof greatest);
     return best >= 0x7f800000 ? __builtin_nanf("") : greatest / 127.0f;

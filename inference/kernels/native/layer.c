@@ -84,7 +84,7 @@ static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, i
     stack->given = take(&next, row * shape->hidden);
     stack->qkv = take(&next, row * (shape->heads + 2 * shape->kv_heads) * shape->head_dim);
     stack->attended = take(&next, row * shape->heads * shape->head_dim);
-    stack->gate_up = take(&next, row * 2 * shape->inner);
+    stack->gate_up = take(&next, shape->inner % PANEL ? row * 2 * shape->inner : 0);
     stack->inner = take(&next, row * shape->inner);
     stack->prepared = take(&next, prepared);
     stack->own_size = few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;

@@ -35,7 +35,7 @@ typedef struct Stack {
     float *qkv;        /* [row][(heads + 2 kv_heads) head_dim] */
     float *attended;   /* [row][heads * head_dim] */
     float *given;      /* [row][hidden]: what attention or the MLP gave */
-    float *gate_up;    /* [row][2 inner] */
+    float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
     float *inner;      /* [row][inner] */
     void *prepared;    /* inputs of linears that need it */
     float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows */

@@ -5,7 +5,8 @@
  * Many rows: they are phases of their own, cut by rows. The arithmetic is the same. */
 #include "layer.h"
 
-#define ROW_BLOCK 8 /* rows of a tile where rows are independent of each other */
+#define ROW_BLOCK 8  /* rows of a tile where rows are independent of each other */
+#define TILE_ROWS 64 /* of a linear, at most */
 
 /* What a phase's linear reads: y = linear(norm(x + residual * norm(given))). */
 typedef struct {
@@ -33,9 +34,11 @@ static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t
             vf add = vload_part(given + i, n - i) * scale * vload_part(from->given_norm + i, n - i);
             vstore_part(sum + i, n - i, vload_part(x + i, n - i) + add * residual);
         }
-    } else
-        for (int64_t i = 0; i < n; i += LANES)
-            vstore_part(sum + i, n - i, vload_part(x + i, n - i) + vload_part(given + i, n - i) * residual);
+    } else {
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) vstore(sum + i, vload(x + i) + vload(given + i) * residual);
+        if (i < n) vstore_part(sum + i, n - i, vload_part(x + i, n - i) + vload_part(given + i, n - i) * residual);
+    }
     if (!normed) return;
     if (from->norm)
         ISA(apply_norm)(sum, ISA(rms_scale)(sum, n, shape->eps), from->norm, n, normed);
@@ -90,7 +93,7 @@ typedef struct {
 
 /* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
 INLINE ISA(Grid) ISA(grid)(int64_t rows, int64_t panels) {
-    int64_t most = ISA(least)(rows, 64);
+    int64_t most = ISA(least)(rows, TILE_ROWS);
     return (ISA(Grid)){most, ISA(blocks)(rows, most), 1, panels};
 }
 
@@ -99,28 +102,40 @@ INLINE vf ISA(activate)(int64_t activation, vf x) {
     return activation == GELU_TANH ? ISA(gelu_tanh)(x) : ISA(gelu)(x);
 }
 
-/* inner = activation(gate) * up, of some rows and the columns [from, to) */
-static void ISA(gate)(const Stack *stack, int64_t first, int64_t last, int64_t from, int64_t to) {
-    int64_t inner = stack->shape.inner;
+/* out = activation(gate) * up, of one row */
+INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, int64_t n, float *out) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) vstore(out + i, ISA(activate)(activation, vload(gate + i)) * vload(up + i));
+    if (i == n) return;
+    vf active = ISA(activate)(activation, vload_part(gate + i, n - i));
+    vstore_part(out + i, n - i, active * vload_part(up + i, n - i));
+}
+
+/* A panel of gates and the ups that go with it, which the first cache holds until they are one panel of inner. */
+static void ISA(gated_tile)(const StackCall *call, const Linear *linear, const Input *input, int64_t first,
+                            int64_t last, int64_t panel) {
+    const Stack *stack = call->stack;
+    float sides[TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
+    int64_t inner = stack->shape.inner, stride = 2 * PANEL;
+    for (int64_t side = 0; side < 2; side++) {
+        int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
+        linear_tile(call->library, linear, input, first, last, at, at + 1,
+                    sides + side * PANEL - first * stride - at * PANEL, stride);
+    }
     for (int64_t row = first; row < last; row++) {
-        const float *gate = stack->gate_up + row * 2 * inner, *up = gate + inner;
-        float *out = stack->inner + row * inner;
-        for (int64_t i = from; i < to; i += LANES) {
-            int64_t left = to - i;
-            vf active = ISA(activate)(stack->shape.activation, vload_part(gate + i, left));
-            vstore_part(out + i, left, active * vload_part(up + i, left));
-        }
+        const float *gates = sides + (row - first) * stride;
+        float *out = stack->inner + row * inner + panel * PANEL;
+        ISA(gate)(stack->shape.activation, gates, gates + PANEL, PANEL, out);
     }
 }
 
-/* y = linear(source), as one phase or two; `gated`: the linear's outputs are gates and ups, and go to inner. */
+/* y = linear(source), as one phase or two; `gated`: the outputs are gates and ups, and go to inner. */
 static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source) *from, float *y, int gated) {
     const Stack *stack = call->stack;
     float *own = stack->own + worker->index * stack->own_size;
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
-    int64_t half = stack->shape.inner / PANEL; /* panels of the gates */
-    int64_t panels = gated ? half : linear_panels(from->linear), ready = !call->few;
+    int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
     ISA(Grid) grid = ISA(grid)(call->rows, panels);
     for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
@@ -128,10 +143,9 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
         if (!ready || (call->few && i == 0)) /* who takes the first tile in another's stead keeps the sums now */
             input = ISA(own_input)(call, from, own, i == 0);
         ready = 1;
-        linear_tile(call->library, from->linear, &input, first, last, panel, end, y, from->linear->n);
-        if (!gated) continue;
-        linear_tile(call->library, from->linear, &input, first, last, half + panel, half + end, y, from->linear->n);
-        ISA(gate)(stack, first, last, panel * PANEL, end * PANEL);
+        if (!gated)
+            linear_tile(call->library, from->linear, &input, first, last, panel, end, y, from->linear->n);
+        for (; gated && panel < end; panel++) ISA(gated_tile)(call, from->linear, &input, first, last, panel);
     }
     pool_barrier(worker);
 }
@@ -143,7 +157,10 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
     ISA(linear)(worker, call, from, stack->gate_up, gated);
     if (gated) return;
     for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
-        ISA(gate)(stack, i * ROW_BLOCK, ISA(least)((i + 1) * ROW_BLOCK, call->rows), 0, inner);
+        for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++) {
+            const float *gates = stack->gate_up + row * 2 * inner;
+            ISA(gate)(stack->shape.activation, gates, gates + inner, inner, stack->inner + row * inner);
+        }
     pool_barrier(worker);
 }
 

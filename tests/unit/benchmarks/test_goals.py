@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.serving.bounds import Bound
 from benchmarks.serving.goals import Goal, goals
 from benchmarks.serving.servers import Group
 
@@ -44,6 +45,18 @@ def test_the_best_of_us_is_held_against_the_best_peer() -> None:
         1.5,
         True,
     )
+
+
+def test_a_throughput_stands_beside_the_largest_limit_of_the_weights_that_it_allows() -> None:
+    def bounds(group: Group, workload: str) -> Bound:
+        assert workload in ("c1", "c8", "c32", "prefix8")
+        return {Group.F32: Bound(40, 80), Group.HALF: Bound(120, 150), Group.INT8: Bound(999, 999)}[group]
+
+    judged = {goal.what: goal for goal in goals(FAST, bounds)}
+    found = [(goal.limit, goal.mixed, goal.share, goal.most) for goal in judged.values() if goal.limit]
+    # parley bf16 60 beside half 50, parley f32 30 beside fast 20
+    assert found == [(120, 150, 0.5, 3.0), (40, 80, 0.75, 4.0), (120, 150, 0.5, 3.0)]
+    assert judged["c1, fp32: TTFT, median"].limit is None
 
 
 def test_a_latency_is_held_against_the_least_of_any_peer() -> None:

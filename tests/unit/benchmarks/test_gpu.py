@@ -59,6 +59,8 @@ def test_all_of_it_runs_on_a_cpu_with_no_more_than_torch_and_transformers(result
         "level", "decode", "decode", "prefill", "mixed", "shared prefix"
     ]  # fmt: skip
     assert {row["without"] for row in parts["switches"]} >= {"everything on", "no CUDA graphs"}
+    beside = {row["without"] for row in parts["switches"] if "top-k 50" in row["what"]}
+    assert beside == {"everything on", "filters by the host"}
 
 
 @pytest.mark.slow

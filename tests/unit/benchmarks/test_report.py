@@ -27,7 +27,7 @@ GOAL = {
     "other": 20.0,
     "unit": "tok/s",
 }
-SERVING = {
+SERVING: dict[str, Any] = {
     "workloads": {"c1": WORKLOAD},
     "versions": {"peer f32": "version: 1.2"},
     "models": {
@@ -98,6 +98,21 @@ def test_servers_goals_and_what_is_missing_are_told(results: Path) -> None:
     assert "Peers: peer 1.2." in text
 
 
+def test_a_throughput_is_shown_beside_its_limit_and_a_latency_is_not(results: Path) -> None:
+    limited = {**GOAL, "ratio": 1.5, "goal": 1.5, "reached": True, "limit": 60.0, "mixed": 70.0, "share": 0.5}
+    late = {**GOAL, "unit": "ms", "ratio": 1.5, "goal": 1.0, "reached": False, "limit": None}
+    model = {**SERVING["models"]["llama-135m"], "limits": LIMITS, "goals": [{**limited, "most": 3.5}, late]}
+    lines = page(results, serving={**SERVING, "models": {"llama-135m": model}}).splitlines()
+    (header,) = [line for line in lines if line.endswith("| limit, tok/s | share | most |")]
+    rows = [line for line in lines if line.startswith("| c1, fp32 | parley f32 |")]
+    assert [row.split("| ", 7)[-1] for row in rows] == [
+        "≥ 1.5 | reached | 60 (70) | 50% | 3.50 |",
+        "≤ 1 | **not reached** |  |  |  |",
+    ]
+    assert {row.count("|") for row in rows} == {header.count("|")}
+    assert "24.0 GB/s read, 200 GFLOP/s in fp32, 400 in bf16, 800 GOP/s in int8" in "\n".join(lines)
+
+
 def test_a_share_of_the_roof_is_judged(results: Path) -> None:
     text = page(results, roofline=ROOFLINE)
     assert "| int8 | 1 | 130 | 8.0 | 125 | 27.4 | 150 | reading | 83% | ≥ 85% | **not reached** |" in text
@@ -126,6 +141,22 @@ def test_a_soak_tells_what_it_broke(results: Path, faults: list[str], told: str)
     assert "8,952 finished, 5 refused" in text
     assert told in text
     assert "| engine | 286 | 286 | 9 | 9 |" in text
+
+
+@pytest.mark.parametrize(("broken", "told"), [([], "grew: none."), (["chat: failed"], "grew: chat: failed.")])
+def test_hours_with_faults_tell_what_was_cut_and_what_nothing_explains(
+    results: Path, broken: list[str], told: str
+) -> None:
+    held = {"worker": {"warm_mib": 69.9, "last_mib": 71.9, "warm_files": 23.0, "last_files": 22.0}}
+    faults = [{"fault": "engine stopped", "at": at, "seconds": 1.0} for at in (5, 9)]
+    ended = {"finished": 1200, "LOST": 3}
+    kinds = {"invalid": 70, "chat": 1133}
+    served = {"hours": 1.0, "sent": 1203, "ended": ended, "by_kind": kinds, "faults": faults, "held": held}
+    text = page(results, served={**served, "unexplained": broken, "grown": [], "exit_code": 0})
+    assert "Of 1,203 requests, finished: 1,200; cut without an end, as their worker was killed: 3." in text
+    assert told in text
+    assert "Faults: 2 times engine stopped." in text
+    assert "| worker | 70 | 72 | 23 | 22 |" in text
 
 
 def test_sections_without_results_are_left_out(results: Path) -> None:

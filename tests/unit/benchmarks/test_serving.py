@@ -62,6 +62,19 @@ def test_a_server_is_started_measured_and_ended_with_its_children(plan: Plan, tm
     assert not [line for line in children() if b"toy.py" in line or b"sleep\x00300" in line]
 
 
+def test_the_machines_limits_are_measured_before_and_after_our_own_server(plan: Plan, tmp_path: Path) -> None:
+    found = iter([{"read_bytes": 1.0}, {"read_bytes": 2.0}])
+    work = WorkFile(tmp_path / "work.jsonl")
+    measure(replace(plan, repetitions=1, limits=lambda: next(found)), work)
+    assert work.limits(KEY.model) == []
+    ours = replace(
+        plan.servers[0], label="parley toy", command=f"{sys.executable} {tmp_path}/toy.py {{port}}"
+    )
+    measure(replace(plan, servers=[ours], repetitions=1, limits=lambda: next(found)), work)
+    assert work.limits(KEY.model) == [{"read_bytes": 1.0}, {"read_bytes": 2.0}]
+    assert work.limits("another model") == []
+
+
 def test_what_is_known_is_not_measured_again(plan: Plan, tmp_path: Path) -> None:
     work = WorkFile(tmp_path / "work.jsonl")
     measure(replace(plan, repetitions=1), work)

@@ -135,6 +135,14 @@ BREAKING: list[tuple[Edit, str]] = [
         "range-changed request GenerateParameters/best_of",
     ),
     (
+        lambda d: member(d, "ChatRequest", "messages").update({"x-most": 100}),
+        "most-lowered request ChatRequest/messages",
+    ),
+    (
+        lambda d: member(d, "ChatRequest", "metadata").update({"x-most": 100}),
+        "most-lowered request ChatRequest/metadata",
+    ),
+    (
         lambda d: member(d, "GenerateRequest", "stream").update({"x-neutral": []}),
         "neutral-removed request GenerateRequest/stream false",
     ),
@@ -260,6 +268,11 @@ COMPATIBLE: list[tuple[Edit, str, str]] = [
     (
         lambda d: member(d, "GenerateRequest", "inputs").update(nullable=True),
         "type-added request GenerateRequest/inputs null",
+        "MINOR",
+    ),
+    (
+        lambda d: member(d, "ChatRequest", "messages").update({"x-most": 10_000}),
+        "most-raised request ChatRequest/messages",
         "MINOR",
     ),
     (

@@ -80,7 +80,7 @@ def test_a_change_of_names_is_found(edit: Edit, key: str, level: str) -> None:
         ),
         (
             "watermark_delta",
-            {"parse": decimal(0, above=True)},
+            {"parse": decimal(0, 1000, above=True)},
             "setting-narrowed watermark_delta minimum",
             "MAJOR",
         ),

@@ -105,6 +105,17 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert ("{", "") == (answer.stdout, answer.stderr)
 
 
+def test_streams_that_were_closed_lead_nowhere() -> None:
+    """Where they stay closed, the first socket is one of them, and what is printed goes to a client."""
+    code = (
+        "import os, sys; from handlers import cli; cli.main(['--version']); sys.stdout.isatty(); "
+        "os.write(3, ' '.join(os.readlink(f'/proc/self/fd/{number}') for number in range(3)).encode())"
+    )
+    line = f'{sys.executable} -c "{code}" 3>&1 <&- >&- 2>&-'
+    answer = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.stdout == "/dev/null /dev/null /dev/null"
+
+
 def test_env_shows_what_was_given_and_no_secret() -> None:
     answer = run("env", "--port", "80", API_KEY="s3cret", DISABLE_CUSTOM_KERNELS="true")
     given = "settings given:\n  DISABLE_CUSTOM_KERNELS=true\n  --port 80\n"

@@ -1,15 +1,19 @@
 """Logs: one line a record, plain or JSON, at the levels asked for."""
 
 import contextvars
+import fcntl
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from handlers import logs
 from handlers.account import Account, open_account
-from handlers.logs import configure, directives, levels
+from handlers.logs import configure, directives, levels, tell_dropped
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +153,42 @@ def test_levels_of_a_list_of_targets(value: str, logger: str, expected: int) -> 
 def test_an_unknown_level_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="must be trace, debug"):
         directives(value)
+
+
+def test_a_log_that_is_not_read_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "WAITING_BYTES", 10_000)
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writing, b"{}\n".rjust(4096))  # as much as it holds
+    dropped: list[int] = []
+    with os.fdopen(writing, "w") as stream:
+        configure("info", json_output=True, stream=stream)
+        tell_dropped(dropped.append)
+        for at in range(200):
+            logging.getLogger("parley").info("%0200d", at)
+        lines: list[str] = []
+        with os.fdopen(reading) as lines_read:
+            assert json.loads(lines_read.readline()) == {}
+            while not lines or "dropped" not in lines[-1]:
+                lines.append(json.loads(lines_read.readline())["fields"]["message"])
+            logging.getLogger("parley").info("on")
+            assert json.loads(lines_read.readline())["fields"]["message"] == "on"
+            logging.root.handlers[0].flush()
+    *kept, announcement = lines
+    assert [int(message) for message in kept] == list(range(len(kept)))
+    assert sum(dropped) == 200 - len(kept) > 0
+    assert announcement.startswith(f"{sum(dropped)} lines of this log were dropped")
+
+
+def test_another_configuration_ends_the_first_one(tmp_path: Path) -> None:
+    with (tmp_path / "first").open("w") as first, (tmp_path / "second").open("w") as second:
+        for stream in (first, second):
+            configure("info", stream=stream)
+            logging.getLogger("parley").info("said")
+        (handler,) = logging.root.handlers
+        handler.flush()
+        handler.close()
+    assert [(tmp_path / name).read_text().count("said") for name in ("first", "second")] == [1, 1]
 
 
 def test_libraries_are_silent_below_warnings_unless_named() -> None:

@@ -116,10 +116,12 @@ EXPECTED: dict[str, tuple[str, dict[str, list[str]]]] = {
 OWN = {
     *("parley_engine_up", "parley_engine_restarts", "parley_model_info", "parley_queue_waiting"),
     *("parley_kv_cache_usage", "parley_computed_tokens", "parley_preemptions"),
+    "parley_step_retries",
     *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
     *("parley_http_requests", "parley_http_failures", "parley_http_duration"),
     *("parley_worker_requests", "parley_worker_in_flight"),
+    "parley_log_dropped_lines",
 }
 
 
@@ -309,6 +311,12 @@ def test_a_step_that_failed_took_no_time_and_had_no_success(metrics: Metrics) ->
         "tgi_batch_inference_duration_count": 0,
     }
     assert expected == {name: value(metrics, name, method="prefill") for name in expected}
+
+
+def test_parts_of_a_failed_step_that_are_computed_again_are_counted(metrics: Metrics) -> None:
+    for step in (STEP, replace(STEP, failed=True), replace(STEP, failed=True, again=True)):
+        metrics.on_step(step)
+    assert 1 == value(metrics, "parley_step_retries")
 
 
 def test_an_engine_at_rest_is_no_step(metrics: Metrics) -> None:

@@ -1,6 +1,7 @@
 """The second port for /metrics."""
 
 import logging
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -81,15 +82,35 @@ def test_answers_are_short_and_say_nothing_of_the_server() -> None:
 
 
 def test_of_more_connections_than_there_is_room_for_each_is_closed_at_once() -> None:
+    begun, going = threading.Semaphore(0), threading.Event()
+
+    def render() -> bytes:
+        begun.release()
+        going.wait(30)
+        return b"x 1\n"
+
+    with metrics_port("127.0.0.1", 0, render) as port, ExitStack() as held:
+        asking = [held.enter_context(connected(port)) for _ in range(MAX_CONNECTIONS)]
+        for client in asking:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert all(begun.acquire(timeout=30) for _ in asking)
+        with connected(port) as one_more:
+            assert one_more.recv(1) == b""
+        going.set()
+        for client in asking:
+            assert client.recv(8) == b"HTTP/1.1"
+        assert any(closed_or_answered(port) for _ in range(500))
+
+
+def test_connections_that_do_not_ask_keep_no_scrape_out() -> None:
     with metrics_port("127.0.0.1", 0, lambda: b"x 1\n") as port, ExitStack() as held:
         silent = [held.enter_context(connected(port)) for _ in range(MAX_CONNECTIONS)]
+        silent[1].sendall(b"GET /metr")
         for _ in range(3):
-            with connected(port) as one_more:
-                assert one_more.recv(1) == b""
-        silent[0].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert silent[0].recv(8) == b"HTTP/1.1"
-        silent[1].close()
-        assert any(closed_or_answered(port) for _ in range(500))
+            assert answer(port, b"GET /metrics HTTP/1.1\r\n\r\n")[1] == b"x 1\n"
+        assert silent[0].recv(1) == b""  # the oldest
+        silent[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert silent[-1].recv(8) == b"HTTP/1.1"
 
 
 def closed_or_answered(port: int | None) -> bool:

@@ -7,17 +7,18 @@ import errno
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from handlers import staff as staff_module
 from handlers.settings import Settings
-from handlers.staff import Staff
-from handlers.worker import Post
+from handlers.staff import Staff, Worker
+from handlers.worker import ALIVE, READY, Post
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.shared import SharedMemory
 
@@ -63,10 +64,10 @@ def doing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 class Office:
     """A staff of two at work."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_seconds: float = 0.0) -> None:
         self.memory = SharedMemory.create(2 * COUNT_BYTES)
         self.places = SharedPlaces(self.memory, 0)
-        self.staff = Staff(self.post, self.places)
+        self.staff = Staff(self.post, self.places, timeout_seconds)
         self.failures: list[str] = []
         self.working = asyncio.ensure_future(self.staff.work(2, self.failures.append))
 
@@ -232,3 +233,75 @@ async def test_one_that_ends_before_it_is_told_what_to_do_is_seen_to_end(
     await until(lambda: bool(office.failures))
     await office.close()
     assert "its exit code is 4" in office.failures[0]
+
+
+class HeldProcess:
+    """A process that the kernel holds: it takes no signal, and its end never comes."""
+
+    pid, returncode = 4711, None
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        raise AssertionError("it ended")
+
+
+@pytest.mark.usefixtures("doing")
+async def test_one_that_can_not_be_ended_is_left_behind_and_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staff_module, "KILLED_SECONDS", 0.05)
+    hire, stuck = Worker.hire, list[HeldProcess]()
+    mine, its = socket.socketpair()  # nobody ever closes its end
+    mine.setblocking(False)
+
+    async def hire_held_first(post: Post) -> Worker:
+        if stuck or post.number:
+            return await hire(post)
+        stuck.append(HeldProcess())
+        its.sendall(ALIVE + b"\n" + READY + b"\n")
+        return Worker(cast(asyncio.subprocess.Process, stuck[0]), mine, 0)
+
+    monkeypatch.setattr(Worker, "hire", hire_held_first)
+    office = Office(timeout_seconds=1.5)
+    await complete(office)
+    SharedPlaces(office.memory, 0).take(3, 10)
+    with caplog.at_level(logging.ERROR, logger="parley"):
+        await until(lambda: office.processes()[0] != HeldProcess.pid and office.staff._workers[0].ready)
+    assert stuck[0].signals == [signal.SIGKILL]
+    assert office.places.taken == 0
+    assert any("holds it; it is left behind" in message for message in caplog.messages)
+    assert any("has ended (it can't be ended); another one" in message for message in caplog.messages)
+    await office.close()
+    its.close()
+
+
+async def test_a_server_ends_whose_worker_can_not_be_ended(
+    doing: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staff_module, "KILLED_SECONDS", 0.05)
+    doing("")
+    office = Office()
+    await complete(office)
+    worker = office.staff._workers[0]
+    process, worker.process = worker.process, cast(asyncio.subprocess.Process, HeldProcess())
+    os.kill(process.pid, signal.SIGSTOP)
+    await office.close(patience_seconds=0.2)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def test_what_all_are_told_arrives(doing: Callable[[str], None]) -> None:
+    doing("line.sendall(b'ready\\n'); sys.exit(7 if line.recv(100) == b'lost\\n' else 1)")
+    office = Office()
+    await complete(office)
+    first = office.staff._workers[0]
+    office.staff.tell(b"lost")
+    assert await first.process.wait() == 7
+    doing("")
+    await office.close()

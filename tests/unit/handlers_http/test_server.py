@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
+import logging
 import signal
 import socket
 import threading
@@ -15,9 +18,15 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.app import create_app
+from handlers.http.exchange import Exchange, attach
+from handlers.http.middleware import TOO_LATE, ErrorBoundary
+from handlers.http.protocol import BoundedProtocol
 from handlers.http.server import Server, listen, server_config
+from handlers.http.sse import CUT
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
 from inference.client import EngineClient
@@ -105,6 +114,66 @@ def test_it_gives_signs_of_life() -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    "part", [b"GET /health HTTP/1.1\r\nx: ", b"", b'{"inputs"'], ids=["head", "no body", "body"]
+)
+def test_what_has_not_come_whole_is_told_that_the_server_ends(
+    part: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /generate HTTP/1.1\r\nhost: parley\r\ncontent-type: application/json\r\n"
+    with serving(0.0, graceful_termination_timeout=1) as live:
+        host, _, port = live.address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as client:
+            client.sendall(part if part[:3] == b"GET" else head + b"content-length: 100\r\n\r\n" + part)
+            while not live.server.server_state.connections:
+                time.sleep(0.005)
+            time.sleep(0.05)  # what was sent is read
+            live.server.should_exit = True
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert (told["error"], told["error_type"]) == ("The server shuts down", "not_ready")
+    assert b"retry-after: 10" in answer
+    assert "Traceback" not in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_the_server_can_not_wait_for_is_cut_off_in_one_line(
+    started: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, cuts = list[Message](), list[None]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is received")
+
+    async def run(word: str) -> None:
+        scope = {"type": "http", "extensions": {CUT: lambda: cuts.append(None)}}
+        attach(scope, Exchange("the-id", 0.0))
+        task = asyncio.create_task(ErrorBoundary(app)(scope, receive, send))
+        await asyncio.sleep(0)
+        task.cancel(msg=word)
+        await task
+
+    asyncio.run(run(TOO_LATE))
+    assert sent[0]["status"] == (200 if started else 503)
+    assert len(cuts) == started
+    assert [record.getMessage() for record in caplog.records] == [
+        "request the-id was cut off: the server ends"
+    ]
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run("somebody else's"))
+    assert TOO_LATE in inspect.getsource(uvicorn.Server.shutdown)
+
+
 def test_what_runs_for_too_long_is_told_that_the_server_ends() -> None:
     with (
         serving(0.5, graceful_termination_timeout=0) as live,
@@ -125,3 +194,34 @@ def test_what_runs_for_too_long_is_told_that_the_server_ends() -> None:
     assert error_of(stream, events[-1]) == error
     assert all("token" in event for event in events[:-1])
     assert (answer.status_code, error_of(answer)) == (424, error)
+
+
+def test_a_connection_whose_request_has_arrived_makes_no_room_for_another() -> None:
+    """It may not have been read yet: to close then would cut it off without a word."""
+
+    async def serve() -> None:
+        mine, its = socket.socketpair()
+        with mine:
+            protocol = accepting(answer_hello)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, its)
+            mine.sendall(b"GET / HTTP/1.1\r\nhost: parley\r\n\r\n")
+            assert not protocol.leave()
+            assert (await asyncio.to_thread(mine.recv, 4096)).startswith(b"HTTP/1.1 200 ")
+            assert protocol.leave()
+            assert await asyncio.to_thread(mine.recv, 4096) == b""
+
+    asyncio.run(serve())
+
+
+def accepting(app: ASGIApp) -> BoundedProtocol:
+    """Return what serves a connection to an application."""
+    config = server_config(app, Settings())
+    config.load()
+    made: Any = config.http_protocol_class
+    protocol: BoundedProtocol = made(config=config, server_state=uvicorn.server.ServerState(), app_state={})
+    return protocol
+
+
+async def answer_hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.wire.biases import logit_bias
+from handlers.wire.biases import MOST_BIASES, logit_bias
 from inference.errors import InvalidInput
 
 BIASES = st.floats(-100, 100)
@@ -29,6 +29,10 @@ def test_no_bias_at_all(nothing: Any) -> None:
     assert logit_bias(nothing) == ()
 
 
+def test_zeros_of_a_long_array_are_no_biases() -> None:
+    assert len(logit_bias([*[0] * 100_000, *[1.5] * MOST_BIASES])) == MOST_BIASES
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -40,6 +44,10 @@ def test_no_bias_at_all(nothing: Any) -> None:
         ({"05": 1}, '`logit_bias` names tokens by their ids in decimal. Given: "05"'),
         ({"٣": 1}, '`logit_bias` names tokens by their ids in decimal. Given: "٣"'),
         ({"9" * 99: 1}, f'`logit_bias` names tokens by their ids in decimal. Given: "{"9" * 40}…"'),
+        (
+            [0.5] * (MOST_BIASES + 1),
+            "`logit_bias` must have at most 32768 biases other than 0. Given: 32769. Send fewer",
+        ),
     ],
 )
 def test_a_wrong_bias_is_refused_by_its_name(given: Any, message: str) -> None:

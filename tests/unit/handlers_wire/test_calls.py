@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from handlers.wire.calls import CallDeltas, call_delta, call_ids, message, text_delta
+from handlers.wire.calls import CallDeltas, CallIds, call_delta, message, text_delta
 from handlers.wire.types import ChatCompletionDelta
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
@@ -28,7 +28,7 @@ def pushed(
     pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = ()
 ) -> tuple[list[list[ChatCompletionDelta]], CallDeltas]:
     """Return the deltas of each event, the last of which ends the text."""
-    deltas = CallDeltas(ScriptedParser(pushes, rest), call_ids(()))
+    deltas = CallDeltas(ScriptedParser(pushes, rest), CallIds(()).of(0))
     made = [deltas.push(event(at, last=at == len(pushes))) for at in range(1, len(pushes) + 1)]
     return made, deltas
 
@@ -147,12 +147,12 @@ def history(*ids: str) -> list[Json]:
     ],
 )
 def test_ids_go_on_from_the_largest_of_the_conversation(messages: list[Json], expected: list[str]) -> None:
-    assert expected == list(islice(call_ids(messages), 3))
+    assert expected == list(islice(CallIds(messages).of(0), 3))
 
 
 @pytest.mark.parametrize("id", ["call_1", "", "-1", "1.5", "²", "9" * 19])
 def test_ids_are_uuids_if_one_of_the_conversation_is_no_number(id: str) -> None:
-    ids = list(islice(call_ids([*history("3"), *history(id)]), 3))
+    ids = list(islice(CallIds([*history("3"), *history(id)]).of(0), 3))
     assert {UUID(id).version for id in ids} == {4}
     assert len(set(ids)) == 3
 
@@ -160,7 +160,6 @@ def test_ids_are_uuids_if_one_of_the_conversation_is_no_number(id: str) -> None:
 @given(some.lists(some.integers(0, 10**17), max_size=5), some.integers(1, 5))
 def test_no_id_comes_twice_in_answers_side_by_side(taken: list[int], choices: int) -> None:
     given_ids = [str(id) for id in taken]
-    made = [
-        id for choice in range(choices) for id in islice(call_ids(history(*given_ids), choice, choices), 4)
-    ]
+    ids = CallIds(history(*given_ids), choices)
+    made = [id for choice in range(choices) for id in islice(ids.of(choice), 4)]
     assert len({*made, *given_ids}) == 4 * choices + len(set(given_ids))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from handlers.wire.calls import CallDeltas, call_delta, call_ids
+from handlers.wire.calls import CallDeltas, CallIds, call_delta
 from handlers.wire.choice import Choice, TextChoice, ToolChoice
 from handlers.wire.openai import logprobs
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
@@ -27,7 +27,7 @@ def events_of(count: int, reason: FinishReason = FinishReason.EOS) -> tuple[Even
 
 
 def calling(pushes: Sequence[Sequence[Part]], *, tell: Any = TELL) -> ToolChoice:
-    return ToolChoice(0, tell, CallDeltas(ScriptedParser(pushes), call_ids(())))
+    return ToolChoice(0, tell, CallDeltas(ScriptedParser(pushes), CallIds(()).of(0)))
 
 
 def streamed(choice: Choice, events: Sequence[Event]) -> list[Any]:

@@ -25,7 +25,6 @@ def asked(**members: Any) -> CompletionRequest:
     return cast(CompletionRequest, body)
 
 
-
 @pytest.mark.parametrize(
     ("body", "samples", "temperature"),
     [
@@ -38,9 +37,7 @@ def asked(**members: Any) -> CompletionRequest:
         ({"temperature": 0.5}, True, 0.5),
     ],
 )
-def test_openai_samples_unless_the_temperature_is_zero(
-    body: Any, samples: bool, temperature: float
-) -> None:
+def test_openai_samples_unless_the_temperature_is_zero(body: Any, samples: bool, temperature: float) -> None:
     made = sampling(to_parameters(body, None), lambda: 3)
     assert (samples, temperature) == (made.sample, made.temperature)
 

@@ -100,10 +100,6 @@ def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> 
             {"tools": [{"type": "function"}]},
             "`tools[0]` must be of type 'function' and have a `function`. Given: 'function'",
         ),
-        (
-            {"tools": [{"type": "function", "function": {"name": f"f{at}"}} for at in range(129)]},
-            "`tools` supports up to 128 tools. Given: 129",
-        ),
         (function(name=""), "`tools[0].function.name` cannot be empty"),
         (
             {"tools": [*GIVEN, GIVEN[0]]},
@@ -152,3 +148,17 @@ def test_the_schema_of_the_arguments_has_two_names(members: dict[str, Any]) -> N
     use = to_tools(function(**members))
     assert use is not None
     assert use.tools[0].parameters == SCHEMA
+
+
+@pytest.mark.parametrize("word", ["none", "auto", "required"])
+def test_a_function_may_be_called_as_a_choice_is(word: str) -> None:
+    tools: Any = [{"type": "function", "function": {"name": name}} for name in (word, "other")]
+    body: Any = {
+        "messages": [],
+        "tools": tools,
+        "tool_choice": {"type": "function", "function": {"name": word}},
+    }
+    use = to_tools(body)
+    assert use is not None
+    assert [tool.name for tool in use.tools] == [word]
+    assert (use.required, use.parallel) == (True, False)

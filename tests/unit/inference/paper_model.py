@@ -104,8 +104,8 @@ class PaperRunner:
         self.steps.append(sizes.tolist())
         self.rows.append(len(pieces.rows))
         slots = np.repeat(pieces.slots, sizes)
-        homes = _homes(pieces.table, slots, pieces.positions)
-        for home, token in zip(homes.tolist(), pieces.ids.tolist(), strict=True):
+        places = homes(pieces.table, slots, pieces.positions)
+        for home, token in zip(places.tolist(), pieces.ids.tolist(), strict=True):
             self.slots[home] = token
         return [
             self._checksum(pieces.table, slots[row], int(pieces.positions[row]) + 1)
@@ -113,8 +113,8 @@ class PaperRunner:
         ]
 
     def _checksum(self, table: SlotTable, slot: int, length: int) -> int:
-        homes = _homes(table, np.full(length, slot), np.arange(length))
-        return checksum([self.slots[home] for home in homes.tolist()])
+        places = homes(table, np.full(length, slot), np.arange(length))
+        return checksum([self.slots[home] for home in places.tolist()])
 
 
 class PaperSampler:
@@ -152,6 +152,6 @@ def _score(chunk: Chunk) -> Scored:
     return Scored(logprobs, tuple(((int(-each), each),) for each in logprobs) if wanted else ())
 
 
-def _homes(table: SlotTable, slots: Integers, positions: Integers) -> Integers:
+def homes(table: SlotTable, slots: Integers, positions: Integers) -> Integers:
     """Return where the cache keeps what is at each position of the sequence in each slot."""
     return table.blocks[slots, positions // PAGE].astype(np.int64) * PAGE + positions % PAGE

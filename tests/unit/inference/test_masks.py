@@ -181,6 +181,43 @@ def test_slow_guides_keep_only_each_other_waiting(pool: MaskPool) -> None:
     assert [guide.ready for guide in slow] == [True] * 10
 
 
+def test_threads_that_could_not_be_started_are_started_by_the_next_guide(
+    pool: MaskPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, 0
+
+    def no_room(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started > 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(RuntimeError, match="new thread"):
+            begun(pool, CHEAP)
+    slow = begun(pool, CHEAP, cost=2 * SLOW_SECONDS)
+    with pool._changed:
+        assert pool._changed.wait_for(lambda: slow.ready, SECONDS)
+
+
+def test_guide_for_which_there_was_no_memory_has_not_begun() -> None:
+    asked: list[Guide] = []
+
+    def submit(guide: Guide) -> None:
+        asked.append(guide)
+        if len(asked) == 1:
+            raise MemoryError
+
+    guide = Guide(CHEAP.start(), Endings(VOCABULARY, (EOS,)), submit)
+    with pytest.raises(MemoryError):
+        guide.begin()
+    assert not guide.begun
+    guide.begin()
+    assert guide.begun
+
+
 def test_slowness_is_seen_and_forgotten_again() -> None:
     pool = MaskPool(VOCABULARY, (EOS,))
     guide = pool.guide(PaperGrammar(lambda text: {number * number % 7 for number in range(20_000)}))

@@ -84,13 +84,13 @@ def test_eos_exactly_at_the_limit_reports_length() -> None:
     assert reason(outputs) is FinishReason.LENGTH
 
 
-def test_failing_step_fails_its_requests_and_the_others_go_on() -> None:
+def test_failing_step_fails_its_request_and_others_go_on() -> None:
     stepper = make(runner=Broken())
     before = request("1", 5, 3)
     assert tokens(run(stepper, before)["1"]) == whole_text(before)
     (failure,) = run(stepper, request("13", 5, 3))["13"]
     assert isinstance(failure, CoreFailure)
-    assert "out of luck" in failure.message
+    assert "RuntimeError" in failure.message
     after = request("2", 5, 3)
     assert tokens(run(stepper, after)["2"]) == whole_text(after)
 

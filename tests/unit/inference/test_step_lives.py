@@ -36,6 +36,7 @@ class Lives(RuleBasedStateMachine):
     """
 
     live: Bundle[str] = Bundle("live")
+    forgets = False  # whether one page may be forgotten, and the next one found within a piece
 
     @initialize(
         blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans(), caching=st.booleans()
@@ -191,7 +192,7 @@ class Lives(RuleBasedStateMachine):
             return
         assert heard == expected
         assert [output.finish is not None for output in said].count(True) == 1
-        assert {output.cached_tokens % PAGE for output in said} == {0}
+        assert self.forgets or {output.cached_tokens % PAGE for output in said} == {0}
         assert all(output.cached_tokens < len(wanted.prompt_ids) for output in said)
         assert self.caching or said[0].cached_tokens == 0
         if wanted.prompt_logprobs:

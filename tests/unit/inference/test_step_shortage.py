@@ -91,7 +91,7 @@ def test_what_fits_into_no_step_fails_alone(chunked: bool) -> None:
     for output in run(stepper, *(request(str(index), 100, 20) for index in range(3))).values():
         (failure,) = output
         assert isinstance(failure, CoreFailure)
-        assert "MemoryError: none" in failure.message
+        assert "MemoryError" in failure.message
     short.most = 1000
     after = request("7", 100, 5)
     assert tokens(run(stepper, after)["7"]) == whole_text(after)

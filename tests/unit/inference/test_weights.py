@@ -32,9 +32,7 @@ SIZES = {
 IDS = torch.arange(1, 12)[None]
 
 
-def save(
-    directory: Path, model_class: type[Model], config: object, dtype: Dtype
-) -> dict[str, Dtype]:
+def save(directory: Path, model_class: type[Model], config: object, dtype: Dtype) -> dict[str, Dtype]:
     """Save a random model in a dtype and return the dtypes of its files."""
     torch.manual_seed(0)
     model = model_class(config).to(dtype)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -118,6 +119,64 @@ def test_no_record_of_a_burst_is_lost_however_slow_the_parent(
     texts = [logged.text.split()[0] for logged in line[0].receive(FROM_CHILD)]
     thread.join()
     assert texts == [str(at) for at in range(5000)]
+
+
+def test_a_parent_that_does_not_read_holds_up_nobody_for_long_and_hears_how_much_it_missed(
+    line: tuple[Control, Control], logger: logging.Logger
+) -> None:
+    for at in range(10_000):  # 5 MB, of which the socket takes some: nobody reads
+        logger.info("%d %s", at, "x" * 500)
+    texts: list[str] = []
+    reading = threading.Thread(target=hear, args=(line[0], texts), daemon=True)
+    reading.start()
+    while "on" not in texts[-1:]:  # there is room again in a moment
+        logger.info("on")
+        time.sleep(0.01)
+    for at in range(5000):  # and from then on nothing is lost
+        logger.info("%d %s later", at, "x" * 500)
+    line[1].close()
+    reading.join()
+    later = [int(text.split()[0]) for text in texts if text.endswith("later")]
+    assert later == list(range(5000))
+    numbers = [int(text.split()[0]) for text in texts if text.endswith("x")]
+    assert numbers == list(range(len(numbers)))
+    announced = [text for text in texts if "dropped" in text]
+    assert 10_000 - len(numbers) <= sum(int(text.split()[0]) for text in announced)
+    assert "log records of the engine were dropped: the server's process did not read" in announced[0]
+
+
+def hear(parent: Control, texts: list[str]) -> None:
+    """Note the texts that come."""
+    for message in parent.receive(FROM_CHILD):
+        assert isinstance(message, Logged)
+        texts.append(message.text)
+
+
+def test_somebody_who_waits_for_room_keeps_no_record_waiting(
+    line: tuple[Control, Control], logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line[1], "_patience", 0.01)
+    large = Progress("x" * (CONTROL_LIMIT // 2))
+    waiting = threading.Thread(target=lambda: [line[1].send(large) for _ in range(8)], daemon=True)
+    waiting.start()
+    while not line[1]._lock.locked():
+        time.sleep(0.001)
+    while waiting.is_alive() and line[1].offer(Progress("small")):  # until it stands still
+        pass
+    assert waiting.is_alive()
+    sizes = [len(message.line) for message in read_until(line[0], waiting)]
+    assert sizes.count(len(large.line)) == 8
+
+
+def read_until(parent: Control, writer: threading.Thread) -> Iterator[Progress]:
+    found = 0
+    for message in parent.receive(FROM_CHILD):
+        assert isinstance(message, Progress)
+        yield message
+        found += len(message.line) > 100
+        if found == 8:
+            writer.join()
+            return
 
 
 def test_the_child_logs_at_the_levels_of_its_parent(line: tuple[Control, Control]) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import Overloaded
-from inference.text.lanes import LARGE_SIZE, WAITING_SIZE, Lanes, size_of
+from inference.text.lanes import LARGE_SIZE, MOST_COUNTED, UNCOUNTED_SIZE, WAITING_SIZE, Lanes, size_of
 
 LARGE = LARGE_SIZE + 1
 
@@ -19,8 +19,8 @@ LARGE = LARGE_SIZE + 1
 class Held:
     """Large work that keeps its thread until the test lets it go."""
 
-    def __init__(self) -> None:
-        self.lanes = Lanes(workers=1)
+    def __init__(self, at_a_time: int = 1) -> None:
+        self.lanes = Lanes(workers=1, large=at_a_time)
         self.may_end = threading.Event()
         self.begun: list[str] = []
         self.first = threading.Event()
@@ -60,6 +60,23 @@ def test_short_work_never_waits_for_large() -> None:
         held.may_end.set()
         await asyncio.gather(*large)
         assert held.begun == ["first", "second", "third"]
+
+    held.run(test())
+
+
+def test_as_many_large_ones_are_worked_on_at_a_time_as_there_are_threads_for() -> None:
+    held = Held(at_a_time=2)
+
+    async def test() -> None:
+        large = [held.start(name) for name in ("first", "second", "third")]
+        for _ in range(6000):
+            if len(held.begun) == 2:
+                break
+            await asyncio.sleep(0.01)
+        assert sorted(held.begun) == ["first", "second"]
+        held.may_end.set()
+        await asyncio.gather(*large)
+        assert held.begun[2:] == ["third"]
 
     held.run(test())
 
@@ -132,6 +149,24 @@ def test_what_fails_makes_room_for_the_next() -> None:
                 await asyncio.wait_for(lanes.run(fail, LARGE), 60)
 
     asyncio.run(test())
+
+
+class Counted(list[Any]):
+    """A list that knows how many of its items were looked at."""
+
+    seen = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.seen += 1
+            yield item
+
+
+def test_what_has_more_values_than_are_counted_counts_as_the_largest_there_is() -> None:
+    many = Counted([{}] * 100_000)
+    assert size_of(many) >= UNCOUNTED_SIZE
+    assert many.seen <= MOST_COUNTED + 1
+    assert size_of(many, ["x" * UNCOUNTED_SIZE] * 2) > 2 * UNCOUNTED_SIZE
 
 
 TEXTS = st.text(max_size=50)

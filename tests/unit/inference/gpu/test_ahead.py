@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,9 +15,11 @@ from inference.scheduler import Limits, Scheduler
 from inference.state import Chosen, Pieces, SlotTable, Work
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
+from tests.unit.inference.faulty_paper import Fault, Faults, FaultyRunner, FaultySampler, Where
 from tests.unit.inference.gpu.paper_device import PaperDevice, PaperDeviceSampler, PaperLaunch
-from tests.unit.inference.paper_grammar import ManualPool
+from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
 from tests.unit.inference.paper_model import EOS, VOCABULARY, request, whole_text
+from tests.unit.inference.test_step_fates import FaultyFates
 from tests.unit.inference.test_step_lives import Lives
 
 
@@ -93,7 +97,7 @@ def test_slot_of_an_aborted_request_is_given_on_while_its_step_is_on_its_way() -
     assert len(bench.said["0"]) == 1
 
 
-def test_step_that_cannot_be_begun_fails_its_requests_after_their_last_tokens(
+def test_step_that_cannot_be_begun_fails_its_request_after_its_last_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench()
@@ -250,3 +254,94 @@ class AheadLives(Lives):
 
 TestAheadLives = AheadLives.TestCase
 TestAheadLives.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("choosing", [False, True])
+@pytest.mark.parametrize("generated", [0, 1, 4])
+@pytest.mark.parametrize("guilty", ["0", "3"])
+def test_step_that_fails_is_computed_again_without_the_one_by_whose_work_it_did(
+    guilty: str, generated: int, *, choosing: bool
+) -> None:
+    bench = Bench(blocks=20)
+    wanted = [
+        request(
+            str(id), 20, 9, ignore_eos=True, prompt_logprobs=choosing and id == 1, min_tokens=int(choosing)
+        )
+        for id in range(4)
+    ]
+    faults = Faults({guilty: Fault(Where.SAMPLER if choosing else Where.RUNNER, generated)})
+    bench.stepper._runner = FaultyRunner(bench.device, faults)
+    bench.stepper._sampler = FaultySampler(bench.sampler, faults, bench.device.newest)
+    bench.add(*wanted)
+    bench.finish()
+    assert isinstance(bench.said[guilty][-1], CoreFailure)
+    assert bench.tokens(guilty) == whole_text(wanted[int(guilty)])[:generated]
+    others = [each for each in wanted if each.id != guilty]
+    assert [bench.tokens(each.id) for each in others] == [whole_text(each) for each in others]
+    assert not bench.preempted
+    assert 2 <= faults.raised <= 3  # it was in a step with one or three others
+
+
+def test_fault_of_one_who_waited_for_its_mask_is_found_beside_the_step_that_it_waited_for() -> None:
+    bench, masks = Bench(blocks=20), ManualPool(VOCABULARY, (EOS,))
+    faults = Faults({"1": Fault(Where.SAMPLER, 0)})
+    bench.stepper._masks = masks
+    bench.stepper._sampler = FaultySampler(bench.sampler, faults, bench.device.newest)
+    rule = PaperGrammar(lambda text: {10 + len(text), 30} if len(text) < 6 else {EOS}, EOS)
+    guided = [request(str(id), 5, 12, grammar=rule) for id in (0, 1)]
+    plain = request("2", 5, 40, ignore_eos=True)
+    bench.add(*guided, plain)
+    for step in range(200):
+        if not bench.stepper.idle:
+            bench.step()
+        while masks.asked and step % 3:
+            masks.fill()
+    assert bench.stepper.idle
+    assert isinstance(bench.said["1"][-1], CoreFailure)
+    assert faults.raised <= 3
+    assert [bench.tokens(each.id) for each in (guided[0], plain)] == [
+        whole_text(guided[0]),
+        whole_text(plain),
+    ]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't wait")])
+def test_step_whose_masks_cannot_be_asked_for_gives_no_wrong_text(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, masks = Bench(blocks=20), ManualPool(VOCABULARY, (EOS,))
+    bench.stepper._masks = masks
+    rule = PaperGrammar(lambda text: {10 + len(text), 30} if len(text) < 6 else {EOS}, EOS)
+    wanted = [request("0", 5, 12, grammar=rule), request("1", 5, 12, ignore_eos=True)]
+    wait, times = masks.wait, 0
+
+    def fail(*guides: Any) -> None:
+        nonlocal times
+        times += 1
+        if times == 4:
+            raise error
+        wait(*guides)
+
+    monkeypatch.setattr(masks, "wait", fail)
+    bench.add(*wanted)
+    while not bench.stepper.idle:
+        bench.step()
+        while masks.asked:
+            masks.fill()
+    assert isinstance(bench.said["1"][-1], CoreFailure)
+    for each in wanted:
+        tokens = bench.tokens(each.id)
+        assert tokens == whole_text(each)[: len(tokens)]
+
+
+class FaultyAheadLives(FaultyFates, AheadLives):
+    """The same lives with faults."""
+
+    @initialize(blocks=st.integers(3, 12), budget=st.integers(4, 40), caching=st.booleans())
+    def begin(self, blocks: int, budget: int, caching: bool) -> None:
+        AheadLives.begin(self, blocks, budget, caching)
+        self.arm()
+
+
+TestFaultyAheadLives = FaultyAheadLives.TestCase
+TestFaultyAheadLives.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

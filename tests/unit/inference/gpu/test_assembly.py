@@ -54,12 +54,21 @@ def test_deterministic_mode_without_our_kernels_is_refused() -> None:
         choose_ops(EngineConfig(native_kernels=False, deterministic=True), GPU)
 
 
-def test_missing_triton_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: object) -> None:
-        raise ImportError("No module named 'triton'")
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (ModuleNotFoundError("No module named 'triton'"), "pip install triton"),
+        (ImportError("it can't compile: RuntimeError: Failed to find C compiler"), "set CC to one"),
+    ],
+)
+def test_triton_that_cannot_be_used_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, advice: str
+) -> None:
+    def unusable(**_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(assembly, "triton_ops", missing)
-    with pytest.raises(ModelUnavailable, match=r"pip install triton.* or start with --native-kernels false"):
+    monkeypatch.setattr(assembly, "triton_ops", unusable)
+    with pytest.raises(ModelUnavailable, match=rf"{advice}.* or start with --native-kernels false"):
         choose_ops(EngineConfig(), GPU)
 
 

@@ -79,6 +79,9 @@ class PaperCuda:
                 paper.said.append("replay")
 
         stream = SimpleNamespace(wait_stream=lambda other: None)
+        generator = SimpleNamespace(
+            clone_state=lambda: None, graphsafe_set_state=self.tells("graphsafe_set_state")
+        )
         for name, value in {
             "CUDAGraph": Graph,
             "graph_pool_handle": lambda: (0, 1),
@@ -88,6 +91,7 @@ class PaperCuda:
             "stream": lambda stream: nullcontext(),
             "synchronize": self.tells("synchronize"),
             "empty_cache": self.tells("empty_cache"),
+            "default_generators": [generator],
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
         for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
@@ -126,7 +130,7 @@ def test_allocator_leaves_a_capture_that_fails_and_the_reason_is_said(
 
     graphs = Graphs(step, (1, 2), torch.device("cuda"), captures=True)
     graphs.capture()
-    assert cuda.said[-3:] == ["end", "_cuda_endAllocateToPool", "_cuda_releasePool"]
+    assert cuda.said[-4:] == ["end", "_cuda_endAllocateToPool", "_cuda_releasePool", "graphsafe_set_state"]
     assert "not permitted when stream is capturing" in caplog.text
     assert capturing == [2, 2, 1]
     graphs.run(1)
@@ -165,6 +169,7 @@ def test_what_cannot_be_captured_is_run_as_it_is(caplog: pytest.LogCaptureFixtur
     del kept
     torch.cuda.empty_cache()  # the capture that failed doesn't stand in its way
     assert torch.cuda.memory_reserved() < 64 * 2**20
+    assert torch.randn(1, device=device).isfinite()  # nor does torch's generator think it is in it
     before = seen.item()
     graphs.run(2)
     assert seen.item() == before + 1

@@ -126,6 +126,25 @@ def test_the_fewest_tokens_are_measured_first_and_nothing_once_the_time_is_over(
         assert expected == ops.called
 
 
+def test_all_ways_are_compiled_before_the_first_is_measured() -> None:
+    class Kernels(Ways):
+        captures = True
+
+        def ways(self, rows: int, outputs: int, inner: int, dtype: Dtype) -> Iterator[Way]:
+            yield from list(super().ways(rows, outputs, inner, dtype))[:2]
+
+    ops, before = Kernels(), []
+    multiply = Multiplier(ops)
+    first, other = linears(multiply, (6, 4), (4, 4))
+
+    def clock(run: Callable[[], object]) -> float:
+        before.append(list(ops.called))
+        return 1.0
+
+    multiply.tune([first, other], [first], "silu", [1, 2], clock, bool)
+    assert before[0] == ["fast", "faster", "fast", "faster", "gate"] * 2
+
+
 def test_deadline_is_over_when_its_time_is() -> None:
     assert not Deadline(1000.0)()
     assert Deadline(0.0)()

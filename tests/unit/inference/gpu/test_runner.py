@@ -10,83 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.blocks import BlockPool, blocks_for
-from inference.gpu import packing, runner, slots
-from inference.gpu.ahead import AheadStepper
+from inference.gpu import packing, runner, slots, wishes
 from inference.gpu.batch import DeviceBatch
-from inference.gpu.graphs import default_sizes
-from inference.gpu.runner import GpuRunner, Launched
-from inference.gpu.sampling import GpuSampler
-from inference.gpu.slots import MirroredTable
-from inference.masks import MaskPool
 from inference.sampler import Columns, TorchSampler
-from inference.scheduler import Limits, Scheduler
 from inference.state import Sequence
-from inference.step import Stepper
-from inference.types import CoreFailure, CoreOutput, CoreRequest, LogprobsMode, Sampling
-from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
-
-LONGEST = 96
-
-
-class Bench:
-    """A stepper over a small model on a device."""
-
-    def __init__(
-        self,
-        *,
-        sequences: int = 4,
-        tokens: int = 64,
-        sizes: tuple[int, ...] | None = None,
-        ahead: bool = True,
-    ) -> None:
-        blocks = sequences * blocks_for(LONGEST)
-        table = MirroredTable(sequences, blocks_for(LONGEST))
-        limits = Limits(tokens=tokens, sequences=sequences, logit_rows=8)
-        self.model = SmallModel(blocks)
-        sizes = default_sizes(sequences) if sizes is None else sizes
-        self.runner = GpuRunner(self.model, table, sizes)
-        self.masks = MaskPool(VOCABULARY, ())
-        sampler = GpuSampler(TorchSampler(self.masks.endings), self.runner.state)
-        scheduler = Scheduler(BlockPool(blocks), limits, table)
-        kind = AheadStepper[Launched] if ahead else Stepper[Launched]
-        self.stepper = kind(scheduler, self.runner, sampler, (), self.masks)
-        self.preempted = 0
-        self.said: dict[str, list[CoreOutput]] = {}
-        self.failed: dict[str, str] = {}
-
-    def step(self) -> None:
-        frame = self.stepper.step()
-        self.preempted += frame.stats.preempted if frame.stats else 0
-        for output in frame.outputs:
-            if isinstance(output, CoreFailure):
-                self.failed[output.id] = output.message
-            else:
-                self.said.setdefault(output.id, []).append(output)
-
-    def run(self, *requests: CoreRequest) -> None:
-        for each in requests:
-            self.stepper.add(each)
-        while not self.stepper.idle:
-            self.step()
-        assert self.stepper.check_idle() == ()
-
-    def text(self, id: str) -> list[int]:
-        return [output.token_id for output in self.said[id]]
-
-
-def request(
-    id: str, prompt: tuple[int, ...], tokens: int = 10, *, sampling: Sampling | None = None, top: int = 0
-) -> CoreRequest:
-    return CoreRequest(
-        id=id,
-        prompt_ids=prompt,
-        max_new_tokens=tokens,
-        sampling=sampling or Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=top,
-        prompt_logprobs=False,
-    )
+from inference.types import CoreRequest, Sampling
+from tests.unit.inference.gpu.runner_bench import Bench, request
 
 
 def test_step_with_prompts_has_no_padding_and_decodes_ids_come_from_the_device() -> None:
@@ -124,7 +53,7 @@ def test_steady_decodes_send_nothing_to_the_device(monkeypatch: pytest.MonkeyPat
         sent += 1
         return upload(*arguments)  # type: ignore[arg-type]
 
-    for module in (runner, slots):
+    for module in (runner, slots, wishes):
         monkeypatch.setattr(module, "upload", counted)
     for _ in range(5):
         bench.step()
@@ -180,7 +109,7 @@ def various() -> list[CoreRequest]:
     kinds = [
         Sampling(),
         Sampling(sample=True, temperature=0.9, seed=11),
-        Sampling(sample=True, top_k=5, seed=12),
+        Sampling(sample=True, top_k=5, seed=12, repetition_penalty=1.3),
     ]
     return [
         request(str(at), tuple(range(at, at + 20)), 8, sampling=kinds[at % 3], top=at % 4 // 3)
@@ -236,7 +165,7 @@ def test_step_that_fails_keeps_no_tensor_of_its_own_alive(monkeypatch: pytest.Mo
         st.tuples(
             st.integers(1, 30),
             st.integers(1, 12),
-            st.sampled_from(["greedy", "drawn", "filtered"]),
+            st.sampled_from(["greedy", "drawn", "filtered", "penalised"]),
             st.integers(0, 3),
         ),
         min_size=1,
@@ -249,6 +178,7 @@ def test_company_changes_no_text(wanted: list[tuple[int, int, str, int]], tokens
         "greedy": Sampling(),
         "drawn": Sampling(sample=True, temperature=0.9, seed=11),
         "filtered": Sampling(sample=True, top_k=5, seed=12),
+        "penalised": Sampling(repetition_penalty=1.5, frequency_penalty=0.5),
     }
     requests = [
         request(str(at), tuple((at * 7 + each) % 60 for each in range(length)), new, sampling=kinds[kind])

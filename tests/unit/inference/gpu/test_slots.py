@@ -53,6 +53,21 @@ def test_request_is_told_to_the_device_as_it_chooses() -> None:
     assert state.warped[at].tolist() == [True, False]
 
 
+def test_newest_tokens_stay_where_there_is_no_memory_to_keep_others() -> None:
+    class NoRoom(torch.Tensor):
+        def __add__(self, other: object) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    state, slots = DeviceState(MirroredTable(2, 4), CPU), torch.tensor([1, 0])
+    state.keep(slots, torch.tensor([3, 5]), torch.tensor([7, 8]))
+    with pytest.raises(torch.OutOfMemoryError):
+        state.keep(slots, torch.tensor([4, 6]).as_subclass(NoRoom), torch.tensor([9, 9]))
+    assert state.tokens[slots].tolist() == [7, 8]
+    assert state.lengths[slots].tolist() == [4, 6]
+    state.step_back(slots)
+    assert state.tokens[slots].tolist() == [0, 0]
+
+
 def test_what_could_not_be_sent_is_sent_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     table = MirroredTable(2, 4)
     state = DeviceState(table, CPU)

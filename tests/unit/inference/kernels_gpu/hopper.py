@@ -27,6 +27,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from inference.kernels.gpu import launching
+
 CAPABILITY = 90  # of a Hopper
 
 
@@ -64,13 +66,15 @@ class _Absent:
 def compiling() -> Iterator[list[Compiled]]:
     """Have launches compile and not run; what is yielded grows by each kernel that wasn't known yet."""
     compiled: list[Compiled] = []
-    known: set[int] = set()
+    known: dict[int, Any] = {}
     run = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        if isinstance(kernel, triton.FutureKernel):  # it is being compiled with others
+            return kernel
         if id(kernel) not in known:
-            known.add(id(kernel))
+            known[id(kernel)] = kernel
             compiled.append(_read(self.__name__, kernel))
         return kernel
 
@@ -99,9 +103,21 @@ def _tool(name: str, *arguments: str) -> str:
 
 
 def main(cases: dict[str, Callable[[], object]]) -> None:
-    """Compile the cases that are named on the command line, or all, and print what came of it."""
-    for name in sys.argv[1:] or cases:
+    """Compile the cases that are named on the command line, or all, and print what came of it.
+
+    First all of them at once, as when a model is loaded; the last line says what that left out.
+    """
+    names, compiled_so_far = sys.argv[1:] or list(cases), []
+    triton.knobs.runtime.jit_post_compile_hook = lambda **told: compiled_so_far.append(told["fn"].name)
+    driver.set_active(_Absent())
+    with launching.compiling():
+        for name in names:
+            cases[name]()
+    together = len(compiled_so_far)
+    for name in names:
         with compiling() as compiled:
             cases[name]()
         for each in compiled:
             print(f"{name:32} {each}", flush=True)
+    late = compiled_so_far[together:]
+    print(f"{together} compiled together, {len(late)} later: {' '.join(late)}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from inference.gpu.batch import DeviceBatch
 from inference.kernels.gpu.attention import paged_attention
 from inference.kernels.gpu.rope import rope_and_write, write
-from inference.kernels.gpu.slots import gather, scatter
+from inference.kernels.gpu.slots import gather, scatter, settle
 from inference.kernels.gpu.tiles import deterministic_tiles, query_tile
 from inference.kernels.reference import Attention
 from tests.unit.inference.kernels_gpu.hopper_rows import ROWS
@@ -80,8 +80,10 @@ def step_slots() -> None:
     """Launch what is before and after a graph's forward of eight decodes."""
     slots, tokens, numbers = torch.zeros(8, dtype=torch.int32), _places(), torch.empty(8)
     tables = torch.zeros(8, 64, dtype=torch.int32)
+    drawn, wishes = torch.empty(8, 2, dtype=torch.float64), torch.empty(8, 8, dtype=torch.float64)
     gather(slots, tokens, slots, tables, tokens, numbers, numbers > 0, page=16)
-    scatter(slots, slots, tokens, numbers, tokens, slots, torch.empty(8, 2, dtype=torch.float64))
+    scatter(slots, slots, tokens, numbers, tokens, tokens, slots, drawn)
+    settle(slots, drawn, slots, tokens, wishes, torch.empty(8, 128256, dtype=torch.int16))
 
 
 def _places() -> Tensor:

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from inference.gpu.batch import Draws
+from inference.gpu.slots import DeviceState, MirroredTable
 from inference.kernels.gpu.activation import gated
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.linear import small_linear, tiles
 from inference.kernels.gpu.norm import add_rms_norm
 from inference.kernels.gpu.sampling import sample
+from inference.kernels.gpu.shaping import shape
 
 PROCESSORS = 132  # of an H100
 BF16, F32 = torch.bfloat16, torch.float32
@@ -28,6 +30,13 @@ def choose(vocabulary: int) -> None:
     integers = torch.zeros(3, dtype=torch.int64)
     draws = Draws(integers, integers, torch.zeros(3), torch.zeros(3, dtype=torch.bool))
     sample(_empty(3, vocabulary), draws)
+
+
+def filter_(vocabulary: int) -> None:
+    """Launch the choice of three tokens by filters and penalties."""
+    state = DeviceState(MirroredTable(8, 4), torch.device("cpu"), vocabulary)
+    slots = torch.zeros(3, dtype=torch.int32)
+    shape(_empty(3, vocabulary), state.wish(slots, ahead=1), torch.empty(3, 2, dtype=torch.float64))
 
 
 def multiply(rows: int, outputs: int, inner: int, dtype: torch.dtype) -> None:
@@ -57,6 +66,8 @@ ROWS: dict[str, Callable[[], object]] = {
     "gate": lambda: [gated(_empty(2, 9728), name) for name in ("silu", "gelu_tanh", "gelu")],
     "choose": partial(choose, 128256),
     "choose, odd": partial(choose, 50257),
+    "filter": partial(filter_, 128256),
+    "filter, odd": partial(filter_, 50257),
     "linear of 1": partial(multiply, 1, 4096, 14336, BF16),
     "linear of 16": partial(multiply, 16, 28672, 4096, BF16),
     "linear of 16, in parts": partial(multiply, 16, 896, 4864, BF16),

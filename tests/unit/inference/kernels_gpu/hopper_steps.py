@@ -20,6 +20,7 @@ from inference.gpu.batch import DeviceBatch, Draws, query_blocks
 from inference.gpu.model import DeviceModel
 from inference.gpu.ops import torch_ops, triton_ops
 from inference.gpu.rehearsal import rehearse
+from inference.gpu.slots import DeviceState, MirroredTable
 from inference.level import Options, bring_up
 from tests.unit.inference.toy_models import toy
 
@@ -87,6 +88,10 @@ def main() -> None:
                 rows = len(logits)
                 zeros = torch.zeros(rows, dtype=torch.int64)
                 model.ops.sample(logits, Draws(zeros, zeros, torch.ones(rows), zeros.bool()))
+                state = DeviceState(MirroredTable(300, 1), logits.device, logits.shape[1])
+                for ahead in (0, 1):
+                    drawn = torch.zeros(rows, 2, dtype=torch.float64)
+                    model.ops.shape(logits, state.wish(zeros.int(), ahead=ahead), drawn)
         late = " ".join(each.kernel for each in compiled[rehearsed:])
         print(f"{family}: {rehearsed} rehearsed, {len(compiled) - rehearsed} late: {late}", flush=True)
 

@@ -41,14 +41,19 @@ def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Pat
 @pytest.mark.timeout(600)
 def test_the_compiler_takes_every_kernel_for_a_hopper(tmp_path: Path) -> None:
     """The interpreter doesn't know what a GPU can't do; nothing may spill registers, either."""
-    found = [LINE.search(each) for each in said("hopper_cases", tmp_path)]
+    *lines, last = said("hopper_cases", tmp_path)
+    together = re.fullmatch(r"(\d+) compiled together, 0 later: ", last)
+    assert together, last
+    found = [LINE.search(each) for each in lines]
     assert None not in found
     compiled = [each.groups() for each in found if each is not None]
     for kernel, shared, _, spilled, _ in compiled:
         assert int(shared) <= SHARED_BYTES, kernel
         assert int(spilled) == 0, kernel
     kernels = {kernel for kernel, *_ in compiled}
-    assert {"_attend", "_merge", "_rotate_and_write", "_write", "_gather", "_scatter"} <= kernels
+    assert int(together[1]) >= len(kernels)
+    assert {"_attend", "_merge", "_rotate_and_write", "_write", "_gather", "_scatter", "_settle"} <= kernels
     assert {"_norm", "_gate", "_search", "_combine", "_row", "_add_parts", "_gated_row"} <= kernels
+    assert {"_scan", "_bound", "_collect", "_pick", "_walk"} <= kernels
     by_tensor_cores = {kernel for kernel, _, _, _, product in compiled if product in ("HGMMA", "HMMA")}
     assert {"_attend", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores

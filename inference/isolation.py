@@ -1,0 +1,154 @@
+"""Whose work makes a step fail: what failed is computed again in halves, until that request stands alone.
+
+One request among n is found by 2 * log2(n) steps at most. Where it is known whose work has failed, that
+is said by a `RequestFault`, and the others are computed again together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from inference.scheduler import Batch
+from inference.shortage import is_shortage
+from inference.state import Chunk, Decodes, Sequence, SlotTable, Work, pack
+
+FAILURES = 16  # in a row, by which no single request is to blame: all that is left fails
+_PROBES = 3  # of them that are spent on the next batch, until a step goes well: all of it, and its halves
+
+
+class RequestFault(Exception):
+    """The work for one request has failed, as its cause says; a step without it may go well."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        super().__init__(f"The work for request {sequence.id} has failed")
+        self.sequence = sequence
+
+
+class StepLost(Exception):
+    """A step has failed, and what is left of it isn't known: nothing of it can be computed again."""
+
+
+@contextmanager
+def working_for(sequence: Sequence) -> Iterator[None]:
+    """Have whatever is raised within be the fault of one request, but for want of memory."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (RequestFault, StepLost)) or is_shortage(error):
+            raise
+        raise RequestFault(sequence) from error
+
+
+def explain(id: str, error: BaseException, *, alone: bool = True) -> str:
+    """Return what a request is told: what failed, and where to read more; nothing of how it is computed.
+
+    `alone`: its own work failed, and not the step as a whole.
+    """
+    said = error.__cause__ if isinstance(error, (RequestFault, StepLost)) and error.__cause__ else error
+    kind = type(said).__name__
+    others = "; others are not affected" if alone else ", and on those beside it"
+    return f"The engine failed on request {id}{others} ({kind}: the server's log says more)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some of a step's sequences, with what is to be computed for each."""
+
+    table: SlotTable
+    decodes: tuple[Sequence, ...]
+    prompts: tuple[Chunk, ...]
+    resumed: tuple[Sequence, ...]  # nothing: their rows of logits are held
+
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """Return whose they are."""
+        return (*self.decodes, *(chunk.sequence for chunk in self.prompts), *self.resumed)
+
+    def of(self, some: Container[Sequence]) -> Part:
+        """Return what is some of the sequences'."""
+        return Part(
+            self.table,
+            tuple(sequence for sequence in self.decodes if sequence in some),
+            tuple(chunk for chunk in self.prompts if chunk.sequence in some),
+            tuple(sequence for sequence in self.resumed if sequence in some),
+        )
+
+    def halves(self) -> list[Part]:
+        """Return the first and the second half."""
+        sequences = self.sequences
+        middle = len(sequences) // 2
+        return [self.of(frozenset(sequences[:middle])), self.of(frozenset(sequences[middle:]))]
+
+
+class Isolation:
+    """What is left of steps that failed, to be computed again before anything else.
+
+    Nothing else is scheduled meanwhile, so that what a part says is to be computed stays true.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0  # in a row, but for those of a request that was alone from the beginning
+        self._parts: list[Part] = []
+        self._owed = (0, 0, 0, 0.0)  # what `Batch` counts, of steps that failed
+
+    @property
+    def open(self) -> bool:
+        """Return whether something may be left."""
+        return bool(self._parts)
+
+    def drop(self) -> None:
+        """Leave what is left to the scheduler, which knows of it as if it had never been tried."""
+        self._parts = []
+
+    def take(self, running: Container[Sequence]) -> Batch | None:
+        """Return the largest part, of those of its sequences that still run; None if nothing is left.
+
+        The largest, because a step that goes well is known soonest to be possible by it.
+        """
+        while self._parts:
+            part = max(self._parts, key=_size)
+            self._parts.remove(part)
+            left = part.of(running)
+            if left.sequences:
+                return self._batch(left)
+        return None
+
+    def blame(self, batch: Batch, work: Work, error: Exception) -> tuple[Sequence, ...]:
+        """Take a step that failed; return who fails with it. The others are left to be computed again."""
+        pieces = batch.pieces
+        whole = Part(pieces.table, pieces.decodes, pieces.prompts, work.resumed).of(frozenset(work.touched))
+        sequences = whole.sequences
+        self._owed = (batch.admitted, batch.preempted, batch.cached_tokens, batch.seconds)
+        if isinstance(error, StepLost):
+            return sequences
+        if isinstance(error, RequestFault) and error.sequence in sequences:
+            self._parts.append(whole.of(frozenset(sequences) - {error.sequence}))
+            return (error.sequence,)
+        if len(sequences) == 1 and not batch.again:
+            return sequences
+        self.failures += 1
+        if self.failures >= FAILURES:
+            return self._give_up(whole)
+        if len(sequences) > 1:
+            self._parts += whole.halves()
+            return ()
+        return sequences
+
+    def _give_up(self, part: Part) -> tuple[Sequence, ...]:
+        everyone = tuple(sequence for each in (part, *self._parts) for sequence in each.sequences)
+        self._parts = []
+        self.failures = FAILURES - _PROBES
+        return everyone
+
+    def _batch(self, part: Part) -> Batch:
+        decodes = Decodes()
+        for sequence in part.decodes:
+            decodes.add(sequence)
+        owed, self._owed = self._owed, (0, 0, 0, 0.0)
+        return Batch(pack(part.table, decodes, part.prompts), *owed, resumed=part.resumed)
+
+
+def _size(part: Part) -> int:
+    return len(part.sequences)
