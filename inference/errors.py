@@ -6,7 +6,8 @@ InferenceError
 ├── ToolRefused           its tools or its choice of one can't be served: the caller's to mend
 ├── TemplateFailed        the chat template is missing or refused the messages
 ├── Overloaded            no room now; `retry_after` says when to come back
-│   └── OwnerOverloaded   as many requests of this owner as allowed are in flight
+│   ├── OwnerOverloaded   as many requests of this owner as allowed are in flight
+│   └── TextsOverloaded   as much large text as allowed waits to be read
 ├── NotReady              loading or draining; `retry_after` says when to come back
 ├── GenerationFailed      the engine failed while it worked on this request
 ├── IncompleteGeneration  the engine ended the request without a last token
@@ -52,6 +53,17 @@ class OwnerOverloaded(Overloaded):
         self.args = (
             f"As many requests of this caller as `max_concurrent_requests_per_key`, which is {limit}, are in "
             "flight: come back when some have ended",
+        )
+
+
+class TextsOverloaded(Overloaded):
+    """As much large text as allowed waits to be read."""
+
+    def __init__(self, size: int, waiting: int, most: int, retry_after: float) -> None:
+        super().__init__(retry_after)
+        self.args = (
+            f"Large texts with {waiting:,} characters wait to be read, and at most {most:,} may. "
+            f"Given: {size:,} more: send them again later, or in smaller parts",
         )
 
 

@@ -27,6 +27,7 @@ from inference.errors import (
     Overloaded,
     OwnerOverloaded,
     TemplateFailed,
+    TextsOverloaded,
     ToolRefused,
 )
 
@@ -111,6 +112,7 @@ TABLE: dict[type[Exception], Row] = {
     TemplateFailed: Row(422, "template_error", "Template error: "),
     Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
     OwnerOverloaded: Row(429, "overloaded"),
+    TextsOverloaded: Row(429, "overloaded"),
     NotReady: Row(503, "not_ready"),
     ModelUnavailable: Row(503, "not_ready", fixed="The model can't be loaded: see the server's log"),
     GenerationFailed: Row(424, "generation", "Request failed during generation: "),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from inference.errors import Overloaded
+from inference.errors import TextsOverloaded
 from inference.machine import usable_cores
 
 LARGE_SIZE = 65_536  # characters, which are worked on for some 100 ms
@@ -31,7 +31,7 @@ class Lane:
         self._waiting = 0  # characters
 
     async def run(self, work: Callable[[], Result], size: int) -> Result:
-        """Return what `work` on `size` characters returns; raise Overloaded if too many wait already."""
+        """Return what `work` on `size` characters returns; raise TextsOverloaded if too many wait already."""
         await self._wait_for_turn(size)
         return await asyncio.wrap_future(self._begin(work))
 
@@ -41,7 +41,7 @@ class Lane:
 
     async def _wait_for_turn(self, size: int) -> None:
         if self._waiting and self._waiting + size > WAITING_SIZE:
-            raise Overloaded(RETRY_SECONDS)
+            raise TextsOverloaded(size, self._waiting, WAITING_SIZE, RETRY_SECONDS)
         self._waiting += size
         try:
             await self._turns.acquire()
@@ -74,7 +74,7 @@ class Lanes:
         self._large = Lane("text-large", spare if large is None else large)
 
     async def run(self, work: Callable[[], Result], size: int) -> Result:
-        """Return what `work` on `size` characters returns; raise Overloaded if too many wait already."""
+        """Return what `work` on `size` characters returns; raise TextsOverloaded if too many wait already."""
         if size <= LARGE_SIZE:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         return await self._large.run(work, size)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.errors import Overloaded
+from inference.errors import TextsOverloaded
 from inference.text.lanes import LARGE_SIZE, MOST_COUNTED, UNCOUNTED_SIZE, WAITING_SIZE, Lanes, size_of
 
 LARGE = LARGE_SIZE + 1
@@ -88,8 +88,9 @@ def test_large_work_beyond_what_may_wait_is_refused_until_some_is_done() -> None
         first = await held.begin()
         waiting = [held.start("second", WAITING_SIZE - LARGE), held.start("third")]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as refusal:
+        with pytest.raises(TextsOverloaded) as refusal:
             await held.start("fourth")
+        assert f"at most {WAITING_SIZE:,} may. Given: {LARGE:,} more: send them again" in str(refusal.value)
         assert refusal.value.retry_after > 0
         waiting.pop().cancel()
         await asyncio.sleep(0)
