@@ -340,6 +340,6 @@ def _in_system(transport: asyncio.Transport, queue: int) -> int:
         return 0
     try:
         waiting = fcntl.ioctl(sock.fileno(), queue, bytes(4))
-    except OSError:  # closed meanwhile
+    except (OSError, ValueError):  # closed meanwhile: its number may be -1
         return 0
     return int.from_bytes(waiting, sys.byteorder)
