@@ -311,6 +311,7 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
         dtype=dtype,
         kv_dtype_asked=config.kv_cache_dtype != "auto",
         max_total_tokens=plan.max_total_tokens,
+        filter_on_device=config.filter_on_device,
     )
 
 

@@ -53,6 +53,7 @@ class Options:
     kv_dtype: torch.dtype = torch.float32  # of the native kernels' KV cache; others' is `dtype`
     kv_dtype_asked: bool = False  # a level with another one won't do
     max_total_tokens: int = 2048
+    filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

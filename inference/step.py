@@ -158,13 +158,13 @@ class Stepper(Generic[Logits]):
         pieces = batch.pieces
         if not self._guided:
             return Work(pieces, gone=gone)
-        guided = [sequence for sequence in pieces.sampling if sequence.guide and sequence not in gone]
         try:
+            guided = [sequence for sequence in pieces.sampling if sequence.guide and sequence not in gone]
             self._masks.wait([sequence.guide for sequence in guided if sequence.guide])
+            late = frozenset(sequence for sequence in guided if not sequence.has_mask)
+            return Work(pieces, late, self._resumable() if batch.resumed is None else batch.resumed, gone)
         except Exception as error:  # a device that chooses has gone on, and nobody would tell it otherwise
             raise StepLost("it isn't known whose masks are there") from error
-        late = frozenset(sequence for sequence in guided if not sequence.has_mask)
-        return Work(pieces, late, self._resumable() if batch.resumed is None else batch.resumed, gone)
 
     def _resumable(self) -> tuple[Sequence, ...]:
         return tuple(s for s in self._guided if s.held is not None and s.has_mask)

@@ -101,7 +101,7 @@ class DeviceClimb(Climb):
         def make_runner(blocks: int) -> Runner[Tensor]:
             model = make_model(blocks)
             if model.ops.captures:  # kernels that are compiled as they are met, and may not fit the device
-                rehearse(model)
+                rehearse(model, filters=self.options.filter_on_device)
             return EagerRunner(model)
 
         return Attempt(

@@ -24,13 +24,14 @@ _LONGEST = 1 << 16
 
 
 @torch.inference_mode()
-def rehearse(model: DeviceModel) -> None:
-    """Run a step of each form, and choose a token; the cache stays as it is.
+def rehearse(model: DeviceModel, *, filters: bool) -> None:
+    """Run a step of each form, and choose a token, with `filters` by these, too; the cache stays as it is.
 
     Raises whatever a kernel raises that the device can't hold: before a request does.
     """
-    compile_together(model.ops, partial(_run, model))
-    _run(model)
+    run = partial(_run, model, filters=filters)
+    compile_together(model.ops, run)
+    run()
 
 
 def forms(model: DeviceModel) -> Iterator[DeviceBatch]:
@@ -43,11 +44,12 @@ def forms(model: DeviceModel) -> Iterator[DeviceBatch]:
         yield _padding(model, longest, tile=tile, splits=model.splits(1, longest))
 
 
-def _run(model: DeviceModel) -> None:
+def _run(model: DeviceModel, *, filters: bool) -> None:
     for batch in forms(model):
         logits = model.forward(batch)
         model.ops.sample(logits, _draws(len(logits), model.device))
-    _shape(model, logits)
+    if filters:
+        _shape(model, logits)
 
 
 def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> DeviceBatch:

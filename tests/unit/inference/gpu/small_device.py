@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
+from types import ModuleType
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -12,6 +16,18 @@ from inference.gpu.batch import DeviceBatch
 from inference.gpu.ops import Ops, torch_ops
 
 VOCABULARY = 64
+
+
+@contextmanager
+def no_room_to_send(monkeypatch: pytest.MonkeyPatch, sender: ModuleType) -> Iterator[None]:
+    """Have a module find no memory for what it sends to the device."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sender, "upload", full)
+        yield
 
 
 class SmallModel:

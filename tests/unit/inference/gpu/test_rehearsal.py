@@ -41,7 +41,7 @@ def test_every_tile_and_number_of_splits_that_steps_can_have_is_rehearsed(
 ) -> None:
     monkeypatch.setattr("inference.gpu.triton_ops._processors", lambda: 132)
     model = Many(triton_ops(deterministic=deterministic))
-    rehearse(model)
+    rehearse(model, filters=True)
     found = {(each.longest == 1, each.tile, each.splits) for each in model.batches}
     longests = {*range(1, 300), 4096}
     wanted = {
@@ -60,8 +60,18 @@ def test_rehearsal_leaves_the_cache_as_it_is(family: str) -> None:
     forward(model, first)
     expected = forward(model, second)
     forward(model, first)
-    rehearse(model)
+    rehearse(model, filters=True)
     assert torch.equal(forward(model, second), expected)
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_filters_are_rehearsed_where_the_device_has_them(
+    monkeypatch: pytest.MonkeyPatch, *, filters: bool
+) -> None:
+    shaped: list[object] = []
+    monkeypatch.setattr(TorchOps, "shape", lambda *arguments: shaped.append(arguments))
+    rehearse(Many(torch_ops()), filters=filters)
+    assert bool(shaped) is filters
 
 
 def test_rehearsed_steps_belong_to_nobody() -> None:

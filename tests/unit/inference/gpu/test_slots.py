@@ -11,6 +11,7 @@ from inference.gpu import slots as module
 from inference.gpu.slots import DeviceState, MirroredTable
 from inference.state import Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from tests.unit.inference.gpu.small_device import no_room_to_send
 
 CPU = torch.device("cpu")
 
@@ -75,13 +76,8 @@ def test_what_could_not_be_sent_is_sent_the_next_time(monkeypatch: pytest.Monkey
     table.enter(entered)
     table.extend(entered, [3, 1])
 
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "upload", full)
-        with pytest.raises(MemoryError):
-            state.update()
+    with no_room_to_send(monkeypatch, module), pytest.raises(MemoryError):
+        state.update()
     state.update()
     assert state.tables[entered.slot].tolist() == [3, 1, 0, 0]
     assert state.seeds[entered.slot] == 9

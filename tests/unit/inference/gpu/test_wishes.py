@@ -18,6 +18,7 @@ from inference.gpu.wishes import IN_PROMPT, Wish, marks_of, row_of
 from inference.recipe import MOST_COUNTED, drawn_by_device
 from inference.state import Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling, Watermark
+from tests.unit.inference.gpu.small_device import no_room_to_send
 from tests.unit.inference.gpu.wished import PROMPT, Asked, Rows
 
 PENALISED = Sampling(sample=True, repetition_penalty=1.5)
@@ -119,13 +120,8 @@ def test_what_could_not_be_sent_is_sent_the_next_time(monkeypatch: pytest.Monkey
     late.leave()
     one.table.enter(late)
 
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "upload", full)
-        with pytest.raises(MemoryError):
-            state.update()
+    with no_room_to_send(monkeypatch, module), pytest.raises(MemoryError):
+        state.update()
     state.update()
     assert state.wishes is not None
     assert state.wishes.any(np.array([late.slot]))

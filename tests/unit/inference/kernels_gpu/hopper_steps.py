@@ -81,7 +81,7 @@ def main() -> None:
     for family in sys.argv[1:]:
         model = device_model(family)
         with hopper.compiling() as compiled:
-            rehearse(model)
+            rehearse(model, filters=True)
             rehearsed = len(compiled)
             for each in steps(model):
                 logits = model.forward(each)
