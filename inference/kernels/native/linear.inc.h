@@ -35,7 +35,7 @@ typedef struct Block {
     const Exception *exceptions; /* coded: from this block's k on */
     int64_t from; /* k of the block in the panel */
     int base, column; /* coded: of the panel; the first of these columns in it */
-    int64_t ahead[2]; /* bytes from the weights in use to two lines of the next panel; 0: not fetched here */
+    int64_t ahead[3]; /* bytes from the weights in use to lines of the next panel or slice; 0: not fetched here */
     float *widened; /* where the block's weights go as float32's panel, for the next blocks; or NULL */
     int first, last; /* of the blocks along k */
 } Block;
@@ -49,9 +49,8 @@ INLINE void prefetch(const void *w) {
 
 /* The next panel, into the second cache, by the last blocks of this one: what the hardware fetches ahead by itself
  * ends with each short panel, and begins late in the next. */
-INLINE void fetch_ahead(const Block *b, const char *w) {
-    __builtin_prefetch(w + b->ahead[0], 0, 2);
-    __builtin_prefetch(w + b->ahead[1], 0, 2);
+INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
+    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + b->ahead[i], 0, 2);
 }
 
 typedef union Sum {
@@ -139,7 +138,7 @@ INLINE void add_rounded(const int rows, const int vectors, const Block *b, Sum s
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += 2, w += 4 * PANEL) {
         vi raw[8];
-        fetch_ahead(b, w);
+        fetch_ahead(2, b, w);
         UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
         add_pair(rows, vectors, b, k, raw, sums);
     }
@@ -152,7 +151,7 @@ INLINE void add_rounded(const int rows, const int vectors, const Block *b, Sum s
 INLINE void add_vnni(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
-        fetch_ahead(b, w);
+        fetch_ahead(2, b, w);
         UNROLL for (int m = 0; m < rows; m++) {
             vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + k));
             UNROLL for (int v = 0; v < vectors; v++)
@@ -266,6 +265,13 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
     }
 }
 
+/* Bytes to what is read next: the panel's next slice of k, or the next panel; 0 where one block reads a long panel,
+ * which gains nothing. */
+INLINE int64_t next_weights(const Tile *t, int64_t depth) {
+    if (depth < t->linear->k) return depth * t->panel_step;
+    return t->linear->k <= DEPTH ? t->panel_bytes : 0;
+}
+
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
     const Linear *linear = t->linear;
@@ -275,7 +281,7 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    int64_t behind = rows > FEW_ROWS && linear->k <= DEPTH ? t->panel_bytes : 0; /* long panels gain nothing */
+    int64_t behind = rows > FEW_ROWS ? next_weights(t, depth) : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
@@ -295,7 +301,8 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .exceptions = exceptions,
                 .from = k,
                 .base = is_coded(kind) ? linear->bases[panel] : 0,
-                .ahead = {i == blocks - 1 ? behind : 0, behind && (i == blocks - 2 || blocks == 1) ? behind + 64 : 0},
+                .ahead = {i == blocks - 1 ? behind : 0, behind && (i == blocks - 2 || blocks == 1) ? behind + 64 : 0,
+                          behind && i == blocks - 1 ? behind + 128 : 0},
                 .widened = i ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,

@@ -75,6 +75,7 @@ INLINE void add_coded(const int kind, const int rows, const int vectors, const B
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += QUAD, w += QUAD_BYTES) {
         vi words[2 * PAIR_VECTORS];
+        fetch_ahead(3, b, w);
         prefetch(w);
         __builtin_prefetch(w + AHEAD + 128);
         decode(w, base, words);
