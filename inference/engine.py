@@ -201,6 +201,8 @@ class TorchCore:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
         if stepper.idle:
             stepper.check_idle()
+        elif not (self._inbox or self._aborts or self._stopping or stepper.stuck):
+            return True
         with self._wake:
             while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._stopping):
                 self._wake.wait()

@@ -16,6 +16,8 @@ from inference.types import CoreOutput, FinishReason
 
 LOG = getLogger(__name__)
 
+_FAR = 1 << 62  # tokens
+
 Finishes = dict[Sequence, FinishReason]
 Failures = dict[Sequence, str]
 
@@ -33,6 +35,7 @@ class Outputs:
         self._slots: Integers = np.empty(0, dtype=np.int64)
         self._limits: Integers = np.empty(0, dtype=np.int64)  # the lengths at which their texts end
         self._heeds_eos = np.empty(0, dtype=np.bool_)
+        self._left = 0  # tokens that none of them can end with by its length
         self._said: tuple[list[str], list[float], list[int]] = ([], [], [])  # ids, started, cached tokens
         self._guides: list[tuple[int, Guide]] = []  # and their rows
 
@@ -59,7 +62,8 @@ class Outputs:
             lengths = table.append(self._slots, chosen.tokens)
         else:
             lengths = table.put(self._slots, positions, chosen.tokens)
-        finishes = self._finishes(lengths, chosen.tokens)
+        tokens = chosen.tokens.tolist()
+        finishes = self._finishes(lengths, chosen.tokens, tokens)
         if self._guides:
             ended, broken = self._finish_guided(chosen.tokens, finishes.keys() | failures.keys())
             finishes, failures = finishes | ended, failures | broken
@@ -67,7 +71,6 @@ class Outputs:
         ids, started, cached = self._said
         ends = [finishes.get(sequence) for sequence in sequences] if finishes else repeat(None)
         tops = repeat(()) if chosen.top is None else chosen.top
-        tokens = chosen.tokens.tolist()
         outputs = list(map(CoreOutput, ids, tokens, chosen.logprobs, tops, ends, started, cached))
         for row in asked:
             outputs[row] = _with_prompt(outputs[row], sequences[row])
@@ -80,6 +83,7 @@ class Outputs:
         self._slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
         self._limits = table.limits[self._slots]
         self._heeds_eos = table.heeds_eos[self._slots]
+        self._left = 0
         self._said = (
             [sequence.id for sequence in sequences],
             [sequence.started for sequence in sequences],
@@ -88,9 +92,13 @@ class Outputs:
         guides = ((row, sequence.guide) for row, sequence in enumerate(sequences))
         self._guides = [(row, guide) for row, guide in guides if guide is not None]
 
-    def _finishes(self, lengths: Integers, tokens: Integers) -> Finishes:
-        """Return the ends that need no grammar to be seen."""
+    def _finishes(self, lengths: Integers, tokens: Integers, ids: list[int]) -> Finishes:
+        """Return the ends that need no grammar to be seen; `ids`: the tokens."""
+        if self._left > 0 and self._endings.isdisjoint(ids):  # as in most steps
+            self._left -= 1
+            return {}
         full = lengths >= self._limits
+        self._left = int((self._limits - lengths).min(initial=_FAR)) - 1
         eos = (tokens[:, None] == self._eos).any(1) & self._heeds_eos
         found = full | eos
         if not found.any():

@@ -45,6 +45,7 @@ class Recipe:
         ]  # of whose scores logprobs are
         self._processed = [not each for each in raw]
         self.tops = [sequence.request.top_n_tokens for sequence in sequences]
+        self.all_plain = len(self.plain) == len(sequences) and not any(self.tops)
 
     @property
     def reads_logits(self) -> bool:

@@ -48,9 +48,16 @@ class TorchSampler:
         self._find = find or partial(statistics, library=library)
         self._recipe = Recipe(())
 
-    @torch.inference_mode()
     def choose(self, work: Work, logits: Tensor | None) -> Chosen:
         """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence."""
+        sequences, recipe = work.pieces.decodes, self._recipe
+        same = sequences and work.sequences is sequences is recipe.sequences
+        if logits is None or not same or not recipe.all_plain:
+            return self._choose(work, logits)
+        return _plainly(sequences, self._find(logits))
+
+    @torch.inference_mode()
+    def _choose(self, work: Work, logits: Tensor | None) -> Chosen:
         prompts = {} if logits is None else self.read(work, logits)
         sequences = work.sequences
         columns = self.pick(sequences, _values(work, logits)) if sequences else Columns(0)
@@ -224,6 +231,18 @@ class Columns:
             self.tops = [()] * len(self.tokens)
         for row, top in zip(rows.tolist(), tops, strict=True):
             self.tops[row] = top
+
+
+def _plainly(sequences: tuple[Sequence, ...], found: Statistics) -> Chosen:
+    """Return the best tokens of rows that nothing is done with.
+
+    In lists: while a step computes, all that Python knew leaves the caches, and numpy's functions take long
+    to come back for so few numbers.
+    """
+    scores = zip(found.best.tolist(), found.totals.tolist(), strict=True)
+    logprobs = [best - total for best, total in scores]
+    broken = [row for row, logprob in enumerate(logprobs) if logprob != logprob]
+    return Chosen(found.tokens, logprobs, failures={sequences[row]: NOT_FINITE for row in broken})
 
 
 def _values(work: Work, logits: Tensor | None) -> Tensor:

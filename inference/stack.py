@@ -128,28 +128,38 @@ class FusedRunner:
         self._model = model
         self._ropes = ropes
         self._ends = ends
+        self._reach = -1  # the last position that the tables of rotations have
+        self._rotations: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
 
-    @torch.inference_mode()
     def run(self, pieces: Pieces) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32."""
         step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
-        pairs = [rope.upto(step.last) for rope in self._ropes]
-        cosines, sines = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        if step.last > self._reach:
+            self._rotate(step.last)
+        cosines, sines = self._rotations
         self._last = None  # its memory is free for the next
         finishes = self._ends.finishes
         logits = self._model.run(pieces.ids, pieces.rows, cosines, sines, step, statistics=not finishes)
         if finishes:
-            return self._ends.finish(logits.values)
+            with torch.inference_mode():
+                return self._ends.finish(logits.values)
         self._last = logits
         return logits.values
+
+    @torch.inference_mode()
+    def _rotate(self, last: int) -> None:
+        """Have tables of rotations up to a position at least."""
+        pairs = [rope.upto(last) for rope in self._ropes]
+        self._rotations = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+        self._reach = min((len(cosines) for cosines in self._rotations[0]), default=1 << 62) - 1
 
     def statistics(self, scores: Tensor) -> Statistics:
         """Return the statistics of scores (n, v), which are known of what `run` returned last."""
         if self._last is None or scores is not self._last.values:
             return statistics(scores, self._library)
         _, tokens, best, totals = self._last
-        return Statistics(tokens, best.astype(np.float64), totals.astype(np.float64))
+        return Statistics(tokens.copy(), best.astype(np.float64), totals.astype(np.float64))
 
 
 def fuse_model(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from inference.blocks import PAGE
 from inference.kernels.arena import HUGE_PAGE, LARGE, LINE, map_zeros
-from inference.kernels.native import Library
+from inference.kernels.native import Library, address
 from inference.kernels.reference import Attention
 
 if TYPE_CHECKING:
@@ -139,10 +139,7 @@ class NativeStep:
         self.struct = StepStruct(
             len(starts),
             self.tokens,
-            starts.ctypes.data,
-            stops.ctypes.data,
-            slots.ctypes.data,
-            table.ctypes.data,
+            *(address(starts), address(stops), address(slots), address(table)),
             table.strides[0] // 4,
         )
 

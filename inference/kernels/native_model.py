@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.kernels.native import Library, PackedLinear
+from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_attention import NativeStep, StepStruct
 from inference.kernels.native_layers import NativeStack
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
+_INTEGER = np.dtype(np.int64).str
 _NO_MEMORY, _NO_ROW = -1, -2  # what C returns
 
 
@@ -33,7 +34,7 @@ class EndWeights:
 
 
 class Logits(NamedTuple):
-    """Of n rows, with what `row_statistics` says of each."""
+    """Of n rows, with what `row_statistics` says of each: until the model's next step of n rows."""
 
     values: Tensor  # (n, vocabulary), float32
     tokens: NDArray[np.int64]  # (n,)
@@ -68,6 +69,41 @@ class _Tokens(ctypes.Structure):
     )
 
 
+class _Rotations:
+    """Tables that were checked, as C takes them."""
+
+    def __init__(self, cos: Sequence[Tensor], sin: Sequence[Tensor]) -> None:
+        self.tables = cos, sin
+        self.positions = min((table.shape[0] for table in (*cos, *sin)), default=1 << 62)
+        self.pointers = _pointers(cos), _pointers(sin)
+
+    def holds(self, cos: Sequence[Tensor], sin: Sequence[Tensor], last: int) -> bool:
+        """Return whether these are the tables, and have a row for each position up to `last`."""
+        return self.tables[0] is cos and self.tables[1] is sin and last < self.positions
+
+
+class _Room:
+    """What a step of `count` rows of logits is told and says, but for the logits: kept for the next."""
+
+    def __init__(self, count: int, columns: int, part_bytes: int) -> None:
+        self.count = count
+        self.tokens = np.empty(count, dtype=np.int64)
+        self.maxima, self.totals = np.empty((2, count), dtype=np.float32)
+        self._scratch = torch.empty(part_bytes * count, dtype=torch.uint8)
+        self._indices = address(self.tokens)
+        self.struct = _Tokens(
+            *(None, None, count, None),
+            *(None, columns, count, columns),
+            *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr()),
+        )
+
+    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.int64], at: int, *, statistics: bool) -> None:
+        """Say what the step computes, and where its logits go."""
+        struct = self.struct
+        struct.ids, struct.rows, struct.logits, struct.x = _integers(ids), _integers(rows), at, at
+        struct.indices = self._indices if statistics else None
+
+
 class NativeModel:
     """Embedding, layers, last norm and head of a model, run as one task of the library's threads.
 
@@ -82,6 +118,10 @@ class NativeModel:
         self._columns = ends.head.n
         self._ends, self._held = _ends_struct(ends, stack.shape.hidden)
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
+        self._room = _Room(0, self._columns, self._part_bytes)
+        self._rotations = _Rotations((), ())
+        self._rows: NDArray[np.int64] | None = None  # of the last step, which may be the next one's
+        self._last_row = -1
 
     def run(
         self,
@@ -100,44 +140,40 @@ class NativeModel:
         `statistics` those parts of the result mean nothing. Raises IndexError for an id that the table
         doesn't have, MemoryError.
         """
-        assert ids.shape == (step.tokens,), "an id for each of the step's tokens"
-        assert ids.dtype == rows.dtype == np.int64, "C reads them"
-        assert ids.flags.c_contiguous, "C reads them"
-        assert rows.flags.c_contiguous, "C reads them"
-        assert len(rows) == 0 or 0 <= rows.min() <= rows.max() < step.tokens, "rows are of the step's tokens"
-        self._stack.check_tables(cos, sin, step.last)
-        logits = _room(len(rows), self._columns)
-        scratch = torch.empty(self._part_bytes * len(rows), dtype=torch.uint8)
+        assert len(ids) == step.tokens, "an id for each of the step's tokens"
+        if rows is not self._rows:
+            assert len(rows) == 0 or 0 <= rows.min() <= rows.max(), "rows are of the step's tokens"
+            self._rows, self._last_row = rows, int(rows.max(initial=-1))
+        assert self._last_row < step.tokens, "rows are of the step's tokens"
+        if not self._rotations.holds(cos, sin, step.last):
+            self._stack.check_tables(cos, sin, step.last)
+            self._rotations = _Rotations(cos, sin)
+        if len(rows) != self._room.count:
+            self._room = _Room(len(rows), self._columns, self._part_bytes)
+        room, values = self._room, torch.empty((len(rows), self._columns))
+        room.fill(ids, rows, values.data_ptr(), statistics=statistics)
         failed = self._run(
             self._library.handle,
             self._stack.handle,
             self._ends,
             step.struct,
-            *(_pointers(cos), _pointers(sin)),
-            _tokens_struct(ids, rows, logits, scratch, statistics=statistics),
+            *self._rotations.pointers,
+            room.struct,
         )
         if failed == _NO_ROW:
             raise IndexError(f"ids must be from 0 to {self._ends.vocabulary - 1}")
         if failed == _NO_MEMORY:
             raise MemoryError(f"No memory for a step of {step.tokens} tokens")
-        return logits
+        return Logits(values, room.tokens, room.maxima, room.totals)
 
 
-def _room(count: int, columns: int) -> Logits:
-    maxima, totals = np.empty((2, count), dtype=np.float32)
-    return Logits(torch.empty((count, columns)), np.empty(count, dtype=np.int64), maxima, totals)
-
-
-def _tokens_struct(
-    ids: NDArray[np.int64], rows: NDArray[np.int64], logits: Logits, scratch: Tensor, *, statistics: bool
-) -> _Tokens:
-    (count, columns), at = logits.values.shape, logits.values.data_ptr()
-    indices = logits.tokens.ctypes.data if statistics else None
-    return _Tokens(
-        *(ids.ctypes.data, rows.ctypes.data, count, at),
-        *(at, columns, count, columns),
-        *(indices, logits.maxima.ctypes.data, logits.totals.ctypes.data, scratch.data_ptr()),
-    )
+def _integers(column: NDArray[np.int64]) -> int:
+    """Return where C reads them."""
+    about = column.__array_interface__
+    assert about["typestr"] == _INTEGER, "C reads int64"
+    assert about["strides"] is None, "C reads one after the other"
+    at: int = about["data"][0]
+    return at
 
 
 def _ends_struct(ends: EndWeights, hidden: int) -> tuple[_Ends, tuple[object, ...]]:
