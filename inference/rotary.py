@@ -30,8 +30,9 @@ class RopeTable:
         wanted = max(last + 1, 2 * size)  # twice as many each time: few copies
         starts = range(size, wanted, BLOCK)
         blocks = [self._block(start) for start in starts]
-        self._cosines = torch.cat([self._cosines, *(cosines for cosines, _ in blocks)])
-        self._sines = torch.cat([self._sines, *(sines for _, sines in blocks)])
+        cosines = torch.cat([self._cosines, *(cosines for cosines, _ in blocks)])
+        sines = torch.cat([self._sines, *(sines for _, sines in blocks)])
+        self._cosines, self._sines = cosines, sines  # of equal length, should there be no memory
 
     def _block(self, start: int) -> Pair:
         pair = self._rope.tables(torch.arange(start, start + BLOCK))

@@ -49,7 +49,11 @@ class TorchSampler:
         self._recipe = Recipe(())
 
     def choose(self, work: Work, logits: Tensor | None) -> Chosen:
-        """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence."""
+        """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence.
+
+        Raises what finding the statistics of plain rows does, for all of them: parts of the step then tell
+        whose it is.
+        """
         sequences, recipe = work.pieces.decodes, self._recipe
         same = sequences and work.sequences is sequences is recipe.sequences
         if logits is None or not same or not recipe.all_plain:

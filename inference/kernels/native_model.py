@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import NamedTuple
 
 import numpy as np
@@ -73,13 +74,15 @@ class _Rotations:
     """Tables that were checked, as C takes them."""
 
     def __init__(self, cos: Sequence[Tensor], sin: Sequence[Tensor]) -> None:
-        self.tables = cos, sin
-        self.positions = min((table.shape[0] for table in (*cos, *sin)), default=1 << 62)
+        self._tables = *cos, *sin
+        self._positions = min((table.shape[0] for table in self._tables), default=1 << 62)
         self.pointers = _pointers(cos), _pointers(sin)
 
     def holds(self, cos: Sequence[Tensor], sin: Sequence[Tensor], last: int) -> bool:
         """Return whether these are the tables, and have a row for each position up to `last`."""
-        return self.tables[0] is cos and self.tables[1] is sin and last < self.positions
+        given = *cos, *sin
+        same = len(given) == len(self._tables) and all(map(is_, given, self._tables))
+        return same and last < self._positions
 
 
 class _Room:
@@ -119,7 +122,7 @@ class NativeModel:
         self._ends, self._held = _ends_struct(ends, stack.shape.hidden)
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
         self._room = _Room(0, self._columns, self._part_bytes)
-        self._rotations = _Rotations((), ())
+        self._rotations: _Rotations | None = None  # of the last step
         self._rows: NDArray[np.int64] | None = None  # of the last step, which may be the next one's
         self._last_row = -1
 
@@ -145,7 +148,7 @@ class NativeModel:
             assert len(rows) == 0 or 0 <= rows.min() <= rows.max(), "rows are of the step's tokens"
             self._rows, self._last_row = rows, int(rows.max(initial=-1))
         assert self._last_row < step.tokens, "rows are of the step's tokens"
-        if not self._rotations.holds(cos, sin, step.last):
+        if self._rotations is None or not self._rotations.holds(cos, sin, step.last):
             self._stack.check_tables(cos, sin, step.last)
             self._rotations = _Rotations(cos, sin)
         if len(rows) != self._room.count:

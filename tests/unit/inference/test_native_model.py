@@ -165,6 +165,20 @@ def test_an_id_that_the_table_does_not_have_is_refused(id: int) -> None:
         made.run(np.array([id]), np.zeros(1, dtype=np.int64), [COS], [SIN], step)
 
 
+def test_tables_are_looked_at_again_where_others_stand_in_their_places() -> None:
+    library = next(iter(LIBRARIES.values()))
+    made = model(library, plain_ends(library), page_count([9], 1))
+    step = native_step([(0, 8, 9)], page_table([9], spare=1, seed=0))
+    ids = np.zeros(1, dtype=np.int64)
+    with pytest.raises(AssertionError, match="an embedding for each"):
+        made.run(ids, ids, (), (), step)
+    cosines, sines = [COS], [SIN]
+    made.run(ids, ids, cosines, sines, step)
+    cosines[0] = COS[:8]
+    with pytest.raises(AssertionError, match="a rotation for each position"):
+        made.run(ids, ids, cosines, sines, step)
+
+
 def test_tables_that_end_before_the_step_are_refused() -> None:
     library = next(iter(LIBRARIES.values()))
     made = model(library, plain_ends(library), page_count([9], 1))

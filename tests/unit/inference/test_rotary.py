@@ -32,6 +32,28 @@ def by_hand(positions: list[int]) -> tuple[Tensor, Tensor]:
     return angles.cos().float(), angles.sin().float()
 
 
+def test_tables_stay_as_they_were_where_there_is_no_memory_for_longer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, cat = RopeTable(rope()), torch.cat
+    long: list[Tensor] = []
+
+    def short(tensors: list[Tensor], dim: int = 0) -> Tensor:
+        joined = cat(tensors, dim)
+        if len(joined) > BLOCK:
+            long.append(joined)
+        if len(long) == 2:
+            raise MemoryError
+        return joined
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "cat", short)
+        with pytest.raises(MemoryError):
+            table.upto(BLOCK)
+    cosines, sines = table.upto(0)
+    assert len(cosines) == len(sines) == BLOCK
+
+
 def test_positions_are_found_in_any_order_and_far_ahead() -> None:
     table = RopeTable(rope())
     for positions in ([3, 0, 3], [BLOCK - 1, BLOCK], [5000, 1], [2 * BLOCK]):

@@ -49,11 +49,11 @@ def weights(model: PreTrainedModel) -> list[Tensor | None]:
     return [module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding)]
 
 
-def one_prompt(length: int) -> Pieces:
+def one_prompt(length: int, first: int = 3) -> Pieces:
     """Return a step that computes a prompt, every token of which gets logits."""
     request = CoreRequest(
         id="",
-        prompt_ids=tuple(range(3, 3 + length)),
+        prompt_ids=tuple(range(first, first + length)),
         max_new_tokens=1,
         sampling=Sampling(),
         logprobs=LogprobsMode.RAW,
@@ -78,6 +78,14 @@ def test_the_runner_knows_the_statistics_of_the_logits_it_returned_last(
         assert wanted.tokens.tolist() == found.tokens.tolist()
         assert wanted.best.tolist() == found.best.tolist()
         assert wanted.totals.tolist() == found.totals.tolist()
+
+
+def test_what_was_found_stays_when_the_next_step_runs(library: Library) -> None:
+    runner = fuse(toy("llama"), library).make_runner(4, torch.float32)
+    found = runner.statistics(runner.run(one_prompt(20)))
+    before = [each.tolist() for each in (found.tokens, found.best, found.totals)]
+    assert runner.statistics(runner.run(one_prompt(20, first=40))).tokens.tolist() != before[0]
+    assert before == [each.tolist() for each in (found.tokens, found.best, found.totals)]
 
 
 @pytest.mark.parametrize(
