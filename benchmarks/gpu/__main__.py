@@ -17,6 +17,8 @@ from benchmarks.gpu import absent  # first: it stands in for what the others imp
 
 import argparse  # isort: skip
 import importlib.util
+import logging
+import signal
 import subprocess
 import sys
 import traceback
@@ -32,6 +34,7 @@ from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
 from benchmarks.gpu.clock import Clock, OutOfTime
 from benchmarks.gpu.models import SHAPES, SMALL, Shape, free
 from benchmarks.gpu.record import Record, about, results_file
+from benchmarks.machine import cores
 
 Row = dict[str, Any]
 
@@ -42,6 +45,7 @@ NEEDED = {  # seconds that a part must have left to be begun, when everything is
     "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
     "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "qwen2.5-1.5b": 30,
 }  # fmt: skip
+SUITE_SECONDS = 540.0  # then the tests are ended, so that what has failed is still said
 SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu", "tests/engine/test_device_path.py")
 
 
@@ -104,6 +108,9 @@ def main() -> None:
     arguments = _arguments()
     if arguments.suite:
         sys.exit(_run_tests())
+    if arguments.debug:
+        logging.basicConfig()
+        logging.getLogger("inference").setLevel(logging.DEBUG)
     device = torch.device(arguments.device)
     record = Record(arguments.out or results_file(device), about(device))
     suite = Suite(device, quick=arguments.quick)
@@ -145,9 +152,15 @@ def _run_tests() -> int:
     plugin = ["-p", absent.__name__]
     other = ["-o", "minversion=8", "-W", "default"]  # other versions warn of other things
     if torch.cuda.is_available() and importlib.util.find_spec("xdist") is not None:
-        other += ["-n", "8"]  # on a GPU most of the time goes into compiling kernels
+        processes = max(cores() * 3 // 4, 1)  # on a GPU most of the time goes into compiling kernels
+        other += ["-n", str(processes), "--dist", "worksteal"]
     command = [sys.executable, "-m", "pytest", "-q", *plugin, *other, "--timeout", "300", *SUITE]
-    return subprocess.run(command, cwd=root, check=False).returncode
+    with subprocess.Popen(command, cwd=root) as tests:
+        try:
+            return tests.wait(SUITE_SECONDS)
+        except subprocess.TimeoutExpired:
+            tests.send_signal(signal.SIGINT)  # pytest tells of the failures so far
+            return tests.wait() or 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -159,6 +172,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--out", type=Path, help="file of the results")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--debug", action="store_true", help="say what the engine only tries, and why it fails"
+    )
     parser.add_argument("--suite", action="store_true", help="run the tests instead")
     return parser.parse_args()
 

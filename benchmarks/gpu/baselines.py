@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingManager, DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.generation.continuous_batching.utils import WorkloadHints
 
 from benchmarks.gpu.clock import Clock, synchronize
 from benchmarks.gpu.driving import Job, driver
@@ -18,6 +19,7 @@ from benchmarks.gpu.serving import Sizes
 Row = dict[str, Any]
 
 _STEPS = 16  # of the eager model
+_STOP_SECONDS = 5  # that transformers' thread may take to end
 
 
 def compare(
@@ -42,7 +44,7 @@ def compare(
         return
     yield {"what": "transformers, continuous batching", **_said(jobs), "tokens_per_second": round(theirs, 1)}
     with driver(shape, device, dtype, clock, **sizes.settings) as engine:
-        engine.do(jobs[:2])
+        engine.do(_others(jobs))
         ours = engine.do(jobs).rate
     yield {
         "what": "the engine on the same requests",
@@ -69,18 +71,40 @@ def eager_step(model: PreTrainedModel, batch: int, context: int) -> float:
 
 
 def batched_rate(model: PreTrainedModel, jobs: list[Job]) -> float:
-    """Return the tokens that transformers' continuous batching gives out a second; raise RuntimeError."""
-    config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=jobs[0].tokens)
-    began = time.perf_counter()
-    results = model.generate_batch(
-        [list(job.prompt) for job in jobs], generation_config=config, progress_bar=False
-    )
-    synchronize(model.device)
-    seconds = time.perf_counter() - began
-    tokens = sum(len(result.generated_tokens) for result in results.values())
-    if tokens != sum(job.tokens for job in jobs):
-        raise RuntimeError(f"transformers gave out {tokens} tokens of {sum(job.tokens for job in jobs)}")
-    return tokens / seconds
+    """Return the tokens that transformers' continuous batching gives out a second; raise RuntimeError.
+
+    That it is set up, and computes for the first time, takes none of them, as with the engine.
+    """
+    tokens = jobs[0].tokens
+    config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=tokens)
+    hints = WorkloadHints(max(len(job.prompt) for job in jobs), tokens, len(jobs))
+    with model.continuous_batching_context_manager(
+        generation_config=config, workload_hints=hints, timeout=_STOP_SECONDS
+    ) as manager:
+        _tokens_of(manager, _others(jobs))
+        began = time.perf_counter()
+        given = _tokens_of(manager, jobs)
+        seconds = time.perf_counter() - began
+    if given != tokens * len(jobs):
+        raise RuntimeError(f"transformers gave out {given} tokens of {tokens * len(jobs)}")
+    return given / seconds
+
+
+def _tokens_of(manager: ContinuousBatchingManager, jobs: list[Job]) -> int:
+    """Return how many tokens it makes of jobs that all come at once."""
+    manager.add_requests([list(job.prompt) for job in jobs], max_new_tokens=jobs[0].tokens)
+    left, tokens = len(jobs), 0
+    while left and manager.is_running():
+        result = manager.get_result(timeout=1)
+        if result is not None and result.is_finished():
+            left -= 1
+            tokens += len(result.generated_tokens)
+    return tokens
+
+
+def _others(jobs: list[Job]) -> list[Job]:
+    """Return two jobs like these to begin with, whose prompts no cache knows afterwards."""
+    return [Job(job.prompt[::-1], job.tokens) for job in jobs[:2]]
 
 
 def _jobs(shape: Shape, sizes: Sizes) -> list[Job]:

@@ -40,11 +40,13 @@ def check(device: torch.device, dtype: torch.dtype, clock: Clock) -> Iterator[Ro
     del model
     free(device)
     if texts != expected:
-        raise Wrong(f"greedy texts in float32 aren't those of transformers, at level {level}")
+        where = _apart(texts, expected)
+        raise Wrong(f"greedy texts in float32 aren't those of transformers, at level {level}: {where}")
     yield {"what": "greedy texts in float32 are those of transformers", "texts": len(texts), "level": level}
     with driver(SMALL, device, torch.float32, clock, **_SIZES, filter_on_device=False) as engine:
-        if filtered != engine.do(jobs, _FILTERED).texts:
-            raise Wrong("texts with filters and penalties in float32 aren't those that the host chooses")
+        if filtered != (by_host := engine.do(jobs, _FILTERED).texts):
+            where = _apart(filtered, by_host)
+            raise Wrong(f"texts with filters and penalties in float32 aren't those of the host: {where}")
     yield {"what": "texts with filters and penalties in float32 are those that the host chooses"}
     if device.type == "cuda":
         yield from _check_bits(device, dtype, clock, jobs)
@@ -65,15 +67,32 @@ def _check_bits(device: torch.device, dtype: torch.dtype, clock: Clock, jobs: li
         for name, sampling in (("greedy", None), ("seeded", _SEEDED)):
             together = engine.do(jobs, sampling)
             alone = [engine.do([job], sampling) for job in jobs]
-            if together.texts != _joined(alone) or together.logprobs != _joined(alone, "logprobs"):
-                raise Wrong(f"--deterministic: {name} texts or logprobs alone aren't those in a batch")
+            for what in ("texts", "logprobs"):
+                if (found := getattr(together, what)) != (expected := _joined(alone, what)):
+                    where = _apart(found, expected)
+                    raise Wrong(f"--deterministic: {name} {what} alone aren't those in a batch: {where}")
             yield {
                 "what": f"--deterministic: {name} texts and logprobs alone are those in a batch, by the bit"
             }
 
 
-def _joined(alone: list[Done], what: str = "texts") -> list[Any]:
+def _joined(alone: list[Done], what: str) -> list[Any]:
     return [getattr(each, what)[0] for each in alone]
+
+
+def _apart(found: list[Any], expected: list[Any]) -> str:
+    """Return from where on texts are others: rounding looks otherwise than a wrong kernel."""
+    differing = [
+        f"{_LENGTHS[row]} tokens of prompt: from {at} on, {ours} instead of {theirs}"
+        for row, pair in enumerate(zip(found, expected, strict=True))
+        for at, ours, theirs in _first_difference(*pair)
+    ]
+    return f"{len(differing)} of {len(found)}; " + "; ".join(differing)
+
+
+def _first_difference(found: list[Any], expected: list[Any]) -> list[tuple[int, Any, Any]]:
+    pairs = enumerate(zip(found, expected, strict=True))
+    return [(at, ours, theirs) for at, (ours, theirs) in pairs if ours != theirs][:1]
 
 
 def _jobs() -> list[Job]:

@@ -18,6 +18,7 @@ from benchmarks.gpu.clock import Clock, synchronize
 from benchmarks.gpu.models import Shape, drawn_instead_of_read, free, write_description
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import AnyStepper, TorchCore
+from inference.served import Level
 from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 
 _WARM = 6  # steps of a batch before it is measured
@@ -44,6 +45,10 @@ class Done:
     def rate(self) -> float:
         """Return the tokens given out a second."""
         return sum(map(len, self.texts)) / self.seconds
+
+
+class TooSlow(Exception):
+    """There is nothing to measure; the message says why."""
 
 
 class Driver:
@@ -148,7 +153,7 @@ class Driver:
 def driver(
     shape: Shape, device: torch.device, dtype: torch.dtype, clock: Clock, **settings: Any
 ) -> Iterator[Driver]:
-    """Load the engine with a model of a shape, yield it, and free it."""
+    """Load the engine with a model of a shape, yield it, and free it; raise TooSlow."""
     said: list[str] = []
     with TemporaryDirectory() as folder, drawn_instead_of_read(shape, dtype):
         model = ModelConfig(
@@ -160,12 +165,19 @@ def driver(
         info = core.load(said.append)
     driven = Driver(core, info, said, clock)
     try:
+        _refuse_slowest(info)
         yield driven
     finally:
         driven.close()
         core.stop()
         del core
         free(device)
+
+
+def _refuse_slowest(info: ModelInfo) -> None:
+    """Raise TooSlow for levels without batches, which would use up the time of all the other parts."""
+    if info.level.partition(":")[0] in (Level.SEQUENTIAL, Level.UNCACHED):
+        raise TooSlow(f"the model is served one sequence at a time, at level {info.level}")
 
 
 def _request(id: str, job: Job, sampling: Sampling | None) -> CoreRequest:

@@ -187,6 +187,7 @@ class SwappedLinear(Packed):
         return str(self.linear.weight.dtype).removeprefix("torch.")
 
 
+@torch.inference_mode()  # for the same reason as `record`: replaying writes to the generator's tensors, too
 def graph_seconds(run: Callable[[], object]) -> float:
     """Return what a call takes of a GPU's time: captured first, as launching from Python would hide it."""
     device = torch.device("cuda", torch.cuda.current_device())

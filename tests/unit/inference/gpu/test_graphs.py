@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gpu.graphs import Graphs, capture_stream, chosen_sizes, default_sizes
+from inference.gpu.linears import graph_seconds
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _fresh_stream() -> None:
+def _fresh_stream() -> Iterator[None]:
     capture_stream.cache_clear()
+    yield
+    capture_stream.cache_clear()  # a paper stream is none for the tests that come later in this process
 
 
 def test_default_sizes_go_up_by_eights_to_the_most_sequences() -> None:
@@ -76,7 +79,7 @@ class PaperCuda:
                     raise RuntimeError("operation failed due to a previous error during capture")
 
             def replay(self) -> None:
-                paper.said.append("replay")
+                paper.said.append("replay" if torch.is_inference_mode_enabled() else "replay as ever")
 
         stream = SimpleNamespace(wait_stream=lambda other: None)
         generator = SimpleNamespace(
@@ -86,7 +89,7 @@ class PaperCuda:
             "CUDAGraph": Graph,
             "graph_pool_handle": lambda: (0, 1),
             "Stream": lambda device: stream,
-            "current_stream": lambda device: stream,
+            "current_stream": lambda device=None: stream,
             "current_device": lambda: 0,
             "stream": lambda stream: nullcontext(),
             "synchronize": self.tells("synchronize"),
@@ -112,8 +115,21 @@ def test_memory_is_given_back_before_each_capture_and_nothing_collected_in_it(
     assert cuda.said == [2, *once, 2, "end", 1, *once, 1, "end"]
     assert gc.isenabled()
     cuda.said.clear()
-    graphs.run(2)
+    with torch.inference_mode():
+        graphs.run(2)
     assert cuda.said == ["replay"]
+
+
+def test_what_is_captured_to_be_measured_is_replayed_in_the_same_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some versions of torch write to their generator's tensors then, which were made in inference mode."""
+    cuda = PaperCuda(monkeypatch)
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda stop: 5.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    assert not torch.is_inference_mode_enabled()
+    assert graph_seconds(cuda.tells("run")) == 0.005
+    assert [each for each in cuda.said if "replay" in str(each)] == ["replay"] * 6
 
 
 def test_allocator_leaves_a_capture_that_fails_and_the_reason_is_said(
@@ -135,7 +151,7 @@ def test_allocator_leaves_a_capture_that_fails_and_the_reason_is_said(
     assert capturing == [2, 2, 1]
     graphs.run(1)
     assert capturing[-1] == 1
-    assert "replay" not in cuda.said
+    assert not any("replay" in str(each) for each in cuda.said)
 
 
 def test_memory_that_ends_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +181,12 @@ def test_what_cannot_be_captured_is_run_as_it_is(caplog: pytest.LogCaptureFixtur
     graphs = Graphs(step, (1, 2), device, captures=True)
     graphs.capture()
     assert "can't be captured" in caplog.text
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()  # other tests of this process have some, and so have libraries
     kept = torch.empty(64 * 2**20, device=device)
     del kept
     torch.cuda.empty_cache()  # the capture that failed doesn't stand in its way
-    assert torch.cuda.memory_reserved() < 64 * 2**20
+    assert torch.cuda.memory_reserved() <= reserved
     assert torch.randn(1, device=device).isfinite()  # nor does torch's generator think it is in it
     before = seen.item()
     graphs.run(2)
@@ -176,6 +194,7 @@ def test_what_cannot_be_captured_is_run_as_it_is(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.gpu
+@torch.inference_mode()  # as steps are run
 def test_captured_steps_compute_what_the_function_does() -> None:
     device = torch.device("cuda")
     given, found = (torch.zeros(8, device=device) for _ in range(2))

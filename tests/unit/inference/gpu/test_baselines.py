@@ -1,0 +1,62 @@
+"""What is measured of transformers beside the engine, by a paper manager of continuous batching."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("torch")
+
+from transformers import PreTrainedModel
+
+from benchmarks.gpu.baselines import batched_rate
+from benchmarks.gpu.driving import Job
+
+JOBS = [Job((at, 5, 6), 10) for at in range(4)]
+
+
+class Manager:
+    """Takes its time to be set up and for what it does first, and none later."""
+
+    def __init__(self, lost: int = 0) -> None:
+        self._lost = lost
+        self._results: list[Any] = []
+        self.prompts: list[list[int]] = []
+
+    @contextmanager
+    def continuous_batching_context_manager(self, **_: Any) -> Iterator[Manager]:
+        time.sleep(0.3)
+        yield self
+
+    def add_requests(self, inputs: list[list[int]], max_new_tokens: int) -> None:
+        time.sleep(0 if self.prompts else 0.3)
+        self.prompts += inputs
+        result = SimpleNamespace(is_finished=lambda: True, generated_tokens=[0] * max_new_tokens)
+        self._results += [result] * (len(inputs) - self._lost)
+
+    def is_running(self) -> bool:
+        return bool(self._results)
+
+    def get_result(self, timeout: float) -> Any:
+        return self._results.pop()
+
+
+def rate(manager: Manager) -> float:
+    return batched_rate(cast(PreTrainedModel, manager), JOBS)
+
+
+def test_what_is_set_up_for_transformers_is_not_counted_against_it() -> None:
+    manager = Manager()
+    assert rate(manager) > 40 / 0.2
+    assert [list(job.prompt) for job in JOBS] == manager.prompts[-4:]
+    assert all(prompt not in manager.prompts[-4:] for prompt in manager.prompts[:-4])
+
+
+def test_requests_that_come_to_nothing_are_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match="transformers gave out 30 tokens of 40"):
+        rate(Manager(lost=1))
