@@ -23,6 +23,7 @@ from handlers.settings_table import SettingsError
 
 IDLE_CONNECTION_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
 BACKLOG = 2048
+ACCEPTED_TOGETHER = 16  # connections, in one turn of the event loop
 OWN_FILES = 128  # descriptors that a process needs beside its connections
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
@@ -171,7 +172,17 @@ def run(
     before.
     """
     server = Server(server_config(app, settings), drain, beat)
-    server.run(sockets=[listening])
+    server.run(sockets=handles_of(listening))
+
+
+def handles_of(listening: socket.socket) -> list[socket.socket]:
+    """Return a listening socket as often as connections are to be accepted in one turn of the event loop.
+
+    libuv accepts one for each of its handles and turn (https://github.com/libuv/libuv/pull/3696). In a loop
+    that has much to do in each turn, a burst would wait for as many turns as it has connections, and a probe
+    behind it: with ten times the clients that there are places for, 0.65 s instead of 0.07.
+    """
+    return [listening, *(listening.dup() for _ in range(ACCEPTED_TOGETHER - 1))]
 
 
 def listen(hostname: str, port: int) -> socket.socket:

@@ -64,7 +64,10 @@ async def overload(server: Server, size: int) -> Ledger:
     places = int((await _info(server))["max_concurrent_requests"])
     alone = [await ask(server.port, body(40, prompt=f"Nobody else asks {at}.")) for at in range(ALONE)]
     usual = await _crowd(server, places, places * size, patient=False)
+    probes: list[tuple[int, float]] = []
+    probing = asyncio.create_task(_probe(server, probes))
     crowd = await _crowd(server, places * TIMES_TOO_MANY, places * size, patient=True)
+    probing.cancel()
     await server.idle()
     ledger.add(*alone, *usual, *crowd)
     refused = [answer for answer in crowd if answer.end is End.OVERLOADED]
@@ -74,6 +77,7 @@ async def overload(server: Server, size: int) -> Ledger:
     )
     ledger.expect(bool(refused), "some were refused")
     ledger.expect(all(int(answer.retry_after) >= 1 for answer in refused), "a refusal says when to come back")
+    ledger.expect({status for status, _ in probes} == {200}, "/health says 200 all the while")
     for name, answers in (
         ("alone", alone),
         ("at capacity", usual),
@@ -83,6 +87,7 @@ async def overload(server: Server, size: int) -> Ledger:
         ledger.note(f"{name}: {len(good)} accepted, {_times(good)}")
     told = _quantiles([answer.seconds for answer in refused])
     ledger.note(f"at {TIMES_TOO_MANY} times capacity: {len(refused)} refused, {told}")
+    ledger.note(f"at {TIMES_TOO_MANY} times capacity: /health {_quantiles([took for _, took in probes])}")
     return ledger
 
 
@@ -131,6 +136,14 @@ async def probes(server: Server, size: int) -> Ledger:
     for path, measured in seconds.items():
         ledger.note(f"{path}: {_quantiles(measured)}")
     return ledger
+
+
+async def _probe(server: Server, answers: list[tuple[int, float]]) -> None:
+    """Ask for health on and on, as an orchestrator does; keep the status and the seconds it took."""
+    while True:
+        status, _, took = await get(server.port, "/health")
+        answers.append((status, took))
+        await asyncio.sleep(0.02)
 
 
 async def _crowd(server: Server, clients: int, requests: int, *, patient: bool) -> list[Answer]:

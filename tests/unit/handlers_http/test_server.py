@@ -25,7 +25,7 @@ from handlers.app import create_app
 from handlers.http.exchange import Exchange, attach
 from handlers.http.middleware import TOO_LATE, ErrorBoundary
 from handlers.http.protocol import BoundedProtocol
-from handlers.http.server import Server, listen, server_config
+from handlers.http.server import ACCEPTED_TOGETHER, Server, handles_of, listen, server_config
 from handlers.http.sse import CUT
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
@@ -49,6 +49,37 @@ def test_a_port_that_can_not_be_had_is_told_with_its_reason(hostname: str, reaso
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"`port` {port} can't be bound on {hostname}: {reason}"):
             listen(hostname, port)
+
+
+def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop() -> None:
+    """A probe behind a burst waits for as many turns as the burst takes."""
+    uvloop = pytest.importorskip("uvloop")
+    burst = 4 * ACCEPTED_TOGETHER
+
+    async def turns_until_all_are_accepted(handles: list[socket.socket]) -> int:
+        loop, made, turns = asyncio.get_running_loop(), 0, 0
+
+        class Counted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                nonlocal made
+                made += 1
+                transport.close()
+
+        servers = [await loop.create_server(Counted, sock=handle) for handle in handles]
+        # the system connects them; the loop, which this call keeps, has yet to accept them
+        clients = [socket.create_connection(handles[0].getsockname()) for _ in range(burst)]
+        while made < burst:
+            await asyncio.sleep(0)
+            turns += 1
+        for server in servers:
+            server.close()
+        for client in clients:
+            client.close()
+        return turns
+
+    listening = listen("127.0.0.1", 0)
+    turns = uvloop.run(turns_until_all_are_accepted(handles_of(listening)))
+    assert turns <= 2 * burst / ACCEPTED_TOGETHER  # one handle takes as many turns as there are connections
 
 
 @dataclass
