@@ -275,14 +275,16 @@ def _served(results: Row) -> Iterator[str]:
     faults = Counter(fault["fault"] for fault in results["faults"])
     ended = dict(results["ended"])
     cut, told = ended.pop("LOST", 0), "; ".join(f"{how}: {count:,}" for how, count in sorted(ended.items()))
+    by_fault = sorted(results.get("lost_by_fault", {}).items())
+    during = f" ({', '.join(f'{count} during: {name}' for name, count in by_fault)})" if by_fault else ""
     broken = "; ".join(results["unexplained"] + results["grown"]) or "none"
     yield from ["", "## Hours with faults", ""]
     yield (
         f"`python -m benchmarks.soak --hours {results['hours']:g} --faults --write`: a server with two API "
         f"workers, asked over HTTP by clients of every kind, {results['by_kind'].get('invalid', 0):,} times "
-        f"for what must fail. Of {results['sent']:,} requests, {told}; cut without an end, as their worker "
-        f"was killed: {cut}. Errors that no fault explains, and memory or files that grew: {broken}. The "
-        f"server's exit code was {results['exit_code']}."
+        f"for what must fail. Of {results['sent']:,} requests, {told}; cut without an end: {cut}{during}. "
+        f"Ends and logged errors that no fault of their time brings about, and memory or files that grew: "
+        f"{broken}. The server's exit code was {results['exit_code']}."
     )
     yield ""
     yield "Faults: " + "; ".join(f"{count} times {name}" for name, count in sorted(faults.items())) + "."

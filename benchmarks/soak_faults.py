@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.faults.client_faults import deaf_clients
-from tests.faults.ledger import End
+from tests.faults.ledger import Answer, End
 from tests.faults.poison import CRASHES, HANGS, NEEDS_MEMORY, RAISES
 from tests.faults.server import Server
 from tests.faults.traffic import ask, body
@@ -18,60 +18,100 @@ from tests.faults.traffic import ask, body
 STORM = 150  # clients at once
 DEAF_SECONDS = 5.0
 
+Bring = Callable[[Server], Awaitable[list[Answer]]]
+
+_DEAD = frozenset({End.FAILED, End.UNAVAILABLE})  # what requests of a dead engine may come to
+_BROKEN = frozenset({End.LOST, End.CLOSED, End.UNAVAILABLE})  # and those of a dead API worker
+_TOLD = frozenset({End.FAILED})
+_FULL = frozenset({End.OVERLOADED})
+_NOTHING: frozenset[End] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong."""
+    """Something that goes wrong, and what may come of it."""
 
     name: str
-    bring: Callable[[Server], Awaitable[object]]
+    bring: Bring  # returns what its own requests came to
+    own: frozenset[End]  # what those may come to
+    ends: frozenset[End]  # what requests of others may come to, beside what they would anyway
+    logs: bool = False  # errors
     kills: bool = False  # a process ends by it
 
 
-def _signal(kind: str, number: signal.Signals) -> Callable[[Server], Awaitable[object]]:
-    async def bring(server: Server) -> None:
-        lost = random.choice(server.of(kind))
+def _signal(kind: str, number: signal.Signals) -> Bring:
+    async def bring(server: Server) -> list[Answer]:
+        answers: list[Answer] = []
+        before = server.of(kind)
+        lost = random.choice(before)
         os.kill(lost, number)
 
         async def replaced() -> bool:
             others = server.of(kind)
-            return (
-                bool(others) and lost not in others and (await ask(server.port, body(2))).end is End.FINISHED
-            )
+            if len(others) < len(before) or lost in others:
+                return False
+            answers.append(await ask(server.port, body(2)))
+            return answers[-1].end is End.FINISHED
 
         await server.until(replaced, f"another {kind} runs")
+        return answers
 
     return bring
 
 
-def _poison(seed: int) -> Callable[[Server], Awaitable[object]]:
-    return lambda server: ask(server.port, body(20, seed=seed))
+def _poison(seed: int) -> Bring:
+    async def bring(server: Server) -> list[Answer]:
+        answers: list[Answer] = []
+
+        async def taken() -> bool:
+            answers[:] = [await ask(server.port, body(20, seed=seed))]
+            return answers[0].end not in (End.UNAVAILABLE, End.OVERLOADED)  # of the fault before
+
+        await server.until(taken, "the request with the fault is taken")
+        return answers
+
+    return bring
 
 
-async def _storm(server: Server) -> None:
-    await asyncio.gather(*(ask(server.port, body(200), leave_after=1 + at % 5) for at in range(STORM)))
+async def _storm(server: Server) -> list[Answer]:
+    leaving = (ask(server.port, body(200), leave_after=1 + at % 5) for at in range(STORM))
+    return await asyncio.gather(*leaving)
 
 
-async def _crowd(server: Server) -> None:
-    await asyncio.gather(*(ask(server.port, body(30)) for _ in range(2 * STORM)))
+async def _crowd(server: Server) -> list[Answer]:
+    return await asyncio.gather(*(ask(server.port, body(30)) for _ in range(2 * STORM)))
 
 
-async def _deaf(server: Server) -> None:
+async def _deaf(server: Server) -> list[Answer]:
     for each in await deaf_clients(server):
         await asyncio.sleep(DEAF_SECONDS / 4)
         each.close()
+    return []
+
+
+async def _nothing(server: Server) -> list[Answer]:
+    return []
+
+
+def _engine(name: str, bring: Bring, own: frozenset[End] = _DEAD) -> Fault:
+    return Fault(name, bring, own, _DEAD, logs=True, kills=True)
+
+
+def _worker(name: str, number: signal.Signals) -> Fault:
+    return Fault(name, _signal("worker", number), _BROKEN | {End.FINISHED}, _BROKEN, logs=True, kills=True)
 
 
 FAULTS = (
-    Fault("engine killed -9", _signal("engine", signal.SIGKILL), kills=True),
-    Fault("engine stopped", _signal("engine", signal.SIGSTOP), kills=True),
-    Fault("a step that doesn't end", _poison(HANGS), kills=True),
-    Fault("native code crashes", _poison(CRASHES), kills=True),
-    Fault("API worker killed -9", _signal("worker", signal.SIGKILL), kills=True),
-    Fault("API worker stopped", _signal("worker", signal.SIGSTOP), kills=True),
-    Fault("a step raises", _poison(RAISES)),
-    Fault("no memory for large steps", _poison(NEEDS_MEMORY)),
-    Fault(f"{STORM} clients disconnect", _storm),
-    Fault(f"{2 * STORM} clients at once", _crowd),
-    Fault("clients that don't read", _deaf),
+    _engine("engine killed -9", _signal("engine", signal.SIGKILL), _DEAD | {End.FINISHED}),
+    _engine("engine stopped", _signal("engine", signal.SIGSTOP), _DEAD | {End.FINISHED}),
+    _engine("a step that doesn't end", _poison(HANGS), _TOLD),
+    _engine("native code crashes", _poison(CRASHES), _TOLD),
+    _worker("API worker killed -9", signal.SIGKILL),
+    _worker("API worker stopped", signal.SIGSTOP),
+    Fault("a step raises", _poison(RAISES), _TOLD, _NOTHING, logs=True),
+    Fault("no memory for large steps", _poison(NEEDS_MEMORY), frozenset({End.FINISHED}), _NOTHING, logs=True),
+    Fault(f"{STORM} clients disconnect", _storm, _FULL | {End.LEFT}, _FULL),
+    Fault(f"{2 * STORM} clients at once", _crowd, _FULL | {End.FINISHED}, _FULL),
+    Fault("clients that don't read", _deaf, _NOTHING, _NOTHING),
 )
+STANDSTILL = Fault("the machine stood still", _nothing, _NOTHING, frozenset(End), logs=True)

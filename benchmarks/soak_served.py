@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from benchmarks.soak_faults import FAULTS, Fault
+from benchmarks.soak_faults import FAULTS, STANDSTILL
+from benchmarks.soak_judge import Judge, expected
 from benchmarks.soak_requests import WORDS
 from benchmarks.usage import Usage
-from tests.faults.ledger import End
+from tests.faults.ledger import Answer, End
 from tests.faults.server import Server, serving
 from tests.faults.traffic import ask, get
 
@@ -35,7 +35,7 @@ FLAGS = (
 DEATHS_UNTIL = 0.5  # of the time: then no process is killed any more, so that growth can show
 WARM = (0.55, 0.65)  # of the time: what is held then is compared with the end
 STANDSTILL_SECONDS = 10.0
-AFTER_SECONDS = 3.0  # of a fault's end, in which what it brought about is still told
+NOTED_SECONDS = 1.0  # in which a standstill that an answer came after is noted
 LOUD = (" WARN ", "ERROR ", "CRITICAL ")
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
@@ -51,8 +51,9 @@ class ServedReport:
     sent: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     by_kind: Counter[str] = field(default_factory=Counter)
+    lost_by_fault: Counter[str] = field(default_factory=Counter)  # by the faults that then went on
     faults: list[dict[str, object]] = field(default_factory=list)  # brought about: name, at, seconds
-    unexplained: list[str] = field(default_factory=list)  # errors outside of faults; requests without an end
+    unexplained: list[str] = field(default_factory=list)  # ends and errors that no fault of their time brings
     grown: list[str] = field(default_factory=list)
     held: dict[str, dict[str, float]] = field(default_factory=dict)  # memory and files, by process
     standstills: list[float] = field(default_factory=list)  # seconds in which all of the machine stood still
@@ -68,7 +69,7 @@ async def soak_served(hours: float, *, faults: bool, seed: int, show: Show) -> S
         await server.idle()
         server.process.terminate()
         report.exit_code = await server.ended()
-    soak.judge_log(server.lines)
+    report.unexplained += soak.judge.wrong_in_log(server.lines)
     if report.exit_code != 0:
         report.unexplained.append(f"its exit code was {report.exit_code}")
     return report
@@ -84,8 +85,7 @@ class _Soak:
         self._dice = random.Random(seed)
         self._began = time.monotonic()
         self._length = 1.0
-        self._faults: list[tuple[float, float]] = []  # beginning and end of each, time.time() seconds
-        self._now: Fault | None = None
+        self.judge = Judge(lost_by_fault=report.lost_by_fault)
 
     async def run(self, seconds: float, *, faults: bool) -> None:
         """Have the crowd ask for so many seconds."""
@@ -98,20 +98,11 @@ class _Soak:
         await asyncio.gather(*(self._client(number) for number in range(CLIENTS)))
         for task in beside:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        for failure in await asyncio.gather(*beside, return_exceptions=True):
+            if isinstance(failure, Exception):  # and not that it was cancelled
+                self._note(f"the soak itself: {failure!r}")
         self._report.seconds = round(time.monotonic() - self._began, 1)
         self._report.held, self._report.grown = usage.summary(), usage.growth()
-
-    def judge_log(self, lines: list[str]) -> None:
-        """Note what the log says is wrong at times at which no fault explains it."""
-        for line in lines:
-            stamp, _, rest = line.partition(" ")
-            try:
-                at = datetime.fromisoformat(stamp).timestamp()
-            except ValueError:
-                continue  # a traceback's; its first line has the time
-            if "ERROR" in rest[:12] and not self._explained(at, at):
-                self._report.unexplained.append(f"log: {line.strip()}")
 
     def _done(self) -> float:
         return min((time.monotonic() - self._began) / self._length, 1.0)
@@ -119,19 +110,28 @@ class _Soak:
     async def _client(self, number: int) -> None:
         while self._done() < 1.0:
             kind, path, asked, leaves = self._request(number)
-            began = time.time()
             answer = await ask(self._server.port, asked, path=path, leave_after=leaves)
             self._report.sent += 1
             self._report.by_kind[kind] += 1
             self._report.ended[answer.end] += 1
-            expected = {End.FINISHED, End.LEFT} if kind != "invalid" else {End.FAILED}
-            if answer.end not in expected and not self._explained(began, time.time()):
-                self._note(f"{kind}: {answer.end}: {answer.message}")
-            if answer.end in (End.OVERLOADED, End.UNAVAILABLE, End.CLOSED):
-                await asyncio.sleep(1.0)
-            if number % 4 == 0 and (await get(self._server.port, "/livez"))[0] not in (200, 0):
-                self._note("/livez says that only a new server can help")
+            if not expected(kind, answer):
+                at = time.time()
+                await asyncio.sleep(NOTED_SECONDS)
+                if wrong := self.judge.wrong(kind, answer, at):
+                    self._note(wrong)
+            if number % 4 == 0:
+                await self._live()
             await asyncio.sleep(self._dice.expovariate(10.0))
+
+    async def _live(self) -> None:
+        status, _, _ = await get(self._server.port, "/livez")
+        if status == 200:
+            return
+        at = time.time()
+        await asyncio.sleep(NOTED_SECONDS)
+        end = End.FAILED if status else End.CLOSED
+        if wrong := self.judge.wrong("/livez", Answer(end, status=status), at):
+            self._note(wrong)
 
     def _request(self, number: int) -> tuple[str, str, dict[str, Any], int | None]:
         dice = self._dice
@@ -170,17 +170,15 @@ class _Soak:
             )
             if self._done() > 1 - 60 / max(self._length, 61):
                 return
-            self._now, began = fault, time.time()
+            at, window = round(time.monotonic() - self._began), self.judge.open(fault, time.time())
             try:
-                await fault.bring(self._server)
+                answers = await fault.bring(self._server)
                 await self._server.ready()
             finally:
-                self._faults.append((began, time.time()))
-                self._now = None
-            at, took = (
-                round(began - time.time() + time.monotonic() - self._began),
-                round(time.time() - began, 1),
-            )
+                window.ended = time.time()
+            for wrong in self.judge.wrong_of_fault(window, answers):
+                self._note(wrong)
+            took = round(window.ended - window.began, 1)
             self._report.faults.append({"fault": fault.name, "at": at, "seconds": took})
             self._show(f"{self._done():4.0%}: {fault.name}, over in {took} s")
 
@@ -190,14 +188,8 @@ class _Soak:
             began = time.time()
             await asyncio.sleep(0.5)
             if time.time() - began > STANDSTILL_SECONDS:
-                self._faults.append((began, time.time()))
+                self.judge.open(STANDSTILL, began).ended = time.time()
                 self._report.standstills.append(round(time.time() - began, 1))
-
-    def _explained(self, began: float, ended: float) -> bool:
-        """Return whether a fault went on while a request did."""
-        if self._now is not None:
-            return True
-        return any(began < end + AFTER_SECONDS and ended > start for start, end in self._faults)
 
     def _note(self, text: str) -> None:
         self._report.unexplained.append(text)

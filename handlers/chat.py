@@ -32,10 +32,12 @@ from handlers.wire.chat_answer import ChatAnswer
 from handlers.wire.choice import Choice, TextChoice, ToolChoice
 from handlers.wire.grammar import allowed
 from handlers.wire.headers import Headers, answer_headers, stream_headers
+from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs, to_choices
 from handlers.wire.outputs import finish_of
 from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
+from inference.grammar.limits import GrammarLimits
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
 from inference.types import Finish, Grammar, LogprobsMode, Request
@@ -75,7 +77,7 @@ async def prepare(service: Service, body: ChatRequest, aside: Aside) -> Prepared
     """
     engine, limits = service.engine, limits_of(service.settings)
     chat = await aside(partial(wire.to_chat, body, limits))
-    grammar = allowed(await _grammar(engine, chat, aside), limits)
+    grammar = allowed(await _grammar(engine, chat, aside, limits), limits)
     prompt = await prompts.render(engine, chat.conversation)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
     return Prepared(
@@ -86,12 +88,13 @@ async def prepare(service: Service, body: ChatRequest, aside: Aside) -> Prepared
     )
 
 
-async def _grammar(engine: EngineClient, chat: Chat, aside: Aside) -> Grammar | None:
+async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limits) -> Grammar | None:
     """Return what the whole text must follow; a thread looks through the tools, whose schemas can be long."""
     tools = chat.conversation.tools
     if tools is None:
         return chat.grammar
-    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools))
+    of_each = GrammarLimits(source_bytes=limits.max_grammar_size)
+    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools, of_each))
 
 
 def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:

@@ -40,6 +40,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         max_requests_per_owner=of_each_worker(settings, settings.max_concurrent_requests_per_key),
         max_sequence_logprobs=settings.max_sequence_logprobs,
         template_seconds=settings.template_timeout,
+        template_characters=settings.max_template_output,
         isolate_owners=isolates_keys(settings),
         merge_linears=settings.merge_linears,
         native_kernels=settings.native_kernels,

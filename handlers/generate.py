@@ -98,8 +98,13 @@ def understood(service: Service, body: Body, *, full_text: bool = False, do_samp
     )
 
 
-async def generated(service: Service, wanted: Generate, owner: str) -> tuple[Output, ...]:
-    """Return the outputs, the one to answer with first; places in the engine are the caller's to take."""
-    outputs = tgi.winner_first(await run(service.engine, wanted.requests, owner))
+async def generated(
+    service: Service, wanted: Generate, owner: str, *, sequences: int | None = None
+) -> tuple[Output, ...]:
+    """Return the outputs, the one to answer with first; places in the engine are the caller's to take.
+
+    `sequences` are those of the whole body, if this is a part of it.
+    """
+    outputs = tgi.winner_first(await run(service.engine, wanted.requests, owner, sequences=sequences))
     service.metrics.finished(finish_of(outputs[0]), wanted.requests[0])
     return outputs

@@ -69,7 +69,7 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
         sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
         with service.engine.admit(sequences, call.owner):
             meaning = await call.aside(partial(_meaning, service, call.body))
-            jobs = [_output(service, meaning, tensor, call.owner) for tensor in tensors]
+            jobs = [_output(service, meaning, tensor, call.owner, sequences) for tensor in tensors]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call, outputs))
 
@@ -87,14 +87,18 @@ def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
     return tgi.to_meaning(body.get("parameters"), limits_of(service.settings), logprobs=mode)
 
 
-async def _output(service: Service, meaning: Meaning, tensor: Tensor, owner: str) -> KserveInferOutput:
-    jobs = [_continue(service, meaning, text, owner) for text in tensor.texts]
+async def _output(
+    service: Service, meaning: Meaning, tensor: Tensor, owner: str, sequences: int
+) -> KserveInferOutput:
+    jobs = [_continue(service, meaning, text, owner, sequences) for text in tensor.texts]
     return wire.to_output(tensor, await together("data", jobs))
 
 
-async def _continue(service: Service, meaning: Meaning, text: str, owner: str) -> tuple[Generate, Output]:
+async def _continue(
+    service: Service, meaning: Meaning, text: str, owner: str, sequences: int
+) -> tuple[Generate, Output]:
     wanted = meaning.of(text, id=new_id(), draw=draw_seed)
-    winner, *_ = await generated(service, wanted, owner)
+    winner, *_ = await generated(service, wanted, owner, sequences=sequences)
     return wanted, winner
 
 

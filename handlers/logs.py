@@ -3,7 +3,8 @@
 Fields given with `extra=` follow the message: `logger.info("Success", extra={"total_time": "48ms"})` is
 `... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line. What is logged
 while a request is answered has its id: a field, or a member of `span` in a JSON line. No line can be forged:
-control characters of what clients sent come escaped.
+control characters of what clients sent come escaped. An exception is told by its type and stack: its message
+may quote what a client sent, and is for those who ask for prompts.
 
 Nobody waits for whoever reads the log. Lines that find no room are dropped, counted, and announced in the log
 as soon as it flows again.
@@ -23,6 +24,7 @@ import orjson
 
 from handlers.account import current_account
 from handlers.outbox import Outbox
+from inference.outline import outline
 
 WAITING_BYTES = 4 * 1024 * 1024  # of lines that nobody has read yet
 FLUSH_SECONDS = 1.0  # that the end of a process waits for its last lines
@@ -51,6 +53,8 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 JSON_ENDS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
+WITHHELD = "(messages are withheld: --log-prompts shows them)"
+
 
 def directives(value: str) -> str:
     """Check a LOG_LEVEL; raises ValueError."""
@@ -76,9 +80,17 @@ def levels(value: str) -> dict[str, int]:
 
 
 def configure(
-    log_level: str, *, json_output: bool = False, colorize: bool | None = None, stream: TextIO | None = None
+    log_level: str,
+    *,
+    json_output: bool = False,
+    colorize: bool | None = None,
+    prompts: bool = False,
+    stream: TextIO | None = None,
 ) -> None:
-    """Send all logs to `stream` (standard output), in one form; replaces an earlier configuration."""
+    """Send all logs to `stream` (standard output), in one form; replaces an earlier configuration.
+
+    Exceptions' messages are told with `prompts` only.
+    """
     target = sys.stdout if stream is None else stream
     if isinstance(target, io.TextIOWrapper):
         target.reconfigure(errors="backslashreplace")  # a record that can't be encoded would be lost
@@ -86,7 +98,7 @@ def configure(
     handler: logging.Handler = logging.StreamHandler(target)
     if _has_descriptor(target):
         handler = QueuedLines(target, target.fileno())
-    handler.setFormatter(JsonLines() if json_output else PlainLines(colour))
+    handler.setFormatter(JsonLines(prompts) if json_output else PlainLines(prompts, colour))
     handler.addFilter(add_span)
     for earlier in logging.root.handlers:
         if isinstance(earlier, QueuedLines):
@@ -156,11 +168,35 @@ def add_span(record: logging.LogRecord) -> bool:
     return True
 
 
-class PlainLines(logging.Formatter):
+class Lines(logging.Formatter):
+    """What both forms tell of a record; exceptions' messages with `prompts` only."""
+
+    def __init__(self, prompts: bool = False) -> None:
+        super().__init__()
+        self.prompts = prompts
+
+    def message(self, record: logging.LogRecord) -> str:
+        """Return the message, of asyncio's up to where it shows exceptions and arguments."""
+        text = record.getMessage()
+        if self.prompts or record.name != "asyncio":
+            return text
+        return text.partition("\n")[0].partition("(")[0]
+
+    def trace(self, record: logging.LogRecord) -> str:
+        """Return what is told of the record's exception, "" if it has none."""
+        if not record.exc_info:
+            return ""
+        error = record.exc_info[1]
+        if self.prompts or error is None:
+            return self.formatException(record.exc_info)
+        return f"{outline(error)}\n{WITHHELD}"
+
+
+class PlainLines(Lines):
     """`TIME LEVEL LOGGER: MESSAGE field=value`."""
 
-    def __init__(self, colorize: bool = False) -> None:
-        super().__init__()
+    def __init__(self, prompts: bool = False, colorize: bool = False) -> None:
+        super().__init__(prompts)
         self.colorize = colorize
 
     def format(self, record: logging.LogRecord) -> str:
@@ -173,22 +209,21 @@ class PlainLines(logging.Formatter):
         if span:
             told.setdefault("request_id", span["request_id"])
         fields = "".join(f" {key}={_plain(value)}" for key, value in told.items())
-        line = f"{_time(record)} {level} {record.name}: {_one_line(record.getMessage())}{fields}"
-        if not record.exc_info:
-            return line
+        line = f"{_time(record)} {level} {record.name}: {_one_line(self.message(record))}{fields}"
+        trace = self.trace(record)
         # indented: what an exception quotes can't pass for a line of its own
-        trace = self.formatException(record.exc_info).split("\n")
-        return "\n".join([line, *(f"    {_one_line(each)}" for each in trace)])
+        return "\n".join([line, *(f"    {_one_line(each)}" for each in trace.split("\n") if trace)])
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(Lines):
     """An object a line, with TGI's members: timestamp, level, fields (message and more), target, span."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        fields = {"message": record.getMessage(), **_fields(record)}
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+        fields = {"message": self.message(record), **_fields(record)}
+        trace = self.trace(record)
+        if trace:
+            fields["exception"] = trace
         line = {"timestamp": _time(record), "level": _level(record), "fields": fields, "target": record.name}
         span = getattr(record, "span", None)
         if span:

@@ -49,6 +49,7 @@ def limits_of(settings: Settings) -> Limits:
         max_top_n_tokens=settings.max_top_n_tokens,
         max_n=settings.max_n,
         grammar_support=not settings.disable_grammar_support,
+        max_grammar_size=settings.max_grammar_size,
         prefill_logprobs=settings.enable_prefill_logprobs,
         watermark=Watermark(gamma=settings.watermark_gamma, delta=settings.watermark_delta),
     )
@@ -90,26 +91,36 @@ def label(error: Exception) -> str:
     return next((LABELS[kind] for kind in type(error).__mro__ if kind in LABELS), "incomplete")
 
 
-async def run(engine: EngineClient, requests: Sequence[Request], owner: str) -> tuple[Output, ...]:
-    """Return all events of all requests; the first that fails aborts the others and raises its error."""
-    return tuple(await side_by_side([_run_one(engine, request, owner) for request in requests]))
+async def run(
+    engine: EngineClient, requests: Sequence[Request], owner: str, *, sequences: int | None = None
+) -> tuple[Output, ...]:
+    """Return all events of all requests; the first that fails aborts the others and raises its error.
+
+    `sequences` are those of the whole body, if it asks for more than these.
+    """
+    asked = _asked(requests, owner, sequences)
+    return tuple(await side_by_side([_run_one(engine, request) for request in asked]))
 
 
-async def _run_one(engine: EngineClient, request: Request, owner: str) -> Output:
-    async with aclosing(await _submit(engine, request, owner)) as generation:
+async def _run_one(engine: EngineClient, request: Request) -> Output:
+    async with aclosing(await engine.submit(request)) as generation:
         return await generation.collect()
 
 
-async def _submit(engine: EngineClient, request: Request, owner: str) -> Generation:
-    return await engine.submit(replace(request, owner=owner) if owner else request)
+def _asked(requests: Sequence[Request], owner: str, sequences: int | None = None) -> list[Request]:
+    """Return the requests with whose they are, and how many belong together."""
+    count = sequences or len(requests)
+    if not owner and count == 1:  # a request's defaults
+        return list(requests)
+    return [replace(request, owner=owner or request.owner, sequences=count) for request in requests]
 
 
 async def submitted(engine: EngineClient, requests: Sequence[Request], owner: str) -> list[Generation]:
     """Submit all requests; if one is refused, abort the others and raise its error."""
     generations: list[Generation] = []
     try:
-        for request in requests:
-            generations.append(await _submit(engine, request, owner))
+        for request in _asked(requests, owner):
+            generations.append(await engine.submit(request))
     except BaseException:
         await _close(generations)
         raise

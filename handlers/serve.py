@@ -34,7 +34,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def serve(reading: Reading) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the model or the port can't be had."""
     settings = reading.settings
-    logs.configure(settings.log_level, json_output=settings.json_output, colorize=settings.log_colorize)
+    logs.configure(
+        settings.log_level,
+        json_output=settings.json_output,
+        colorize=settings.log_colorize,
+        prompts=settings.log_prompts,
+    )
     for warning in reading.warnings:
         logger.warning("%s", warning)
     prepare(settings)
@@ -75,7 +80,10 @@ def make_engine(settings: Settings) -> EngineClient:
         _core(config),
         config,
         lambda: load_text(
-            config.model, workers=config.validation_workers, template_seconds=config.template_seconds
+            config.model,
+            workers=config.validation_workers,
+            template_seconds=config.template_seconds,
+            template_characters=config.template_characters,
         ),
     )
 

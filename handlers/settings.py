@@ -30,7 +30,8 @@ from handlers.settings_table import (
     row,
     text,
 )
-from inference.config import EngineConfig
+from inference.config import TEMPLATE_CHARACTERS, EngineConfig
+from inference.grammar.limits import SOURCE_BYTES
 
 MODEL, ENGINE, REQUEST = Group.MODEL, Group.ENGINE, Group.REQUEST
 HTTP, LOGS, DEVICES = Group.HTTP, Group.LOGS, Group.DEVICES
@@ -165,11 +166,17 @@ class Settings:
     max_client_batch_size: int = row(4, COUNT, REQUEST,
         "most prompts in one request to /v1/completions", unit="prompts")
     payload_limit: int = row(2_000_000, BYTES, REQUEST, "largest request body", unit="bytes")
+    max_grammar_size: int = row(SOURCE_BYTES, integer(1, SOURCE_BYTES), REQUEST,
+        "largest schema, of `grammar`, `response_format` or one tool, or regular expression", unit="bytes",
+        tgi=False)
     max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
-        "most log-probabilities in one text of an answer, alternatives and the prompt's counted",
+        "most log-probabilities of alternatives that one body may ask for, those of all its texts, and of "
+        "their prompts, counted",
         unit="numbers", tgi=False)
     template_timeout: float = row(5.0, TIMEOUT, REQUEST,
         "longest that the chat template may take over one conversation", unit="seconds", tgi=False)
+    max_template_output: int = row(TEMPLATE_CHARACTERS, integer(1, TEMPLATE_CHARACTERS), REQUEST,
+        "longest prompt that the chat template may make of one conversation", unit="characters", tgi=False)
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
         "answer `decoder_input_details` with the prompt's log-probabilities")
     logprobs_mode: str = row("auto", choice("auto", "raw", "processed"), REQUEST,
@@ -254,7 +261,7 @@ class Settings:
         "TGI: format of the logs", flags=(), support=ACCEPTED, reason="JSON_OUTPUT=true asks for JSON lines",
         neutral=("default",))
     log_prompts: bool = row(False, boolean, LOGS,
-        "tell prompts and answers in the log and in traces", tgi=False)
+        "tell prompts, answers and exceptions' messages in the log, prompts and answers in traces", tgi=False)
     otlp_endpoint: str | None = row(None, endpoint, LOGS,
         "where traces are sent, by OTLP over gRPC, such as http://collector:4317; needs parley[traces]",
         metavar="URL")

@@ -42,7 +42,7 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
         places = await call.aside(lambda: sum(_places(service, each) for each in instances))
         with service.engine.admit(places, call.owner):
             aside = call.aside.part(len(instances))
-            jobs = [_predict(service, instance, aside, call.owner) for instance in instances]
+            jobs = [_predict(service, instance, aside, call.owner, places) for instance in instances]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
     headers = {"x-ignored-parameters": header_value(ignored)} if ignored else {}
@@ -55,16 +55,20 @@ def _places(service: Service, instance: VertexInstance) -> int:
     return tgi.sequences(instance, limits_of(service.settings), stream=False)
 
 
-async def _predict(service: Service, instance: VertexInstance, aside: Aside, owner: str) -> Answer:
+async def _predict(
+    service: Service, instance: VertexInstance, aside: Aside, owner: str, sequences: int
+) -> Answer:
     if _is_chat(instance, service.settings.validator):
         return await _answer(service, instance, aside, owner)
-    return await _continue(service, instance, aside, owner)
+    return await _continue(service, instance, aside, owner, sequences)
 
 
-async def _continue(service: Service, instance: GenerateInstance, aside: Aside, owner: str) -> Answer:
+async def _continue(
+    service: Service, instance: GenerateInstance, aside: Aside, owner: str, sequences: int
+) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
     wanted = await aside(partial(understood, service, instance, do_sample=True))
-    winner, *_ = await generated(service, wanted, owner)
+    winner, *_ = await generated(service, wanted, owner, sequences=sequences)
     return Answer(tgi.to_text(wanted, finish_of(winner)))
 
 

@@ -83,7 +83,12 @@ def main(descriptor: int) -> int:
     with line.makefile("rb") as told:
         post = Post.decode(told.readline())
     settings = post.settings
-    logs.configure(settings.log_level, json_output=settings.json_output, colorize=settings.log_colorize)
+    logs.configure(
+        settings.log_level,
+        json_output=settings.json_output,
+        colorize=settings.log_colorize,
+        prompts=settings.log_prompts,
+    )
     return _serve(post, line)
 
 
@@ -155,7 +160,10 @@ def _engine(post: Post, core: RemoteCore) -> EngineClient:
         core,
         config,
         lambda: load_text(
-            config.model, workers=config.validation_workers, template_seconds=config.template_seconds
+            config.model,
+            workers=config.validation_workers,
+            template_seconds=config.template_seconds,
+            template_characters=config.template_characters,
         ),
         places,
     )

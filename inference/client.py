@@ -231,10 +231,11 @@ class EngineClient(TextSide):
             if running is None:  # aborted while the step ran
                 continue
             if isinstance(output, CoreFailure):
-                log.error("request %s failed: %s", output.id, output.message)
+                failure = GenerationFailed(output.message)
+                log.error("request %s failed", output.id, exc_info=failure)  # it may quote a grammar
                 if not output.own:
                     self._health.doubt()
-                self._fail(output.id, GenerationFailed(output.message))
+                self._fail(output.id, failure)
             else:
                 self._put(running, output)
         if frame.stats is not None:

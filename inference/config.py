@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+TEMPLATE_CHARACTERS = 16 * 1024 * 1024  # the most that any value in a chat template has, too
 EMBEDDED_MODEL = Path(__file__).parent / "embedded"
 
 
@@ -46,8 +47,9 @@ class EngineConfig:
     separate_process: bool = True  # the engine runs in a process of its own
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
     max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all
-    max_sequence_logprobs: int = 524_288  # that one sequence reports, alternatives and the prompt's counted
+    max_sequence_logprobs: int = 524_288  # of alternatives, in all texts of a body and their prompts
     template_seconds: float = 5.0  # that a chat template may take
+    template_characters: int = TEMPLATE_CHARACTERS  # that it may make of a conversation
     isolate_owners: bool = False  # owners share nothing that the prefix cache holds
     # off switches, each for one optimisation
     merge_linears: bool = True  # parallel linears merged by tracing

@@ -7,7 +7,7 @@ InferenceError
 ├── TemplateFailed        the chat template is missing or refused the messages
 ├── Overloaded            no room now; `retry_after` says when to come back
 │   ├── OwnerOverloaded   as many requests of this owner as allowed are in flight
-│   └── TextsOverloaded   as much large text as allowed waits to be read
+│   └── TextsOverloaded   as much text as allowed waits to be read
 ├── NotReady              loading or draining; `retry_after` says when to come back
 ├── GenerationFailed      the engine failed while it worked on this request
 ├── IncompleteGeneration  the engine ended the request without a last token
@@ -57,12 +57,12 @@ class OwnerOverloaded(Overloaded):
 
 
 class TextsOverloaded(Overloaded):
-    """As much large text as allowed waits to be read."""
+    """As much text as allowed waits to be read."""
 
-    def __init__(self, size: int, waiting: int, most: int, retry_after: float) -> None:
+    def __init__(self, size: int, waiting: int, most: int, retry_after: float, what: str) -> None:
         super().__init__(retry_after)
         self.args = (
-            f"Large texts with {waiting:,} characters wait to be read, and at most {most:,} may. "
+            f"{waiting:,} {what} wait to be read, and at most {most:,} may. "
             f"Given: {size:,} more: send them again later, or in smaller parts",
         )
 

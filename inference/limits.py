@@ -39,15 +39,20 @@ def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> No
 
 
 def check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
-    """Raise InvalidInput if more than `limit` log-probabilities of alternatives would have to be told."""
+    """Raise InvalidInput if one body asks for more than `limit` log-probabilities of alternatives.
+
+    Each of its `sequences` is counted as this one.
+    """
     if not request.top_n_tokens:
         return
     told = max_new_tokens + (prompt_tokens if request.prompt_logprobs else 0)
-    if told * request.top_n_tokens > limit:
+    asked = told * request.top_n_tokens * request.sequences
+    if asked > limit:
         raise InvalidInput(
-            f"{request.top_n_tokens} alternatives for each of up to {told} tokens are more than "
-            f"{limit} log-probabilities (`max_sequence_logprobs`): ask for fewer, or for a smaller "
-            "`max_new_tokens` (`max_tokens`)"
+            "`top_n_tokens` (`logprobs`, `top_logprobs`) for all texts (`n`, `best_of`, prompts) of a body "
+            f"must be <= {limit} log-probabilities (`max_sequence_logprobs`). Given: {asked}, which are "
+            f"{request.top_n_tokens} for each of up to {told} tokens of {request.sequences} texts: ask for "
+            "fewer, or for a smaller `max_new_tokens` (`max_tokens`)"
         )
 
 

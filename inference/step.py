@@ -231,7 +231,8 @@ class Stepper(Generic[Logits]):
             LOG.error("A step failed, and with it %s", ids, exc_info=error)
         else:
             count = len(batch.pieces.slots)
-            LOG.warning("A step of %d sequences failed, and is computed again in parts: %r", count, error)
+            kind = type(error).__name__
+            LOG.warning("A step of %d sequences failed, and is computed again in parts: %s", count, kind)
         running = (sequence for sequence in guilty if sequence in self._scheduler.running)
         failures = tuple(self._fail(each, explain(each.id, error, alone=alone)) for each in running)
         return Frame(failures, replace(self._stats(batch, 0.0, 0.0), failed=True))

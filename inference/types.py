@@ -107,6 +107,7 @@ class Request:
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
     top_n_tokens: int = 0
     prompt_logprobs: bool = False
+    sequences: int = 1  # of the same body, this one counted: all are held for one answer
     owner: str = ""  # whose it is: owners share the engine evenly
     cache_salt: str = ""  # only requests with the same salt share what the prefix cache holds
 

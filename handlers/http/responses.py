@@ -35,8 +35,9 @@ class ContractViolation(AssertionError):
 
 
 def log_violation(text: str) -> None:
-    """Report a violation to the log."""
-    logger.error("%s", text)
+    """Report a violation to the log, where what it quotes is told as an exception's message."""
+    operation = text.partition(":")[0]
+    logger.error("%s: a response is not what the contract says", operation, exc_info=ContractViolation(text))
 
 
 def raise_violation(text: str) -> None:

@@ -182,7 +182,9 @@ def handles_of(listening: socket.socket) -> list[socket.socket]:
     that has much to do in each turn, a burst would wait for as many turns as it has connections, and a probe
     behind it: with ten times the clients that there are places for, 0.65 s instead of 0.07.
     """
-    return [listening, *(listening.dup() for _ in range(ACCEPTED_TOGETHER - 1))]
+    # not `listening.dup()`, which makes the socket block, for workers that accept from it, too
+    more = (os.dup(listening.fileno()) for _ in range(ACCEPTED_TOGETHER - 1))
+    return [listening, *(socket.socket(fileno=descriptor) for descriptor in more)]
 
 
 def listen(hostname: str, port: int) -> socket.socket:

@@ -9,6 +9,8 @@ import orjson
 from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType, ResponseFormat
 from inference.errors import GrammarRefused
+from inference.grammar.fault import GrammarFault
+from inference.grammar.limits import check_source
 from inference.grammar.meaning import as_meant
 from inference.types import Grammar, GrammarKind
 
@@ -51,15 +53,21 @@ def schema_grammar(schema: object, member: str) -> Grammar:
 
 
 def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
-    """Return the grammar as it is; raise GrammarRefused if the server was started without support of any.
+    """Return the grammar as it is; raise GrammarRefused for a large one, or if the server supports none.
 
-    That goes for the grammars of `response_format` and of tools, too, as in TGI.
+    That goes for the grammars of `response_format` and of tools, too, as in TGI; how large a tool's may be is
+    seen to where it is written.
     """
     if grammar is not None and not limits.grammar_support:
         raise GrammarRefused(
             f"grammar is not supported: leave out `{grammar.member}`, or start the server without "
             "--disable-grammar-support"
         )
+    if grammar is not None and grammar.kind is not GrammarKind.LARK:
+        try:
+            check_source(grammar.source, limits.max_grammar_size)
+        except GrammarFault as fault:
+            raise fault.refusal(grammar.member) from None
     return grammar
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inference.grammar.limits import SOURCE_BYTES
 from inference.types import Watermark
 
 OPENAI_TOP_LOGPROBS = 20  # OpenAI's own limit of `top_logprobs` in chats
@@ -19,6 +20,7 @@ class Limits:
     max_top_n_tokens: int
     max_n: int = 16
     grammar_support: bool = True
+    max_grammar_size: int = SOURCE_BYTES
     prefill_logprobs: bool = False
     watermark: Watermark = field(default_factory=Watermark)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inference.grammar.fault import GrammarFault
+
+SOURCE_BYTES = 131_072  # the default of `max_grammar_size`, and the most that it may be
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarLimits:
@@ -16,7 +20,7 @@ class GrammarLimits:
     """
 
     seconds: float = 5.0  # that a request waits for its grammar, once a thread works on it
-    source_bytes: int = 131_072  # of a schema or a regular expression, in UTF-8
+    source_bytes: int = SOURCE_BYTES  # of a schema or a regular expression, in UTF-8
     lark_bytes: int = 1_048_576  # of a grammar that the server wrote itself, around clients' schemas
     nesting: int = 64  # arrays and objects within each other, in a schema's JSON text
     values: int = 20_000  # in a schema's JSON text
@@ -33,3 +37,10 @@ class GrammarLimits:
     lexer_states: int = 20_000  # 0.4 to 1.2 kB each; shared by all texts of one grammar
     compile_fuel: int = 1_000_000
     step_fuel: int = 1_500_000  # some 60,000 are spent in a millisecond
+
+
+def check_source(source: str, most: int) -> None:
+    """Raise GrammarFault for a schema or a regular expression of more than `most` bytes."""
+    size = len(source.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise GrammarFault(f"it must have <= {most} bytes (`max_grammar_size`). Given: {size}. Shorten it")

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from inference.grammar.fault import GrammarFault, excerpt, join
-from inference.grammar.limits import GrammarLimits
+from inference.grammar.limits import GrammarLimits, check_source
 
 Schema = dict[str, Any] | bool
 
@@ -166,9 +166,7 @@ def find_anchors(root: Any) -> Iterator[tuple[str, str]]:
 
 def read(text: str, limits: GrammarLimits) -> Schema:
     """Return the schema that a JSON text holds, within the limits of its size; raise GrammarFault."""
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > limits.source_bytes:
-        raise GrammarFault(f"a schema must have <= {limits.source_bytes} bytes. Given: {size}. Shorten it")
+    check_source(text, limits.source_bytes)
     try:
         root = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:

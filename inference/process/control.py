@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from inference.outline import outline
 from inference.process.framing import Unframer, pack, unpack
 from inference.process.messages import CONTROL_LIMIT, MIB, Logged, Message
 
@@ -130,14 +131,19 @@ def _missing(count: int) -> logging.LogRecord:
 
 
 class EngineTraceback(Exception):
-    """A traceback of the engine's process, as text."""
+    """A traceback of the engine's process, as text; `outline` is what it is without messages."""
+
+    def __init__(self, trace: str, outline: str | None) -> None:
+        super().__init__(trace)
+        self.outline = outline
 
 
 def to_logged(record: logging.LogRecord) -> Logged:
     """Return a record as it crosses."""
-    trace = None
+    trace = told = None
     if record.exc_info and record.exc_info[1] is not None:
         trace = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        told = outline(record.exc_info[1])
     text = record.getMessage()
     most = CONTROL_LIMIT // 8  # of a text whose characters take up to four bytes each
     return Logged(
@@ -150,6 +156,7 @@ def to_logged(record: logging.LogRecord) -> Logged:
         record.lineno,
         record.funcName or "",
         record.threadName or "",
+        told[:most] if told is not None else None,
     )
 
 
@@ -163,7 +170,7 @@ def relay(logged: Logged) -> None:
     record.threadName = logged.thread
     record.processName = "engine"
     if logged.trace is not None:
-        record.exc_info = (EngineTraceback, EngineTraceback(f"\n{logged.trace}"), None)
+        record.exc_info = (EngineTraceback, EngineTraceback(f"\n{logged.trace}", logged.outline), None)
     logging.getLogger(logged.logger).handle(record)
 
 

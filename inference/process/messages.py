@@ -151,6 +151,7 @@ class Logged(Message, frozen=True, tag=30):
     line: int
     function: str
     thread: str
+    outline: str | None = None  # of the exception that `trace` shows: without its message
 
 
 class Pulse(Message, frozen=True, tag=31):

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from inference.config import ModelConfig
+from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import InvalidInput, TemplateFailed
 from inference.text.files import ModelFiles, named_tokens, read_json
 from inference.text.sandbox import Clock
@@ -44,9 +44,10 @@ class ChatTemplate:
         *,
         clock: Clock = datetime.now,
         seconds: float = RENDER_SECONDS,
+        characters: int = TEMPLATE_CHARACTERS,
     ) -> None:
-        """`seconds` are what one rendering may take."""
-        self._seconds = seconds
+        """`seconds` are what one rendering may take, `characters` what it may come to."""
+        self._seconds, self._characters = seconds, characters
         self._tokens = tokens  # {"bos_token": "<s>", ...}: what templates write
         self._compiled = {name: self._compile(source, clock) for name, source in sources.items()}
 
@@ -80,14 +81,17 @@ class ChatTemplate:
         chat = plain_chat(messages)
         marked = None if continue_final is False else mark_end(chat)
         if marked is not None:
-            rendered = template.render({**context, "messages": marked}, seconds=self._seconds)
+            rendered = self._rendered(template, {**context, "messages": marked})
             prompt, found, _ = rendered.rpartition(CONTINUE_HERE)
             if found:
                 return prompt.rstrip()
         if continue_final:
             raise InvalidInput(cannot_continue(chat))
         # Nothing to go on with, or the template leaves it out
-        return template.render({**context, "messages": chat}, seconds=self._seconds)
+        return self._rendered(template, {**context, "messages": chat})
+
+    def _rendered(self, template: ChatJinja, context: Mapping[str, object]) -> str:
+        return template.render(context, seconds=self._seconds, characters=self._characters)
 
     def _compile(self, source: str, clock: Clock) -> Compiled | TemplateFailed:
         jinja = compiled_or_failure(source, clock)
@@ -127,12 +131,17 @@ class ChatTemplate:
 
 
 def load_chat_template(
-    files: ModelFiles, config: ModelConfig, *, seconds: float = RENDER_SECONDS
+    files: ModelFiles,
+    config: ModelConfig,
+    *,
+    seconds: float = RENDER_SECONDS,
+    characters: int = TEMPLATE_CHARACTERS,
 ) -> ChatTemplate:
     """Find the model's templates; a broken one is reported when it is used.
 
     The file of `tokenizer_config_path` comes first, then chat_template.jinja, chat_template.json,
-    tokenizer_config.json and processor_config.json. `seconds` are what one rendering may take.
+    tokenizer_config.json and processor_config.json. `seconds` are what one rendering may take,
+    `characters` what it may come to.
     """
     tokenizer_config = files.json("tokenizer_config.json")
     given: dict[str, Any] = {}
@@ -148,7 +157,9 @@ def load_chat_template(
         files.json("processor_config.json").get("chat_template"),
     )
     sources = next((named for named in map(by_name, candidates) if named), {})
-    return ChatTemplate(sources, named_tokens(files, tokenizer_config), seconds=seconds)
+    return ChatTemplate(
+        sources, named_tokens(files, tokenizer_config), seconds=seconds, characters=characters
+    )
 
 
 def compiled_or_failure(source: str, clock: Clock) -> ChatJinja | TemplateFailed:

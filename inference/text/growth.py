@@ -8,7 +8,9 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-CHARACTERS = 16 * 1024 * 1024  # of a text, or of all texts in a list
+from inference.config import TEMPLATE_CHARACTERS
+
+CHARACTERS = TEMPLATE_CHARACTERS  # of a text, or of all texts in a list
 ITEMS = 200_000  # of a list, and of all lists in it, each counted wherever it stands
 BITS = 4096  # of an integer
 WIDTH = 100_000  # that texts are filled up to

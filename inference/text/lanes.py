@@ -1,8 +1,9 @@
-"""Threads for work on texts: short texts never wait for long ones, and few long ones wait."""
+"""Threads for work on texts: short texts never wait for long ones, and only so many of both wait."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -12,6 +13,8 @@ from inference.machine import usable_cores
 
 LARGE_SIZE = 65_536  # characters, which are worked on for some 100 ms
 WAITING_SIZE = 32 * 2**20  # characters of large work that wait: half a minute's, at a million a second
+SHORT_TEXTS = 4_096  # that are worked on or wait: far more than ordinary load brings at once
+SHORT_TEXTS_SIZE = 64 * 2**20  # their characters
 VALUE_SIZE = 16  # of each value in a message, whatever it holds: a template looks at it
 MOST_COUNTED = 8_192  # values that are looked at to know a size: the event loop stands still meanwhile
 UNCOUNTED_SIZE = 2_000_000  # of what has more of them: as much as a body may hold
@@ -41,7 +44,9 @@ class Lane:
 
     async def _wait_for_turn(self, size: int) -> None:
         if self._waiting and self._waiting + size > WAITING_SIZE:
-            raise TextsOverloaded(size, self._waiting, WAITING_SIZE, RETRY_SECONDS)
+            raise TextsOverloaded(
+                size, self._waiting, WAITING_SIZE, RETRY_SECONDS, what="characters of large texts"
+            )
         self._waiting += size
         try:
             await self._turns.acquire()
@@ -64,24 +69,70 @@ class Lane:
         return working
 
 
+class ShortLane:
+    """Threads on which short work is done as it comes; belongs to one event loop."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        """`threads` pieces of work are in hand at a time."""
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._texts = self._size = 0  # that are in hand or wait, whether somebody still wants them or not
+
+    async def run(self, work: Callable[[], Result], size: int) -> Result:
+        """Return what `work` on `size` characters returns; raise TextsOverloaded if too many wait already."""
+        self._check(size)
+        gone = threading.Event()
+
+        def unless_gone() -> Result:
+            if gone.is_set():
+                raise asyncio.CancelledError
+            return work()
+
+        working = asyncio.wrap_future(self._threads.submit(unless_gone))
+        self._texts += 1
+        self._size += size
+        working.add_done_callback(lambda _: self._leave(size))
+        try:
+            # A cancelled future would stay in the threads' queue, with its text, and count no more
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    def close(self) -> None:
+        """Drop what is queued and let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, size: int) -> None:
+        if self._texts >= SHORT_TEXTS:
+            raise TextsOverloaded(1, self._texts, SHORT_TEXTS, RETRY_SECONDS, what="short texts")
+        if self._size + size > SHORT_TEXTS_SIZE:
+            raise TextsOverloaded(
+                size, self._size, SHORT_TEXTS_SIZE, RETRY_SECONDS, what="characters of short texts"
+            )
+
+    def _leave(self, size: int) -> None:
+        self._texts -= 1
+        self._size -= size
+
+
 class Lanes:
     """Threads for what is short, and a lane for what is large; belongs to one event loop."""
 
     def __init__(self, workers: int, large: int | None = None) -> None:
         """`large` pieces of large work are in hand at a time: as many as `workers`, if cores are left."""
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="text")
+        self._short = ShortLane("text", workers)
         spare = max(1, min(workers, usable_cores() - 1))  # the tokenizers let go of the interpreter
         self._large = Lane("text-large", spare if large is None else large)
 
     async def run(self, work: Callable[[], Result], size: int) -> Result:
         """Return what `work` on `size` characters returns; raise TextsOverloaded if too many wait already."""
         if size <= LARGE_SIZE:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await self._short.run(work, size)
         return await self._large.run(work, size)
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._short.close()
         self._large.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from inference.config import ModelConfig
+from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.files import find_files
@@ -175,11 +175,15 @@ def contained(work: Callable[[], Result]) -> Callable[[], Result]:
 
 
 def load_text(
-    model: ModelConfig, *, workers: int = 2, template_seconds: float = RENDER_SECONDS
+    model: ModelConfig,
+    *,
+    workers: int = 2,
+    template_seconds: float = RENDER_SECONDS,
+    template_characters: int = TEMPLATE_CHARACTERS,
 ) -> TextPipeline:
     """Load the text side of a model, without torch; raise ModelUnavailable."""
     files = find_files(model)
-    template = load_chat_template(files, model, seconds=template_seconds)
+    template = load_chat_template(files, model, seconds=template_seconds, characters=template_characters)
     text = TextPipeline(load_tokenizer(files, model), template, workers=workers)
     log.info("tool calls are written and read in the format %r", text.tool_format.name)
     return text

@@ -50,11 +50,13 @@ class ChatJinja:
         self._watchdog = environment.watchdog
         self._template = Template.from_code(environment, code, environment.make_globals(None))
 
-    def render(self, context: Mapping[str, object], *, seconds: float = RENDER_SECONDS) -> str:
-        """Return the text; raise TemplateFailed with the reason and the template's line."""
+    def render(
+        self, context: Mapping[str, object], *, seconds: float = RENDER_SECONDS, characters: int = CHARACTERS
+    ) -> str:
+        """Return the text, within a time and a length; raise TemplateFailed, with the template's line."""
         self._watchdog.start(seconds)
         try:
-            return self._render(context)
+            return self._render(context, characters)
         except TemplateFailed:
             raise
         except UndefinedError as error:
@@ -67,13 +69,16 @@ class ChatJinja:
             where = at_line(error.__traceback__)
             raise TemplateFailed(f"{type(error).__name__}: {error}{where}") from error
 
-    def _render(self, context: Mapping[str, object]) -> str:
+    def _render(self, context: Mapping[str, object], characters: int) -> str:
         pieces, size = [], 0
         for piece in self._template.generate(context):
             pieces.append(piece)
             size += len(piece)
-            if size > CHARACTERS:
-                raise TemplateFailed(f"the chat template's output is longer than {CHARACTERS} characters")
+            if size > characters:
+                raise TemplateFailed(
+                    f"what the chat template makes of the conversation must have <= {characters} characters "
+                    f"(`max_template_output`). Given: {size} or more: send shorter `messages` or `tools`"
+                )
             self._watchdog.check()
         return "".join(pieces)
 

@@ -14,8 +14,9 @@ from itertools import groupby
 
 from inference.errors import ToolRefused
 from inference.grammar.fault import GrammarFault
+from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import as_meant
-from inference.grammar.schema import embedded_json
+from inference.grammar.schema import LIMITS, embedded_json
 from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
 from inference.tools.heads import json_string
 from inference.tools.types import Tool, ToolUse
@@ -30,12 +31,15 @@ ROOM = BLANK + "{0,20}"  # in what has to be a call: white space without end wou
 ID = "[a-zA-Z0-9]{9}"
 
 
-def call_grammar(fmt: ToolFormat, use: ToolUse) -> Grammar:
-    """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called."""
+def call_grammar(fmt: ToolFormat, use: ToolUse, limits: GrammarLimits = LIMITS) -> Grammar:
+    """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called.
+
+    `limits` are of the parameters of each tool.
+    """
     check_names(fmt, use.tools)
     rules = [*answer_rules(fmt, use), *call_rules(fmt, use.tools)]
     for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
-        rules += [f"// {member_of(tool)}", f"args_{at}: %json {arguments_json(tool)}"]
+        rules += [f"// {member_of(tool)}", f"args_{at}: %json {arguments_json(tool, limits)}"]
     return Grammar(kind=GrammarKind.LARK, source="\n".join(rules) + "\n", member=MEMBER)
 
 
@@ -67,10 +71,10 @@ def marker_in(fmt: ToolFormat, name: str) -> str | None:
     return next((marker.text for marker in fmt.markers if marker.text in name), None)
 
 
-def arguments_json(tool: Tool) -> str:
+def arguments_json(tool: Tool, limits: GrammarLimits = LIMITS) -> str:
     """Return the grammar of a tool's arguments; raise ToolRefused or GrammarRefused."""
     try:
-        return embedded_json(arguments_schema(tool))
+        return embedded_json(arguments_schema(tool), limits)
     except GrammarFault as fault:
         raise fault.refusal(member_of(tool)) from None
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -210,7 +211,10 @@ def test_each_request_is_logged_once(client: httpx.Client, caplog: pytest.LogCap
         client.post("/tokenize?key=1", json={"inputs": "Hi"}, headers={"x-request-id": "logged-1"})
         client.post("/generate", json={}, headers={"x-request-id": "logged-3"})
         client.get("/no%0Awhere", headers={"x-request-id": "logged-2"})
-    lines = [record for record in caplog.records if record.name == "parley.access"]
+        deadline = time.monotonic() + PATIENCE  # a line is written once its client has the answer
+        while len(lines := [each for each in caplog.records if each.name == "parley.access"]) < 3:
+            assert time.monotonic() < deadline, lines
+            time.sleep(0.005)
     said = [record.getMessage() for record in lines]
     assert said == ["POST /tokenize", "POST /generate", "GET /no%0Awhere"]
     told = [(vars(line)["status"], vars(line)["request_id"], vars(line)["operation"]) for line in lines]

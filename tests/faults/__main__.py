@@ -45,10 +45,10 @@ class OwnServer:
 
 
 SHARED = (
-    Fault(client_faults.disconnects, 200, 1000),
-    Fault(client_faults.overload, 4, 40),
+    Fault(client_faults.disconnects, 200, client_faults.LEAVERS),
+    Fault(client_faults.overload, 4, client_faults.ROUNDS),
     Fault(client_faults.never_reads, 12, 100),
-    Fault(client_faults.probes, 20, 300),
+    Fault(client_faults.probes, 20, client_faults.LOOKS),
     Fault(engine_faults.raises, 8, 24),
     Fault(engine_faults.raises_beside, 8, 24),
     Fault(engine_faults.no_memory, 12, 24),

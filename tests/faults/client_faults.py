@@ -19,6 +19,11 @@ SLACK_DESCRIPTORS = 8  # of the server's own: a file that is read, a connection 
 READER_MIB = 64  # that clients who don't read may have the server hold
 BEHIND = 4  # clients that don't read
 TOP_TOKENS = 100
+LEAVERS, ROUNDS, LOOKS = 1000, 40, 300  # sizes at length, at which times are judged too; CI judges none
+IDLE_SECONDS = 1.0  # after the last client has left
+PROBE_SECONDS = 0.05  # under full load, of 99 in 100
+CROWDED_SECONDS = 0.15  # of a refusal or a probe with too many clients, of 99 in 100
+SLOWER = 2.0  # times that an accepted request may take longer then, at the median
 
 
 async def disconnects(server: Server, size: int) -> Ledger:
@@ -44,7 +49,10 @@ async def disconnects(server: Server, size: int) -> Ledger:
     stayed = await bystander
     began = time.monotonic()
     await server.idle()
-    ledger.note(f"nothing ran {time.monotonic() - began:.2f} s after the last had left")
+    took = time.monotonic() - began
+    ledger.note(f"nothing ran {took:.2f} s after the last had left")
+    if size >= LEAVERS:
+        ledger.expect(took < IDLE_SECONDS, f"nothing ran {IDLE_SECONDS} s after the last had left")
     await server.until(lambda: _fewer(server, files), "files are closed")
     ledger.add(*answers, stayed)
     ledger.expect(ledger.ends[End.LEFT] == size, "every one of them had its stream until it left")
@@ -88,6 +96,13 @@ async def overload(server: Server, size: int) -> Ledger:
     told = _quantiles([answer.seconds for answer in refused])
     ledger.note(f"at {TIMES_TOO_MANY} times capacity: {len(refused)} refused, {told}")
     ledger.note(f"at {TIMES_TOO_MANY} times capacity: /health {_quantiles([took for _, took in probes])}")
+    if size >= ROUNDS:
+        _expect_p99(ledger, "refusals", [answer.seconds for answer in refused], CROWDED_SECONDS)
+        _expect_p99(ledger, "/health", [took for _, took in probes], CROWDED_SECONDS)
+        slower = _median(crowd) / _median(usual)
+        ledger.expect(
+            slower <= SLOWER, f"the accepted took {SLOWER} times as long at most, and not {slower:.2f}"
+        )
     return ledger
 
 
@@ -135,6 +150,8 @@ async def probes(server: Server, size: int) -> Ledger:
     ledger.add(*await load)
     for path, measured in seconds.items():
         ledger.note(f"{path}: {_quantiles(measured)}")
+        if size >= LOOKS:
+            _expect_p99(ledger, path, measured, PROBE_SECONDS)
     return ledger
 
 
@@ -186,6 +203,17 @@ def _ask_and_sleep(port: int, asked: dict[str, Any]) -> socket.socket:
     stream.connect((HOST, port))
     stream.sendall(head("POST", "/generate_stream", json.dumps(asked).encode()))
     return stream
+
+
+def _expect_p99(ledger: Ledger, what: str, seconds: list[float], limit: float) -> None:
+    p99 = percentile(seconds, 0.99)
+    ledger.expect(
+        p99 < limit, f"99 of 100 {what} took less than {limit * 1000:.0f} ms, and not {p99 * 1000:.0f}"
+    )
+
+
+def _median(answers: list[Answer]) -> float:
+    return percentile([answer.seconds for answer in answers if answer.end is End.FINISHED], 0.5)
 
 
 def _times(answers: list[Answer]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -16,7 +16,11 @@ class End(StrEnum):
     UNAVAILABLE = "refused, not ready"  # 503
     CLOSED = "nobody listened"  # the connection was refused
     LEFT = "client left"
+    CUT = "cut, as its process was killed"  # its connection broke when the server's end of it was killed
     LOST = "LOST"  # it was accepted, and no end was told
+
+
+NEVER = "it never ended"  # the message of an answer that was waited for in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,13 @@ class Answer:
     first_seconds: float = 0.0  # until the first byte of the answer
     seconds: float = 0.0  # until its end
     retry_after: str = ""
+    status: int = 0  # of HTTP; 0 if none came
+    port: int = 0  # of the client's end
+
+    def if_killed(self) -> Answer:
+        """Return what it is if the process that answered was killed: a broken connection is no wonder."""
+        broke = self.end is End.LOST and self.message != NEVER
+        return replace(self, end=End.CUT) if broke else self
 
 
 @dataclass

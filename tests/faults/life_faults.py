@@ -14,6 +14,8 @@ from tests.faults.traffic import ask, body
 
 GRACE = "5"  # seconds that running requests have, as a flag
 ENDLESS = 900  # tokens
+LASTING = 200  # tokens, of 50 ms each: longer than a worker that stands still is waited for
+PORTION = 4  # streams that begin at once, so that either worker gets some
 
 
 async def terminated(size: int) -> Ledger:
@@ -49,15 +51,20 @@ async def terminated(size: int) -> Ledger:
 
 async def parent_killed(size: int) -> Ledger:
     """Kill the first process of a server: its two API workers and its engine end, and leave nothing."""
-    return await _first_killed("two API workers", size, 4, "--api-workers", "2")
+    answers, ledger = await _first_killed("two API workers", size, 4, "--api-workers", "2")
+    ledger.add(*answers)  # none of them was cut: who answered was not killed
+    return ledger
 
 
 async def only_worker_killed(size: int) -> Ledger:
     """Kill the first process, which is the one API worker: its engine ends, and leaves nothing."""
-    return await _first_killed("one API worker", size, 2)
+    answers, ledger = await _first_killed("one API worker", size, 2)
+    ledger.add(*(answer.if_killed() for answer in answers))
+    ledger.expect(ledger.ends[End.CUT] == size, "all connections broke, as there was nobody left to tell")
+    return ledger
 
 
-async def _first_killed(workers: str, size: int, processes: int, *flags: str) -> Ledger:
+async def _first_killed(workers: str, size: int, processes: int, *flags: str) -> tuple[list[Answer], Ledger]:
     ledger = Ledger(f"server killed -9 under load, {workers}")
     async with serving(*flags) as server:
         left = list(server.processes())
@@ -66,31 +73,44 @@ async def _first_killed(workers: str, size: int, processes: int, *flags: str) ->
         streams = await _running(server, size, ENDLESS)
         server.process.kill()
         answers = await asyncio.gather(*streams)
-    broken = sum(answer.end is End.LOST for answer in answers)
-    ledger.note(f"{broken} connections of {len(answers)} broke without a word")
-    ledger.sent += len(answers)  # who kills all of it at once takes their ends away
-    ledger.ends.update(End.FAILED if answer.end is End.LOST else answer.end for answer in answers)
     await _nothing_left(ledger, left)
     ledger.expect(not server.sockets(), "no socket is left")
-    return ledger
+    return answers, ledger
 
 
 async def worker_lost(size: int) -> Ledger:
-    """Kill one of two API workers, and stop the other: both are replaced."""
+    """Kill one of two API workers, and stop the other: both are replaced, and only their streams break."""
     ledger = Ledger("API workers killed -9, and stopped (SIGSTOP)")
     async with serving("--api-workers", "2", "--worker-timeout", "2") as server:
         first, second = server.of("worker")
-        os.kill(first, signal.SIGKILL)
-        replaced = await server.until(lambda: _workers_without(server, first), "the killed one was replaced")
+        replaced = await _replaced(server, ledger, first, signal.SIGKILL, size)
         await server.ready()
-        os.kill(second, signal.SIGSTOP)
-        woken = await server.until(lambda: _workers_without(server, second), "the stopped one was replaced")
+        woken = await _replaced(server, ledger, second, signal.SIGSTOP, size)
         ledger.note(f"replaced after {replaced:.1f} s and {woken:.1f} s")
         await server.until(lambda: _finishes(server), "requests are answered")
         answers = await asyncio.gather(*(ask(server.port, body(20)) for _ in range(size)))
         ledger.add(*answers)
         ledger.expect(all(answer.end is End.FINISHED for answer in answers), "all requests finish")
     return ledger
+
+
+async def _replaced(server: Server, ledger: Ledger, worker: int, number: signal.Signals, size: int) -> float:
+    """Send a signal to a worker while both have streams; return the seconds until it is replaced."""
+    streams: list[asyncio.Task[Answer]] = []
+    while len(streams) < size or not all(server.clients(each) for each in server.of("worker")):
+        streams += await _running(server, PORTION, LASTING, seed=SLOW)
+        assert len(streams) < 2 * size + 10 * PORTION, "both workers get streams"
+    its = server.clients(worker)
+    os.kill(worker, number)
+    took = await server.until(lambda: _workers_without(server, worker), "a worker was replaced")
+    answers = await asyncio.gather(*streams)
+    cut = [answer.if_killed() for answer in answers if answer.port in its]
+    others = [answer for answer in answers if answer.port not in its]
+    ledger.add(*cut, *others)
+    ledger.expect(all(answer.end is End.CUT for answer in cut), f"streams of its own break by {number.name}")
+    ledger.expect(all(answer.end is End.FINISHED for answer in others), f"others finish after {number.name}")
+    ledger.note(f"{number.name}: {len(cut)} streams were its own, {len(others)} the other's")
+    return took
 
 
 async def disk_full(size: int) -> Ledger:

@@ -107,6 +107,13 @@ class Server:
         """Return the memory of the process that serves."""
         return int(_read(f"/proc/{self.process.pid}/statm").split()[1]) * PAGE_BYTES
 
+    def clients(self, process: int) -> set[int]:
+        """Return the ports of the clients whose connections a process of the server holds."""
+        table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        ports = {f"socket:[{row[9]}]": row[2] for row in table if int(row[1][-4:], 16) == self.port}
+        links = [_link(each) for each in Path(f"/proc/{process}/fd").iterdir()]
+        return {int(ports[link][-4:], 16) for link in links if link in ports} - {0}
+
     async def metric(self, series: str) -> float:
         """Return the value of a series."""
         _, content, _ = await get(self.port, "/metrics")
@@ -185,17 +192,24 @@ def gone(process: int) -> bool:
 
 
 def _children(process: int) -> list[int]:
-    return [
-        int(child)
-        for task in Path(f"/proc/{process}/task").glob("*/children")
-        for child in _read(str(task)).split()
-    ]
+    try:
+        tasks = list(Path(f"/proc/{process}/task").glob("*/children"))
+    except (FileNotFoundError, ProcessLookupError):  # it ended while they were listed
+        return []
+    return [int(child) for task in tasks for child in _read(str(task)).split()]
 
 
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:  # it was closed meanwhile
         return ""
 
 

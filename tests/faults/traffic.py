@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from tests.faults.ledger import Answer, End
+from tests.faults.ledger import NEVER, Answer, End
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 60.0  # after which an answer that doesn't come counts as lost
@@ -40,13 +40,13 @@ async def ask(
         reader, writer = await asyncio.open_connection(HOST, port, limit=2**20)
     except OSError as error:
         return Answer(End.CLOSED, message=str(error))
-    reading = _Reading(reader, began, on_event)
+    reading = _Reading(reader, began, writer.get_extra_info("sockname")[1], on_event)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             writer.write(head("POST", path, json.dumps(asked).encode()))
             return await reading.answer(leave_after)
     except TimeoutError:
-        return reading.lost("it never ended")
+        return reading.lost(NEVER)
     except OSError as error:
         return reading.lost(f"the connection broke: {error}")
     finally:
@@ -56,7 +56,7 @@ async def ask(
 
 
 async def get(port: int, path: str) -> tuple[int, bytes, float]:
-    """Return status, body and seconds of a GET; status 0 if nobody listens."""
+    """Return status, body and seconds of a GET; status 0 if nobody listens, or its connection breaks."""
     began = time.monotonic()
     try:
         reader, writer = await asyncio.open_connection(HOST, port)
@@ -65,8 +65,12 @@ async def get(port: int, path: str) -> tuple[int, bytes, float]:
     try:
         writer.write(head("GET", path))
         answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    except OSError:
+        answer = b""
     finally:
         writer.close()
+    if not answer:
+        return 0, b"", time.monotonic() - began
     status, _, rest = answer.partition(b"\r\n")
     return int(status.split()[1]), rest.partition(b"\r\n\r\n")[2], time.monotonic() - began
 
@@ -87,21 +91,24 @@ class _Reading:
     """The answer to one request, as far as it was read."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, began: float, on_event: Callable[[], None] | None
+        self, reader: asyncio.StreamReader, began: float, port: int, on_event: Callable[[], None] | None
     ) -> None:
         self._reader = reader
         self._began = began
+        self._port = port
         self._on_event = on_event
         self.events = 0
         self._finished = False  # OpenAI's streams say so before their last event
         self._first = 0.0
+        self._status = 0
 
     async def answer(self, leave_after: int | None) -> Answer:
         status_line = await self._reader.readline()
         if not status_line:
             return self.lost("the connection was closed without an answer")
         self._first = time.monotonic() - self._began
-        status, headers = int(status_line.split()[1]), await self._headers()
+        self._status = status = int(status_line.split()[1])
+        headers = await self._headers()
         if status != 200 or "event-stream" not in headers.get("content-type", ""):
             return self._whole(status, headers, await self._reader.read())
         async for data in self._data():
@@ -146,4 +153,6 @@ class _Reading:
 
     def _done(self, end: End, *, text: str = "", message: str = "", retry_after: str = "") -> Answer:
         seconds = time.monotonic() - self._began
-        return Answer(end, text, message, self.events, self._first, seconds, retry_after)
+        return Answer(
+            end, text, message, self.events, self._first, seconds, retry_after, self._status, self._port
+        )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import socket
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from inference.text.tokenizer import FastTokenizer
 from tests.security.raw import connected, head, read_to_end
-from tests.support import LiveServer, live_server
+from tests.support import PATIENCE, LiveServer, live_server
 
 JSON = {"content-type": "application/json"}
 
@@ -114,22 +115,34 @@ def test_limits_of_headers_are_settings() -> None:
         assert one.get("/" + "x" * 1024).status_code == 431
 
 
-def test_a_text_that_takes_long_to_cut_holds_up_nobody(client: httpx.Client, server: LiveServer) -> None:
-    """The loop goes on while a thread works on it."""
-    text = "Ünïcödé 😀 " * 8_000
-    turns: list[float] = []
+@pytest.mark.parametrize(
+    ("path", "cut", "times"),
+    [("/tokenize", "tokenize", 8_000), ("/tokenize", "tokenize", 60), ("/generate", "encode", 60)],
+    ids=["large", "short", "prompt"],  # large texts have threads of their own
+)
+def test_a_text_that_takes_long_to_cut_holds_up_nobody(
+    path: str, cut: str, times: int, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cutting goes on until somebody else was answered, for which the loop has to turn."""
+    cuts, began, served = getattr(FastTokenizer, cut), threading.Event(), threading.Event()
+    held: list[tuple[str, bool]] = []
 
-    loop, done = server.service.engine._loop, False
-    assert loop is not None
+    def cut_slowly(tokenizer: FastTokenizer, text: str, *, add_special_tokens: bool) -> object:
+        began.set()
+        held.append((threading.current_thread().name, served.wait(PATIENCE)))
+        return cuts(tokenizer, text, add_special_tokens=add_special_tokens)
 
-    def turn() -> None:
-        turns.append(time.monotonic())
-        if not done:
-            asyncio.get_running_loop().call_later(0.005, turn)
+    def ask() -> int:
+        with httpx.Client(base_url=server.base_url, timeout=40) as slow:
+            return slow.post(path, json={"inputs": "Ünïcödé 😀 " * times}).status_code
 
-    loop.call_soon_threadsafe(turn)
-    with httpx.Client(base_url=server.base_url, timeout=60) as beside:
-        answer = beside.post("/tokenize", json={"inputs": text})
-    done = True
-    assert answer.status_code == 200
-    assert len(turns) > 3  # of a clock that turns every 5 ms; it takes some 100
+    monkeypatch.setattr(FastTokenizer, cut, cut_slowly)
+    with ThreadPoolExecutor(1) as beside, httpx.Client(base_url=server.base_url, timeout=40) as other:
+        asked = beside.submit(ask)
+        assert began.wait(PATIENCE), "the text never was cut"
+        assert other.get("/health").status_code == 200
+        served.set()
+        assert asked.result() == 200
+    ((thread, others_were_served),) = held
+    assert others_were_served
+    assert thread != "live-server"  # the event loop's

@@ -53,8 +53,28 @@ CLASSES = {
     "disconnect storms": ("connections", "a_storm_of_clients_that_leave_leaves_nothing_behind"),
 }
 
+# The fake engine has no sampler, and a client that waits for a minute bounds no grammar: these tests do
+BELOW = {
+    "extreme sampling values": (
+        "unit.inference.test_sampler_extremes",
+        "extreme_values_choose_a_token_and_say_how_likely_it_is",
+    ),
+    "recursive and exploding grammars": (
+        "structured.test_hostile",
+        "a_hostile_grammar_is_refused_or_ready_within_its_limit",
+    ),
+    "costly regexes": ("structured.test_hostile", "a_hostile_grammar_is_refused_or_ready_within_its_limit"),
+}
+
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_known_class_has_its_test(name: str) -> None:
     module, test = CLASSES[name]
     assert callable(getattr(importlib.import_module(f"tests.security.test_{module}"), f"test_{test}"))
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_a_class_that_lies_below_http_has_its_test_there(name: str) -> None:
+    assert name in CLASSES
+    module, test = BELOW[name]
+    assert callable(getattr(importlib.import_module(f"tests.{module}"), f"test_{test}"))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
+from typing import Any
 
 import httpx
 import pytest
 
 from handlers.http import server as server_module
-from inference.fake import fake_client
+from handlers.service import Service
+from inference.fake import FakeCore, fake_client
 from tests.security.raw import connected, head, read_to_end, wait_until
 from tests.support import LiveServer, live_server, make_service
 
 SOON = 0.4  # seconds, of the time limits here
-LONG = {"inputs": "Hi", "parameters": {"max_new_tokens": 2000}}
+MANY = 1_000_000  # tokens: minutes of steps, and hundreds of megabytes of events
+ENDLESS = b'{"inputs":"Hi","parameters":{"max_new_tokens":%d,"ignore_eos":true,"top_n_tokens":5}}' % MANY
+END_OF_BODY = b"\r\n0\r\n\r\n"
 BODY = b'{"inputs":"Hi","parameters":{"max_new_tokens":2000}}'
 CHUNKED = (
     b"POST /generate HTTP/1.1\r\nhost: parley\r\ncontent-type: application/json\r\n"
@@ -103,31 +109,41 @@ def test_a_request_that_takes_long_is_not_a_slow_one() -> None:
         assert client.post("/generate", json=body).status_code == 200
 
 
-def test_a_stream_that_is_not_read_is_ended_and_its_work_aborted() -> None:
-    """The client reads nothing; what it asked for would be some megabytes."""
-    engine = fake_client(make_service(max_total_tokens=60_000).settings.engine_config(), step_seconds=1e-4)
-    service = make_service(
-        make_service(max_total_tokens=60_000).settings, engine, write_timeout=SOON, validate_responses=False
-    )
-    asked = b'{"inputs":"Hi","parameters":{"max_new_tokens":50000,"ignore_eos":true,"top_n_tokens":5}}'
-    with live_server(service) as live, connected(live, receive_buffer=4096) as sock:
-        sock.sendall(head("POST", "/generate_stream", length=len(asked)) + asked)
+def test_a_stream_that_is_not_read_is_ended_and_its_work_aborted(caplog: pytest.LogCaptureFixture) -> None:
+    """All that the system doesn't take has room in the server: it is for `write_timeout` to end it."""
+    service = endless(write_timeout=SOON, stream_buffer=2**40)
+    with live_server(service) as live:
+        answer = left_unread(live, caplog)
+        with httpx.Client(base_url=live.base_url) as other:
+            assert other.get("/health").status_code == 200
+    assert "(write_timeout)" in caplog.text
+    assert not answer.endswith(END_OF_BODY)
+
+
+def test_what_waits_for_a_slow_reader_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with live_server(endless(write_timeout=600.0, stream_buffer=20_000)) as live:
+        answer = left_unread(live, caplog)
+    assert "more than 20000 bytes wait for it (stream_buffer)" in caplog.text
+    assert not answer.endswith(END_OF_BODY)
+
+
+def endless(**changes: Any) -> Service:
+    """Return a service whose texts of `ENDLESS` take minutes, whoever reads them."""
+    changes |= {"max_total_tokens": 2 * MANY, "max_sequence_logprobs": 10 * MANY, "validate_responses": False}
+    settings = make_service(**changes).settings
+    return make_service(settings, fake_client(settings.engine_config(), step_seconds=1e-4))
+
+
+def left_unread(live: LiveServer, caplog: pytest.LogCaptureFixture) -> bytes:
+    """Ask for an endless stream and read nothing until its work has ended; return what was sent of it."""
+    engine = live.service.engine
+    caplog.set_level(logging.INFO, logger="parley.connections")
+    with connected(live, receive_buffer=4096) as sock:
+        sock.sendall(head("POST", "/generate_stream", length=len(ENDLESS)) + ENDLESS)
         wait_until(lambda: engine._running, "the request never ran")
         wait_until(lambda: not engine._running, "the request of a client that doesn't read goes on")
         assert engine._admission.in_flight == 0
-        with httpx.Client(base_url=live.base_url) as other:
-            assert other.get("/health").status_code == 200
-
-
-def test_what_waits_for_a_slow_reader_is_bounded() -> None:
-    settings = make_service(max_total_tokens=60_000).settings
-    engine = fake_client(settings.engine_config(), step_seconds=1e-4)
-    service = make_service(settings, engine, stream_buffer=20_000, validate_responses=False)
-    asked = b'{"inputs":"Hi","parameters":{"max_new_tokens":50000,"ignore_eos":true,"top_n_tokens":5}}'
-    with live_server(service) as live, connected(live, receive_buffer=4096) as sock:
-        sock.sendall(head("POST", "/generate_stream", length=len(asked)) + asked)
-        wait_until(lambda: engine._running, "the request never ran")
-        wait_until(lambda: not engine._running, "the outbox of a slow reader has no bound")
+        return read_to_end(sock)
 
 
 def test_who_reads_slowly_but_steadily_is_not_cut() -> None:
@@ -302,16 +318,30 @@ def test_what_is_not_http_is_told_so_in_json(bounded: LiveServer, opening: bytes
     assert told_in_json(answer) == {"error": "Invalid HTTP request received.", "error_type": "validation"}
 
 
-def test_a_storm_of_clients_that_leave_leaves_nothing_behind() -> None:
-    engine = fake_client(step_seconds=0.002)
-    with live_server(make_service(engine=engine)) as live:
-        for wave in range(5):
+def test_a_storm_of_clients_that_leave_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text ends by itself: what doesn't run any more was aborted."""
+    aborted: set[str] = set()
+    abort = FakeCore.abort
+
+    def noting_abort(core: FakeCore, request_id: str) -> None:
+        aborted.add(request_id)
+        abort(core, request_id)
+
+    monkeypatch.setattr(FakeCore, "abort", noting_abort)
+    with live_server(endless()) as live:
+        engine = live.service.engine
+        for at_once, path in product((False, True), ("/generate", "/generate_stream")):
             with ExitStack() as held:
-                for _ in range(40):
+                for at in range(40):
                     sock = held.enter_context(connected(live))
-                    path = "/generate_stream" if wave % 2 else "/generate"
-                    sock.sendall(head("POST", path, length=len(BODY)) + BODY)
-                    if wave == 4:  # reset, not closed
+                    sock.sendall(head("POST", path, length=len(ENDLESS)) + ENDLESS)
+                    if at % 2:  # reset, not closed
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                if not at_once:
+                    wait_until(lambda: len(engine._running) == 40, "the requests never ran")
+            wait_until(
+                lambda: not engine._running and not engine._admission.in_flight, "work was left behind"
+            )
+        assert httpx.post(f"{live.base_url}/generate", json={"inputs": "Hi"}, timeout=60).status_code == 200
         wait_until(lambda: not engine._running and not engine._admission.in_flight, "work was left behind")
-        assert httpx.post(f"{live.base_url}/generate", json={"inputs": "Hi"}).status_code == 200
+    assert len(aborted) >= 80  # of those that left at once, some may never have begun

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import sys
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,34 @@ PATHS = [
     "x/../../y",
 ]
 INSIDES = re.compile(r"0x[0-9a-f]{6,}|site-packages|/usr/|/home/|/root/|Traceback|\.py\b|line \d+, in")
+
+
+LOOKS = ("open", "os.listdir", "os.scandir")  # what Python tells of before it looks into a file or directory
+
+
+class Watch:
+    """Notes what this process opens, by whatever call, while it is `on`."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)  # can't be removed
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.on and event in LOOKS and isinstance(args[0], str | bytes | os.PathLike):
+            self.seen.append(os.fsdecode(args[0]))
+
+
+WATCH = Watch()
+
+
+@pytest.fixture
+def opened(client: httpx.Client) -> Iterator[list[str]]:
+    """Return what this process, the server's as well, opens from here on."""
+    _ask_for("model", client)  # what is only loaded for the first of such requests is loaded now
+    WATCH.seen, WATCH.on = [], True
+    yield WATCH.seen
+    WATCH.on = False
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat_tokenize", "/invocations"])
@@ -72,24 +104,17 @@ def test_an_address_in_a_prompt_is_text(no_network: list[str]) -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_model_or_an_adapter_is_never_looked_for_as_a_file(
-    name: str, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    name: str, client: httpx.Client, opened: list[str]
 ) -> None:
-    opened: list[str] = []
-    real = Path.open
-
-    def noting(self: Path, *args: Any, **named: Any) -> Any:
-        opened.append(str(self))
-        return real(self, *args, **named)
-
-    monkeypatch.setattr(Path, "open", noting)
-    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "model": name}
-    assert client.post("/v1/chat/completions", json=chat).status_code in (200, 404, 422)
-    adapter = {"inputs": "Hi", "parameters": {"adapter_id": name}}
-    assert client.post("/generate", json=adapter).status_code == 422
-    quoted = urllib.parse.quote(name, safe="")
-    for path in (f"/v1/models/{quoted}", f"/v2/models/{quoted}", f"/v1/models/{quoted}/x"):
-        assert client.get(path).status_code in (200, 404)
+    _ask_for(name, client)
     assert opened == []
+
+
+@pytest.mark.parametrize("look", [open, os.listdir, os.scandir, os.open])
+def test_any_look_at_a_file_is_seen(look: Any, tmp_path: Path, opened: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        look(*((tmp_path / "x", os.O_RDONLY) if look is os.open else (tmp_path / "x",)))
+    assert opened == [str(tmp_path / "x")]
 
 
 @pytest.mark.parametrize(
@@ -136,3 +161,14 @@ def test_a_fault_of_ours_tells_its_request_id_and_nothing_else() -> None:
     assert answer.status_code == 500
     assert INSIDES.search(answer.text) is None
     assert answer.headers["x-request-id"] in answer.json()["error"]
+
+
+def _ask_for(name: str, client: httpx.Client) -> None:
+    """Name a model and an adapter wherever a request can."""
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "model": name}
+    assert client.post("/v1/chat/completions", json=chat).status_code in (200, 404, 422)
+    adapter = {"inputs": "Hi", "parameters": {"adapter_id": name}}
+    assert client.post("/generate", json=adapter).status_code == 422
+    quoted = urllib.parse.quote(name, safe="")
+    for path in (f"/v1/models/{quoted}", f"/v2/models/{quoted}", f"/v1/models/{quoted}/x"):
+        assert client.get(path).status_code in (200, 404)

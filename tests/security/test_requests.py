@@ -72,6 +72,60 @@ def test_log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt() -> N
         assert client.post("/v1/chat/completions", json={**chat, "max_tokens": 7}).status_code == 200
 
 
+def test_log_probabilities_are_bounded_for_all_texts_of_a_body_together() -> None:
+    words = ("`n`", "`best_of`", "`top_n_tokens`", "`top_logprobs`", "<= 100", "`max_sequence_logprobs`")
+    chat = {**CHAT, "logprobs": True, "top_logprobs": 5, "max_tokens": 5}
+    completion = {"logprobs": 5, "max_tokens": 5}
+    parameters = {"top_n_tokens": 5, "max_new_tokens": 25, "details": True}
+    sampled = {**parameters, "do_sample": True, "best_of": 2}
+    text = {"inputs": "Hi", "parameters": parameters}
+    tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
+    with live_server(max_sequence_logprobs=100) as live, httpx.Client(base_url=live.base_url) as client:
+        for streamed in ({}, {"stream": True}):
+            path = "/v1/chat/completions"
+            refused(client, path, {**chat, **streamed, "n": 5}, *words, "Given: 125", "of 5 texts")
+            assert client.post(path, json={**chat, **streamed, "n": 4}).status_code == 200
+            path, body = "/v1/completions", {**completion, **streamed}
+            refused(client, path, {**body, "prompt": ["Hi"] * 3, "n": 2}, *words, "Given: 150", "of 6 texts")
+            assert client.post(path, json={**body, "prompt": ["Hi"] * 4}).status_code == 200
+        best = {**completion, "prompt": "Hi", "n": 1, "best_of": 5}
+        refused(client, "/v1/completions", best, *words, "Given: 125")
+        parameters["max_new_tokens"] = sampled["max_new_tokens"] = 20
+        assert client.post("/generate", json=text).status_code == 200
+        refused(client, "/generate", {"inputs": "Hi", "parameters": sampled}, *words, "Given: 200")
+        refused(client, "/vertex", {"instances": [text] * 3}, *words, "Given: 300")
+        infer = {"inputs": [tensor] * 2, "parameters": parameters}
+        refused(client, "/v2/models/m/infer", infer, *words, "Given: 200")
+        assert client.post("/vertex", json={"instances": [text]}).status_code == 200
+
+
+def test_the_size_of_a_grammar_is_a_setting() -> None:
+    small = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    large = {**small, "description": "x" * 200}
+    words = ("must have <= 200 bytes (`max_grammar_size`). Given: ", "Shorten it")
+
+    def bodies(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+        inputs = {"inputs": "Hi", "parameters": {"grammar": {"type": "json", "value": schema}}}
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        return {
+            "parameters.grammar.value": ("/generate", inputs),
+            "response_format.json_schema.schema": ("/v1/chat/completions", {**CHAT, "response_format": form}),
+            "tools['f'].function.parameters": ("/v1/chat/completions", {**CHAT, "tools": [tool]}),
+        }
+
+    with live_server(max_grammar_size=200) as live, httpx.Client(base_url=live.base_url) as client:
+        for path, body in bodies(small).values():
+            assert client.post(path, json=body).status_code == 200
+        for member, (path, body) in bodies(large).items():
+            refused(client, path, body, member, *words)
+        for size, status in ((200, 200), (201, 422)):
+            grammar = {"type": "regex", "value": "a" * size}
+            body = {"inputs": "Hi", "parameters": {"grammar": grammar, "max_new_tokens": 2}}
+            assert client.post("/generate", json=body).status_code == status
+        refused(client, "/generate", body, "parameters.grammar.value", *words, "201")
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from handlers.serve import make_engine
+from handlers.settings import Settings
 from inference.errors import TemplateFailed
 from inference.text.chat_template import ChatTemplate
 from inference.text.growth import CHARACTERS
@@ -155,6 +157,30 @@ def test_variables_named_as_functions_do_no_harm(name: str, client: httpx.Client
     variables: dict[str, Any] = {name: {"a": ["{{ 1 }}"] * 10}}
     answer = client.post("/v1/chat/completions", json={**CHAT, "chat_template_kwargs": variables})
     assert answer.status_code in (200, 422)
+
+
+def test_the_length_of_a_rendered_prompt_is_a_setting() -> None:
+    messages = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y" * 40}]
+    source = "<u>{{ messages[0].content }}</u>{{ messages[1].content }}"
+    length = 100 + len("<u></u>") + 40
+
+    def render(most: int, *, continued: bool) -> str:
+        chat = ChatTemplate({"default": source}, {}, characters=most)
+        return chat.render(messages, continue_final=continued)
+
+    assert len(render(length, continued=False)) == length
+    for continued in (False, True):
+        with pytest.raises(TemplateFailed, match=rf"must have <= {length - 1} characters \(`max_temp.*send"):
+            render(length - 1, continued=continued)
+
+
+def test_a_model_is_loaded_with_the_length_that_the_server_was_told() -> None:
+    config = Settings(max_template_output=20).engine_config()
+    text = make_engine(Settings(max_template_output=20))._load_text()
+    assert config.template_characters == 20
+    with pytest.raises(TemplateFailed, match=r"<= 20 characters \(`max_template_output`\)"):
+        asyncio.run(text.render_chat([{"role": "user", "content": "Hi " * 20}]))
+    text.close()
 
 
 def test_the_time_of_a_template_is_a_setting() -> None:

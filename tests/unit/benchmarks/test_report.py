@@ -151,12 +151,26 @@ def test_hours_with_faults_tell_what_was_cut_and_what_nothing_explains(
     faults = [{"fault": "engine stopped", "at": at, "seconds": 1.0} for at in (5, 9)]
     ended = {"finished": 1200, "LOST": 3}
     kinds = {"invalid": 70, "chat": 1133}
-    served = {"hours": 1.0, "sent": 1203, "ended": ended, "by_kind": kinds, "faults": faults, "held": held}
+    served: dict[str, Any] = {
+        "hours": 1.0,
+        "sent": 1203,
+        "ended": ended,
+        "by_kind": kinds,
+        "faults": faults,
+        "held": held,
+    }
     text = page(results, served={**served, "unexplained": broken, "grown": [], "exit_code": 0})
-    assert "Of 1,203 requests, finished: 1,200; cut without an end, as their worker was killed: 3." in text
+    assert "Of 1,203 requests, finished: 1,200; cut without an end: 3. Ends" in text
     assert told in text
     assert "Faults: 2 times engine stopped." in text
     assert "| worker | 70 | 72 | 23 | 22 |" in text
+
+
+def test_what_was_cut_is_told_with_the_faults_of_its_time(results: Path) -> None:
+    served = {"hours": 1.0, "sent": 3, "ended": {"LOST": 3}, "by_kind": {}, "faults": [], "held": {}}
+    lost = {"lost_by_fault": {"API worker stopped": 1, "API worker killed -9": 2}}
+    text = page(results, served={**served, **lost, "unexplained": [], "grown": [], "exit_code": 0})
+    assert "cut without an end: 3 (2 during: API worker killed -9, 1 during: API worker stopped)." in text
 
 
 def test_sections_without_results_are_left_out(results: Path) -> None:

@@ -88,7 +88,7 @@ def test_what_has_no_bytes_is_written_escaped() -> None:
 
 def test_what_an_exception_quotes_begins_no_line() -> None:
     stream = io.StringIO()
-    configure("info", stream=stream)
+    configure("info", prompts=True, stream=stream)
     try:
         raise ValueError("broken\n2026-01-01T00:00:00Z  INFO parley: forged\r\x1b[2Jagain")
     except ValueError:
@@ -123,7 +123,7 @@ def test_what_is_logged_while_a_request_is_answered_has_its_id(json_output: bool
 def test_an_exception_is_logged_with_its_traceback() -> None:
     plain, as_json = io.StringIO(), io.StringIO()
     for stream in (plain, as_json):
-        configure("info", json_output=stream is as_json, stream=stream)
+        configure("info", json_output=stream is as_json, prompts=True, stream=stream)
         try:
             raise ValueError("broken")
         except ValueError:

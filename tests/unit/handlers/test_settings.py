@@ -253,6 +253,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         max_concurrent_requests_per_key=1,
         max_sequence_logprobs=9,
         template_timeout=1.5,
+        max_template_output=10,
         prefix_cache_scope="key",
         max_input_tokens=2,
         max_total_tokens=3,

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import os
 import signal
 import socket
 import threading
@@ -80,6 +81,14 @@ def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop() -> None:
     listening = listen("127.0.0.1", 0)
     turns = uvloop.run(turns_until_all_are_accepted(handles_of(listening)))
     assert turns <= 2 * burst / ACCEPTED_TOGETHER  # one handle takes as many turns as there are connections
+
+
+def test_another_worker_that_starts_has_no_worker_wait_in_accept() -> None:
+    with listen("127.0.0.1", 0) as listening:
+        listening.setblocking(False)  # as a worker's loop does, for all processes that have the socket
+        for handle in handles_of(listening):
+            assert not os.get_blocking(handle.fileno())
+            handle.close()
 
 
 @dataclass

@@ -11,13 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import TextsOverloaded
-from inference.text.lanes import LARGE_SIZE, MOST_COUNTED, UNCOUNTED_SIZE, WAITING_SIZE, Lanes, size_of
+from inference.text.lanes import (
+    LARGE_SIZE,
+    MOST_COUNTED,
+    SHORT_TEXTS,
+    SHORT_TEXTS_SIZE,
+    UNCOUNTED_SIZE,
+    WAITING_SIZE,
+    Lanes,
+    size_of,
+)
 
 LARGE = LARGE_SIZE + 1
 
 
 class Held:
-    """Large work that keeps its thread until the test lets it go."""
+    """Work that keeps its thread until the test lets it go."""
 
     def __init__(self, at_a_time: int = 1) -> None:
         self.lanes = Lanes(workers=1, large=at_a_time)
@@ -132,6 +141,87 @@ def test_work_whose_caller_is_gone_still_holds_the_thread_and_only_that() -> Non
         assert held.begun == ["first", "last"]
 
     held.run(test())
+
+
+@pytest.mark.parametrize(
+    ("size", "texts", "words"),
+    [
+        (
+            1,
+            SHORT_TEXTS,
+            f"{SHORT_TEXTS:,} short texts wait to be read, and at most {SHORT_TEXTS:,} may. Given: 1",
+        ),
+        (
+            LARGE_SIZE,
+            SHORT_TEXTS_SIZE // LARGE_SIZE,
+            f"characters of short texts wait to be read, and at most {SHORT_TEXTS_SIZE:,} may. "
+            f"Given: {LARGE_SIZE:,} more: send them again",
+        ),
+    ],
+)
+def test_short_work_beyond_what_may_wait_is_refused_until_some_is_done(
+    size: int, texts: int, words: str
+) -> None:
+    held = Held()
+
+    async def test() -> None:
+        waiting = [held.start(f"{at}", size) for at in range(texts)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(held.first.wait, 60)
+        with pytest.raises(TextsOverloaded) as refusal:
+            await held.start("one more", size)
+        assert words in str(refusal.value)
+        assert refusal.value.retry_after > 0
+        large = held.start("large")  # has threads of its own
+        held.may_end.set()
+        await asyncio.gather(large, *waiting)
+        await held.start("later", size)
+        assert held.begun[-1] == "later"
+        assert len(held.begun) == texts + 2
+
+    held.run(test())
+
+
+def test_short_work_whose_caller_is_gone_counts_until_a_thread_has_passed_it_over() -> None:
+    held = Held()
+
+    async def test() -> None:
+        waiting = [held.start(f"{at}", 1) for at in range(SHORT_TEXTS)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(held.first.wait, 60)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        with pytest.raises(TextsOverloaded):
+            await held.start("too early", 1)
+        held.may_end.set()
+        for _ in range(6000):
+            try:
+                await held.start("later", 1)
+                break
+            except TextsOverloaded:
+                await asyncio.sleep(0.01)
+        assert held.begun == ["0", "later"]
+
+    held.run(test())
+
+
+def test_short_work_that_fails_makes_room_for_the_next() -> None:
+    lanes = Lanes(workers=1)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def test() -> None:
+        for _ in range(SHORT_TEXTS + 1):
+            with pytest.raises(ValueError, match="no"):
+                await asyncio.wait_for(lanes.run(fail, 1), 60)
+        lanes.close()
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await asyncio.wait_for(lanes.run(fail, 1), 60)
+
+    asyncio.run(test())
 
 
 def test_what_fails_makes_room_for_the_next() -> None:

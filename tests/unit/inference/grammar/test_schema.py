@@ -217,7 +217,7 @@ def test_embedded_json_is_a_rule_of_a_bigger_grammar() -> None:
         (3, "a JSON Schema is an object or a boolean. Given: 3"),
         ({"const": float("nan")}, "it is not JSON"),
         ({"const": "\ud800"}, "it holds half a surrogate pair"),
-        ({"description": "x" * 140_000}, "must have <= 131072 bytes. Given: 14"),
+        ({"description": "x" * 140_000}, "must have <= 131072 bytes (`max_grammar_size`). Given: 14"),
         ({"enum": list(range(20_001))}, "must have <= 20000 JSON values"),
         ({"prefixItems": [{}] * 4_001}, "it must have <= 4000 schemas within it"),
     ],
