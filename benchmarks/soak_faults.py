@@ -41,20 +41,37 @@ class Fault:
 
 def _signal(kind: str, number: signal.Signals) -> Bring:
     async def bring(server: Server) -> list[Answer]:
-        answers: list[Answer] = []
         before = server.of(kind)
         lost = random.choice(before)
         os.kill(lost, number)
+        return await _replaced(server, kind, lost, len(before))
 
-        async def replaced() -> bool:
-            others = server.of(kind)
-            if len(others) < len(before) or lost in others:
-                return False
-            answers.append(await ask(server.port, body(2)))
-            return answers[-1].end is End.FINISHED
+    return bring
 
-        await server.until(replaced, f"another {kind} runs")
-        return answers
+
+async def _replaced(server: Server, kind: str, lost: int, count: int) -> list[Answer]:
+    """Wait until there are as many processes of a kind again, of which one is new, and a text is made."""
+    answers: list[Answer] = []
+
+    async def replaced() -> bool:
+        others = server.of(kind)
+        if len(others) < count or lost in others:
+            return False
+        answers.append(await ask(server.port, body(2)))
+        return answers[-1].end is End.FINISHED
+
+    await server.until(replaced, f"another {kind} runs")
+    return answers
+
+
+def _deadly(seed: int) -> Bring:
+    """Return what brings a poison about that ends the engine; its end is told before there is another one."""
+
+    async def bring(server: Server) -> list[Answer]:
+        lost = server.engine()
+        told = await _poison(seed)(server)
+        await _replaced(server, "engine", lost, 1)
+        return told
 
     return bring
 
@@ -104,8 +121,8 @@ def _worker(name: str, number: signal.Signals) -> Fault:
 FAULTS = (
     _engine("engine killed -9", _signal("engine", signal.SIGKILL), _DEAD | {End.FINISHED}),
     _engine("engine stopped", _signal("engine", signal.SIGSTOP), _DEAD | {End.FINISHED}),
-    _engine("a step that doesn't end", _poison(HANGS), _TOLD),
-    _engine("native code crashes", _poison(CRASHES), _TOLD),
+    _engine("a step that doesn't end", _deadly(HANGS), _TOLD),
+    _engine("native code crashes", _deadly(CRASHES), _TOLD),
     _worker("API worker killed -9", signal.SIGKILL),
     _worker("API worker stopped", signal.SIGSTOP),
     Fault("a step raises", _poison(RAISES), _TOLD, _NOTHING, logs=True),
