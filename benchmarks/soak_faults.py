@@ -27,15 +27,21 @@ _FULL = frozenset({End.OVERLOADED})
 _NOTHING: frozenset[End] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
     """Something that goes wrong, and what may come of it."""
 
     name: str
+    ends: frozenset[End]  # what requests may come to, beside what they would anyway
+    logs: bool = False  # errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(Cause):
+    """What a soak makes go wrong."""
+
     bring: Bring  # returns what its own requests came to
     own: frozenset[End]  # what those may come to
-    ends: frozenset[End]  # what requests of others may come to, beside what they would anyway
-    logs: bool = False  # errors
     kills: bool = False  # a process ends by it
 
 
@@ -106,16 +112,19 @@ async def _deaf(server: Server) -> list[Answer]:
     return []
 
 
-async def _nothing(server: Server) -> list[Answer]:
-    return []
-
-
 def _engine(name: str, bring: Bring, own: frozenset[End] = _DEAD) -> Fault:
-    return Fault(name, bring, own, _DEAD, logs=True, kills=True)
+    return Fault(name=name, bring=bring, own=own, ends=_DEAD, logs=True, kills=True)
 
 
 def _worker(name: str, number: signal.Signals) -> Fault:
-    return Fault(name, _signal("worker", number), _BROKEN | {End.FINISHED}, _BROKEN, logs=True, kills=True)
+    bring, own = _signal("worker", number), _BROKEN | {End.FINISHED}
+    return Fault(name=name, bring=bring, own=own, ends=_BROKEN, logs=True, kills=True)
+
+
+def _harmless(
+    name: str, bring: Bring, own: frozenset[End], ends: frozenset[End] = _NOTHING, *, logs: bool = False
+) -> Fault:
+    return Fault(name=name, bring=bring, own=own, ends=ends, logs=logs)
 
 
 FAULTS = (
@@ -125,10 +134,10 @@ FAULTS = (
     _engine("native code crashes", _deadly(CRASHES), _TOLD),
     _worker("API worker killed -9", signal.SIGKILL),
     _worker("API worker stopped", signal.SIGSTOP),
-    Fault("a step raises", _poison(RAISES), _TOLD, _NOTHING, logs=True),
-    Fault("no memory for large steps", _poison(NEEDS_MEMORY), frozenset({End.FINISHED}), _NOTHING, logs=True),
-    Fault(f"{STORM} clients disconnect", _storm, _FULL | {End.LEFT}, _FULL),
-    Fault(f"{2 * STORM} clients at once", _crowd, _FULL | {End.FINISHED}, _FULL),
-    Fault("clients that don't read", _deaf, _NOTHING, _NOTHING),
+    _harmless("a step raises", _poison(RAISES), _TOLD, logs=True),
+    _harmless("no memory for large steps", _poison(NEEDS_MEMORY), frozenset({End.FINISHED}), logs=True),
+    _harmless(f"{STORM} clients disconnect", _storm, _FULL | {End.LEFT}, _FULL),
+    _harmless(f"{2 * STORM} clients at once", _crowd, _FULL | {End.FINISHED}, _FULL),
+    _harmless("clients that don't read", _deaf, _NOTHING),
 )
-STANDSTILL = Fault("the machine stood still", _nothing, _NOTHING, frozenset(End), logs=True)
+STANDSTILL = Cause(name="the machine stood still", ends=frozenset(End), logs=True)

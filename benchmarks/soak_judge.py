@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from benchmarks.soak_faults import Fault
+from benchmarks.soak_faults import Cause, Fault
 from tests.faults.ledger import Answer, End
 
 AFTER_SECONDS = 3.0  # of a fault's end, in which what it brought about is still told
@@ -19,9 +19,9 @@ _LOST_WORK = (200, 424)  # statuses of what failed by a fault: told in its strea
 
 @dataclass(slots=True)
 class Window:
-    """The time of a fault, in seconds of `time.time()`."""
+    """The time of what goes wrong, in seconds of `time.time()`."""
 
-    fault: Fault
+    cause: Cause
     began: float
     ended: float = math.inf  # it goes on
 
@@ -37,14 +37,14 @@ class Judge:
     windows: list[Window] = field(default_factory=list)
     lost_by_fault: Counter[str] = field(default_factory=Counter)
 
-    def open(self, fault: Fault, began: float) -> Window:
-        """Note that a fault begins; whoever brings it about sets its end."""
-        self.windows.append(Window(fault, began))
+    def open(self, cause: Cause, began: float) -> Window:
+        """Note that something begins to go wrong; the caller sets its end."""
+        self.windows.append(Window(cause, began))
         return self.windows[-1]
 
     def wrong(self, kind: str, answer: Answer, at: float) -> str:
         """Return what is wrong with an answer to a kind of request, which came at that time, or ""."""
-        during = [window.fault for window in self.windows if window.holds(at)]
+        during = [window.cause for window in self.windows if window.holds(at)]
         if answer.end is End.LOST:
             names = [fault.name for fault in during if End.LOST in fault.ends]
             self.lost_by_fault[" or ".join(dict.fromkeys(names)) or NO_FAULT] += 1
@@ -53,12 +53,12 @@ class Judge:
         names = [fault.name for fault in during] or [NO_FAULT]
         return f"{kind} during {', '.join(names)}: {_told(answer)}"
 
-    def wrong_of_fault(self, window: Window, answers: list[Answer]) -> Iterator[str]:
+    def wrong_of_fault(self, fault: Fault, window: Window, answers: list[Answer]) -> Iterator[str]:
         """Yield what is wrong with the answers to a fault's own requests."""
-        others = [each.fault for each in self.windows if each is not window and each.holds(window.began)]
+        others = [each.cause for each in self.windows if each is not window and each.holds(window.began)]
         for answer in answers:
-            if not any(_among(ends, answer) for ends in (window.fault.own, *(each.ends for each in others))):
-                yield f"own request of {window.fault.name}: {_told(answer)}"
+            if not any(_among(ends, answer) for ends in (fault.own, *(each.ends for each in others))):
+                yield f"own request of {fault.name}: {_told(answer)}"
 
     def wrong_in_log(self, lines: list[str]) -> Iterator[str]:
         """Yield errors of the log that came at times at which no fault logs any."""
@@ -68,7 +68,7 @@ class Judge:
                 at = datetime.fromisoformat(stamp).timestamp()
             except ValueError:
                 continue  # a traceback's; its first line has the time
-            known = any(window.fault.logs and window.holds(at) for window in self.windows)
+            known = any(window.cause.logs and window.holds(at) for window in self.windows)
             if "ERROR" in rest[:12] and not known:
                 yield f"log: {line.strip()}"
 

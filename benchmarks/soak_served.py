@@ -176,7 +176,7 @@ class _Soak:
                 await self._server.ready()
             finally:
                 window.ended = time.time()
-            for wrong in self.judge.wrong_of_fault(window, answers):
+            for wrong in self.judge.wrong_of_fault(fault, window, answers):
                 self._note(wrong)
             took = round(window.ended - window.began, 1)
             self._report.faults.append({"fault": fault.name, "at": at, "seconds": took})

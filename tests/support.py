@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Message
 
 from handlers.app import create_app
 from handlers.http.call import Operation
+from handlers.http.responses import ContractViolation
 from handlers.http.server import server_config
 from handlers.metrics import Metrics
 from handlers.operations import OPERATIONS
@@ -37,7 +39,7 @@ class LiveServer:
     host: str
     port: int
     service: Service
-    violations: list[str] = field(default_factory=list)
+    violations: list[ContractViolation] = field(default_factory=list)
 
 
 def make_service(
@@ -63,7 +65,7 @@ def live_server(
     """
     assert service is None or not changes, "the service has its settings already"
     service = service or make_service(hostname="127.0.0.1", **changes)
-    violations: list[str] = []
+    violations: list[ContractViolation] = []
     app = create_app(service, operations=operations, report=violations.append)
     config = server_config(app, service.settings)
     config.host, config.port = "127.0.0.1", 0
@@ -81,6 +83,21 @@ def live_server(
         thread.join(PATIENCE)
     assert not thread.is_alive(), "the server didn't stop"
     assert violations == []
+
+
+@contextlib.contextmanager
+def logging_kept() -> Iterator[None]:
+    """Give logging back as it was, whatever configures it meanwhile."""
+    names = ("parley", "handlers", "inference", "uvicorn", "uvicorn.access", "httpx")
+    handlers, level = logging.root.handlers, logging.root.level
+    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
+    yield
+    logging.root.handlers = handlers
+    logging.root.setLevel(level)
+    logging.captureWarnings(False)
+    for logger, was in before:
+        logger.setLevel(was)
+        logger.disabled = False
 
 
 def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from openapi.schema import to_draft4
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 BROKEN = Failure(500, "Internal error: the answer broke the contract; the server's log says how", "internal")
-Report = Callable[[str], None]
 
 logger = logging.getLogger("parley.contract")
 
@@ -33,16 +32,22 @@ logger = logging.getLogger("parley.contract")
 class ContractViolation(AssertionError):
     """A response isn't what the document says."""
 
+    def __init__(self, operation: str, problem: str) -> None:
+        super().__init__(f"{operation}: {problem}")
+        self.operation = operation
 
-def log_violation(text: str) -> None:
+
+Report = Callable[[ContractViolation], None]
+
+
+def log_violation(violation: ContractViolation) -> None:
     """Report a violation to the log, where what it quotes is told as an exception's message."""
-    operation = text.partition(":")[0]
-    logger.error("%s: a response is not what the contract says", operation, exc_info=ContractViolation(text))
+    logger.error("%s: a response is not what the contract says", violation.operation, exc_info=violation)
 
 
-def raise_violation(text: str) -> None:
+def raise_violation(violation: ContractViolation) -> None:
     """Report a violation by an exception, for tests."""
-    raise ContractViolation(text)
+    raise violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ class CheckedResponse:
                 return
         problem = self._check(body, last) if self._check is not None else None
         if problem is not None:
-            self._report(f"{self._operation}: {problem}")
+            self._report(ContractViolation(self._operation, problem))
             if self._start is not None:
                 self._replaced = True
                 broken = replace(BROKEN, request_id=exchange_of(self._scope).request_id)

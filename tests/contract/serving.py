@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from handlers.account import Observer
 from handlers.app import create_app
+from handlers.http.responses import ContractViolation
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
@@ -58,7 +59,7 @@ async def served(
     """
     chosen = Settings(validate_responses=True, graceful_termination_timeout=5, **settings)
     service = Service(chosen, fake_client(chosen.engine_config(), **fake or {}), Metrics())
-    violations: list[str] = []
+    violations: list[ContractViolation] = []
     app = create_app(service, report=violations.append, observers=observers)
     transport = httpx.ASGITransport(app)
     async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://parley") as http:

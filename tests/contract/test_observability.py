@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from handlers.logs import configure
 from tests.contract.serving import Served, served
+from tests.support import logging_kept
 
 pytestmark = pytest.mark.anyio
 
@@ -36,18 +36,10 @@ def anyio_backend() -> str:
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """Log everything as JSON lines, and give logging back as it was."""
-    names = ("parley", "handlers", "inference")
-    handlers, level = logging.root.handlers, logging.root.level
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
     stream = io.StringIO()
-    configure("trace", json_output=True, stream=stream)
-    yield stream
-    logging.root.handlers = handlers
-    logging.root.setLevel(level)
-    logging.captureWarnings(False)
-    logging.getLogger("uvicorn.access").disabled = False
-    for logger, was in before:
-        logger.setLevel(was)
+    with logging_kept():
+        configure("trace", json_output=True, stream=stream)
+        yield stream
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:

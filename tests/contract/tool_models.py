@@ -11,6 +11,7 @@ import httpx
 from tokenizers import AddedToken
 
 from handlers.app import create_app
+from handlers.http.responses import ContractViolation
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
@@ -85,7 +86,7 @@ def tool_model(name: str) -> Iterator[ToolModel]:
     script = Script()
     engine, tokenizer = engine_for(name, script)
     service = Service(Settings(validate_responses=True), engine, Metrics())
-    violations: list[str] = []
+    violations: list[ContractViolation] = []
     loop = asyncio.new_event_loop()
     running = serving(create_app(service, report=violations.append), service)
     http = loop.run_until_complete(running.__aenter__())

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from handlers.http.responses import log_violation
+from handlers.http.responses import ContractViolation, log_violation
 from handlers.logs import LEVELS, WITHHELD, configure
 from handlers.operations import OPERATIONS
 from inference.client import EngineClient
@@ -21,7 +21,7 @@ from inference.outline import outline
 from inference.process.control import relay, to_logged
 from inference.text.tokenizer import FastTokenizer
 from inference.types import CoreFailure, Frame, Request
-from tests.support import live_server
+from tests.support import live_server, logging_kept
 from tests.unit.inference.puppet import Puppet, with_puppet
 
 SECRET = "the-lighthouse-keeper"
@@ -36,9 +36,6 @@ class Panic(BaseException):
 @pytest.fixture
 def logged(json_output: bool) -> Iterator[Callable[[bool], io.StringIO]]:
     """Return a function that begins a log, with prompts or not; logging is given back as it was."""
-    names = ("parley", "handlers", "inference")
-    handlers, level = logging.root.handlers, logging.root.level
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
 
     def begin(prompts: bool) -> io.StringIO:
         stream = io.StringIO()
@@ -46,13 +43,8 @@ def logged(json_output: bool) -> Iterator[Callable[[bool], io.StringIO]]:
         logging.root.setLevel(logging.DEBUG)
         return stream
 
-    yield begin
-    logging.root.handlers = handlers
-    logging.root.setLevel(level)
-    logging.captureWarnings(False)
-    logging.getLogger("uvicorn.access").disabled = False
-    for logger, was in before:
-        logger.setLevel(was)
+    with logging_kept():
+        yield begin
 
 
 Logged = Callable[[bool], io.StringIO]
@@ -190,7 +182,8 @@ def test_one_that_nobody_waits_for(logged: Logged) -> None:
 
 
 def test_a_wrong_answer(logged: Logged) -> None:
-    text = seen(logged, lambda: log_violation(f'generate: generated_text: expected null, got "{SECRET}"'))
+    violation = ContractViolation("generate", f'generated_text: expected null, got "{SECRET}"')
+    text = seen(logged, lambda: log_violation(violation))
     assert "generate: a response is not what the contract says" in text
 
 

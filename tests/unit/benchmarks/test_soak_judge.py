@@ -89,7 +89,7 @@ def test_what_was_lost_is_counted_by_fault() -> None:
 
 def test_the_requests_of_a_fault_are_judged_too() -> None:
     made = judge(RAISES)
-    told = list(made.wrong_of_fault(made.windows[0], [FAILED, Answer(End.FINISHED, status=200)]))
+    told = list(made.wrong_of_fault(RAISES, made.windows[0], [FAILED, Answer(End.FINISHED, status=200)]))
     assert told == ["own request of a step raises: finished (200): "]
 
 

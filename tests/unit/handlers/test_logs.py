@@ -14,21 +14,14 @@ import pytest
 from handlers import logs
 from handlers.account import Account, open_account
 from handlers.logs import configure, directives, levels, tell_dropped
+from tests.support import logging_kept
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     """Give logging back as it was."""
-    handlers, level = logging.root.handlers, logging.root.level
-    names = ("parley", "handlers", "inference", "uvicorn", "uvicorn.access", "httpx")
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
-    yield
-    logging.root.handlers = handlers
-    logging.root.setLevel(level)
-    logging.captureWarnings(False)
-    for logger, was in before:
-        logger.setLevel(was)
-        logger.disabled = False
+    with logging_kept():
+        yield
 
 
 def test_plain_lines_carry_time_level_logger_message_and_fields() -> None:

@@ -65,13 +65,13 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_answer_becomes_500_and_is_reported(name: str) -> None:
     reply, reason = BROKEN[name]
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     answer = answered("generate", "/generate", {"inputs": "Hi"}, reply, reports.append)
     assert answer.status_code == 500
     assert error_of(answer)["error_type"] == "internal"
     assert len(reports) == 1
-    assert reports[0].startswith("generate: ")
-    assert reason in reports[0]
+    assert str(reports[0]).startswith("generate: ")
+    assert reason in str(reports[0])
 
 
 BROKEN_STREAMS = {
@@ -87,16 +87,16 @@ BROKEN_STREAMS = {
 @pytest.mark.parametrize("name", BROKEN_STREAMS)
 def test_a_broken_stream_is_reported(name: str) -> None:
     frames, reason = BROKEN_STREAMS[name]
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     answer = answered(
         "generate_stream", "/generate_stream", {"inputs": "Hi"}, lambda: stream(*frames), reports.append
     )
-    assert reason in reports[0]
+    assert reason in str(reports[0])
     assert answer.status_code == (200 if frames[0] == GOOD else 500)
 
 
 def test_an_openai_stream_without_its_end_is_reported() -> None:
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     body = {"inputs": "Hi", "messages": 5}
     answered(
         "sagemaker_compatibility", "/invocations", body, lambda: stream(event({"error": 1})), reports.append
@@ -106,7 +106,7 @@ def test_an_openai_stream_without_its_end_is_reported() -> None:
 
 @pytest.mark.parametrize("frames", [[GOOD, b":\n\n", GOOD], [GOOD, event(ERROR)], [event(ERROR)], []])
 def test_a_good_stream_passes(frames: list[bytes]) -> None:
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     answer = answered(
         "generate_stream", "/generate_stream", {"inputs": "Hi"}, lambda: stream(*frames), reports.append
     )
@@ -115,7 +115,7 @@ def test_a_good_stream_passes(frames: list[bytes]) -> None:
 
 
 def test_a_good_openai_stream_passes() -> None:
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     stamp = {"created": 1, "id": "x", "model": "m", "object": "text_completion", "system_fingerprint": "x"}
     frame = event({**stamp, "choices": []})
     answer = answered(
@@ -130,7 +130,7 @@ def test_a_good_openai_stream_passes() -> None:
 
 
 def test_events_may_be_cut_anywhere_between_sends() -> None:
-    reports: list[str] = []
+    reports: list[ContractViolation] = []
     frames = [bytes([byte]) for byte in GOOD + GOOD]
     answer = answered(
         "generate_stream", "/generate_stream", {"inputs": "Hi"}, lambda: stream(*frames), reports.append

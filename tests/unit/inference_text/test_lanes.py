@@ -206,38 +206,21 @@ def test_short_work_whose_caller_is_gone_counts_until_a_thread_has_passed_it_ove
     held.run(test())
 
 
-def test_short_work_that_fails_makes_room_for_the_next() -> None:
+@pytest.mark.parametrize(("size", "times"), [(1, SHORT_TEXTS + 1), (LARGE, 3)], ids=["short", "large"])
+def test_what_fails_makes_room_for_the_next(size: int, times: int) -> None:
     lanes = Lanes(workers=1)
 
     def fail() -> None:
         raise ValueError("no")
 
     async def test() -> None:
-        for _ in range(SHORT_TEXTS + 1):
+        for _ in range(times):
             with pytest.raises(ValueError, match="no"):
-                await asyncio.wait_for(lanes.run(fail, 1), 60)
+                await asyncio.wait_for(lanes.run(fail, size), 60)
         lanes.close()
         for _ in range(2):
             with pytest.raises(RuntimeError):
-                await asyncio.wait_for(lanes.run(fail, 1), 60)
-
-    asyncio.run(test())
-
-
-def test_what_fails_makes_room_for_the_next() -> None:
-    lanes = Lanes(workers=1)
-
-    def fail() -> None:
-        raise ValueError("no")
-
-    async def test() -> None:
-        for _ in range(3):
-            with pytest.raises(ValueError, match="no"):
-                await asyncio.wait_for(lanes.run(fail, LARGE), 60)
-        lanes.close()
-        for _ in range(2):
-            with pytest.raises(RuntimeError):
-                await asyncio.wait_for(lanes.run(fail, LARGE), 60)
+                await asyncio.wait_for(lanes.run(fail, size), 60)
 
     asyncio.run(test())
 
