@@ -4,7 +4,7 @@ Fields given with `extra=` follow the message: `logger.info("Success", extra={"t
 `... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line. What is logged
 while a request is answered has its id: a field, or a member of `span` in a JSON line. No line can be forged:
 control characters of what clients sent come escaped. An exception is told by its type and stack: its message
-may quote what a client sent, and is for those who ask for prompts.
+may quote what a client sent, and is for those who ask for prompts. So is what native code says as it panics.
 
 Nobody waits for whoever reads the log. Lines that find no room are dropped, counted, and announced in the log
 as soon as it flows again.
@@ -24,6 +24,7 @@ import orjson
 
 from handlers.account import current_account
 from handlers.outbox import Outbox
+from inference.last_resorts import CarefulHandler
 from inference.outline import outline
 
 WAITING_BYTES = 4 * 1024 * 1024  # of lines that nobody has read yet
@@ -43,7 +44,7 @@ OTHERS = logging.WARNING  # libraries say at INFO what concerns nobody: a line f
 TGI_TARGETS = ("text_generation_launcher", "text_generation_router", "text_generation_server")
 COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.INFO: "32"}
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
-    *("message", "asctime", "taskName", "color_message", "span")
+    *("message", "asctime", "taskName", "color_message", "span", "outline")
 }
 # what ends a line somewhere, or moves a terminal's cursor
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
@@ -54,6 +55,7 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 JSON_ENDS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 WITHHELD = "(messages are withheld: --log-prompts shows them)"
+QUOTING = "(what it says is withheld, as it may quote what a client sent: --log-prompts shows it)"
 
 
 def directives(value: str) -> str:
@@ -89,17 +91,19 @@ def configure(
 ) -> None:
     """Send all logs to `stream` (standard output), in one form; replaces an earlier configuration.
 
-    Exceptions' messages are told with `prompts` only.
+    Exceptions' messages, and those of panics, are told with `prompts` only.
     """
     target = sys.stdout if stream is None else stream
     if isinstance(target, io.TextIOWrapper):
         target.reconfigure(errors="backslashreplace")  # a record that can't be encoded would be lost
     colour = target.isatty() if colorize is None else colorize
-    handler: logging.Handler = logging.StreamHandler(target)
+    handler: logging.Handler = StreamLines(target)
     if _has_descriptor(target):
         handler = QueuedLines(target, target.fileno())
     handler.setFormatter(JsonLines(prompts) if json_output else PlainLines(prompts, colour))
     handler.addFilter(add_span)
+    if not prompts:
+        handler.addFilter(can_be_told)
     for earlier in logging.root.handlers:
         if isinstance(earlier, QueuedLines):
             earlier.close()
@@ -119,7 +123,11 @@ def tell_dropped(tell: Callable[[int], None]) -> None:
             handler.outbox.tell_dropped(tell)
 
 
-class QueuedLines(logging.Handler):
+class StreamLines(CarefulHandler, logging.StreamHandler[TextIO]):
+    """Writes lines to a stream at once."""
+
+
+class QueuedLines(CarefulHandler):
     """Writes lines to a stream's descriptor, by a thread that may wait where those who log must not."""
 
     def __init__(self, stream: TextIO, descriptor: int) -> None:
@@ -168,15 +176,23 @@ def add_span(record: logging.LogRecord) -> bool:
     return True
 
 
+def can_be_told(record: logging.LogRecord) -> bool:
+    """Return whether a record has anything to tell to those who didn't ask for prompts."""
+    return getattr(record, "outline", None) != ""
+
+
 class Lines(logging.Formatter):
-    """What both forms tell of a record; exceptions' messages with `prompts` only."""
+    """What both forms tell of a record; what may quote a prompt with `prompts` only."""
 
     def __init__(self, prompts: bool = False) -> None:
         super().__init__()
         self.prompts = prompts
 
     def message(self, record: logging.LogRecord) -> str:
-        """Return the message, of asyncio's up to where it shows exceptions and arguments."""
+        """Return the message, or its outline; of asyncio's up to where it shows exceptions and arguments."""
+        told = getattr(record, "outline", None)
+        if told is not None and not self.prompts:
+            return f"{told} {QUOTING}"
         text = record.getMessage()
         if self.prompts or record.name != "asyncio":
             return text

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from handlers import logs
+from handlers import logs, stderr
 from handlers.settings import Settings
 from handlers.settings_reading import Reading
 from handlers.settings_table import SettingsError
+from inference import last_resorts
 from inference.environment import SWITCH_SECONDS, prepare_environment
 from inference.errors import ModelUnavailable
 
@@ -42,6 +43,12 @@ def serve(reading: Reading) -> int:
     )
     for warning in reading.warnings:
         logger.warning("%s", warning)
+    last_resorts.install()
+    with stderr.in_the_log():
+        return _until_signalled(settings)
+
+
+def _until_signalled(settings: Settings) -> int:
     prepare(settings)
     # what comes before uvicorn has handlers of its own ends at once
     for number in SIGNALS:

@@ -7,6 +7,7 @@ that it is ready. When the line ends, whoever started it is gone, and it ends as
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
@@ -23,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 from handlers import logs
 from handlers.board import Board
 from handlers.settings import Settings
+from inference import last_resorts
 from inference.places import COUNT_BYTES, SharedPlaces
+from inference.process.leash import Leash, die_with_parent
 from inference.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ class Post:
 
 def main(descriptor: int) -> int:
     """Serve until SIGTERM or the end of the line, which has this descriptor; returns the exit code."""
+    die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_early)
     line = socket.socket(fileno=descriptor)
@@ -100,6 +104,8 @@ def _serve(post: Post, line: socket.socket) -> int:
     from inference.process.remote import RemoteCore
 
     settings = post.settings
+    last_resorts.install()
+    faulthandler.enable()
     prepare(settings)
     loaded = asyncio.Event()
     life = _life(line, loaded)
@@ -118,7 +124,8 @@ def _serve(post: Post, line: socket.socket) -> int:
     if post.late:
         app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
-    run(app, settings, listening, engine.drain, beat=lambda: _beat(line))
+    leash = Leash(os.getppid())
+    run(app, settings, listening, engine.drain, beat=lambda: _beat(line, leash))
     return 1 if life.failed else 0
 
 
@@ -193,8 +200,9 @@ def _listen(line: socket.socket, lose: Callable[[], None]) -> None:
     os._exit(1)
 
 
-def _beat(line: socket.socket) -> None:
+def _beat(line: socket.socket, leash: Leash) -> None:
     """Give a sign of life; if nobody reads them, they aren't needed."""
+    leash.hold()
     with suppress(BlockingIOError, ConnectionError):
         line.send(ALIVE + b"\n", socket.MSG_DONTWAIT)
 

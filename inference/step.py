@@ -26,7 +26,10 @@ class Runner(Protocol[_Computed]):
     """Computes keys, values and logits."""
 
     def run(self, pieces: Pieces) -> _Computed:
-        """Compute the pieces' tokens and return the logits of those that `pieces.rows` names."""
+        """Compute the pieces' tokens and return the logits of those that `pieces.rows` names.
+
+        Until the next call: their memory may be that of the next ones.
+        """
 
 
 class Sampler(Protocol[_Read]):

@@ -20,6 +20,7 @@ from inference.kernels.native_layers import NativeStack
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
 _INTEGER = np.dtype(np.int64).str
 _NO_MEMORY, _NO_ROW = -1, -2  # what C returns
+_KEPT_BYTES = 16 * 2**20  # of logits, for the next step of as many rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class EndWeights:
 
 
 class Logits(NamedTuple):
-    """Of n rows, with what `row_statistics` says of each: until the model's next step of n rows."""
+    """Of n rows, with what `row_statistics` says of each: until the model's next step."""
 
     values: Tensor  # (n, vocabulary), float32
     tokens: NDArray[np.int64]  # (n,)
@@ -86,10 +87,17 @@ class _Rotations:
 
 
 class _Room:
-    """What a step of `count` rows of logits is told and says, but for the logits: kept for the next."""
+    """What a step of `count` rows of logits is told and says, kept for the next; but not very many logits.
+
+    To ask torch for memory takes 0.1 ms: while a step computes, all that torch's dispatch reads leaves the
+    caches.
+    """
 
     def __init__(self, count: int, columns: int, part_bytes: int) -> None:
         self.count = count
+        self._shape = count, columns
+        self._values = torch.empty(self._shape) if 4 * count * columns <= _KEPT_BYTES else None
+        self._at = 0 if self._values is None else self._values.data_ptr()
         self.tokens = np.empty(count, dtype=np.int64)
         self.maxima, self.totals = np.empty((2, count), dtype=np.float32)
         self._scratch = torch.empty(part_bytes * count, dtype=torch.uint8)
@@ -100,11 +108,16 @@ class _Room:
             *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr()),
         )
 
-    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.int64], at: int, *, statistics: bool) -> None:
-        """Say what the step computes, and where its logits go."""
+    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.int64], *, statistics: bool) -> Tensor:
+        """Say what the step computes; return where its logits will be."""
+        values, at = self._values, self._at
+        if values is None:
+            values = torch.empty(self._shape)
+            at = values.data_ptr()
         struct = self.struct
         struct.ids, struct.rows, struct.logits, struct.x = _integers(ids), _integers(rows), at, at
         struct.indices = self._indices if statistics else None
+        return values
 
 
 class NativeModel:
@@ -153,8 +166,8 @@ class NativeModel:
             self._rotations = _Rotations(cos, sin)
         if len(rows) != self._room.count:
             self._room = _Room(len(rows), self._columns, self._part_bytes)
-        room, values = self._room, torch.empty((len(rows), self._columns))
-        room.fill(ids, rows, values.data_ptr(), statistics=statistics)
+        room = self._room
+        values = room.fill(ids, rows, statistics=statistics)
         failed = self._run(
             self._library.handle,
             self._stack.handle,

@@ -6,8 +6,10 @@ import sys
 
 from inference.deferred import torch_core
 from inference.environment import prepare_environment
+from inference.process.leash import die_with_parent
 
 if __name__ == "__main__":
+    die_with_parent()
     prepare_environment()
     from inference.process.child import main
 

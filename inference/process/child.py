@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import logging
@@ -14,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
+from inference import last_resorts
 from inference.config import EngineConfig
 from inference.core import LocalCore
 from inference.environment import SWITCH_SECONDS
 from inference.errors import ModelUnavailable
 from inference.process.control import Control, send_logs
+from inference.process.leash import Leash
 from inference.process.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
 from inference.process.server import EngineServer
 from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
@@ -29,7 +29,6 @@ from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
 LOG = logging.getLogger(__name__)
 
 DIED, UNAVAILABLE = 1, 3  # exit codes
-_PR_SET_PDEATHSIG = 1
 
 MakeCore = Callable[[EngineConfig], LocalCore]
 
@@ -67,6 +66,7 @@ class Engine:
         self._line = line
         self._server = EngineServer(listening, died=self._die)
         self._make_core = make_core
+        self._leash = Leash(configuration.parent)
         self._core: LocalCore | None = None  # set once it runs
         self._leaving = threading.Lock()  # taken by whoever ends the process, never given back
 
@@ -76,6 +76,7 @@ class Engine:
         if LAST_WORDS is not None:  # for where every thread stands, even if one never lets Python go on
             faulthandler.register(LAST_WORDS)
         send_logs(self._line, self._configuration.log_levels)
+        last_resorts.install()
         self._mind_the_parent()
         self._server.start()
         # The main thread waits for the parent's words meanwhile
@@ -119,9 +120,11 @@ class Engine:
         self._leave(DIED)
 
     def _beat(self) -> None:
-        """Give signs of life for as long as somebody listens."""
-        while self._line.send(Pulse(None if self._core is None else self._core.step)):
+        """Give signs of life for as long as there is somebody for whom to live."""
+        while self._leash.hold():
+            self._line.send(Pulse(None if self._core is None else self._core.step))
             time.sleep(PULSE_SECONDS)
+        self.orphan()
 
     def _progress(self, line: str) -> None:
         self._server.progress(line)
@@ -153,19 +156,9 @@ class Engine:
         service: requests that run are to be ended by the server then, in good order.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if self._orphaned:  # it died before the kernel knew that we care
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not self._leash.hold():  # it died before the kernel knew that we care
             self.orphan()
-
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        if self._orphaned:
-            self.orphan()
-
-    @property
-    def _orphaned(self) -> bool:
-        return os.getppid() != self._configuration.parent
 
 
 def _freeze() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from inference.last_resorts import CarefulHandler
 from inference.outline import outline
 from inference.process.framing import Unframer, pack, unpack
 from inference.process.messages import CONTROL_LIMIT, MIB, Logged, Message
@@ -102,7 +103,7 @@ class Control:
         self.socket.close()
 
 
-class ControlHandler(logging.Handler):
+class ControlHandler(CarefulHandler):
     """Sends log records to the parent, in order and before the call returns: a crash loses none of them.
 
     A parent that doesn't read, as one that was stopped, is waited for once, and only for a moment; what it

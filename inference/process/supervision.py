@@ -33,7 +33,7 @@ from inference.process.messages import (
     Unavailable,
 )
 from inference.process.output import LineReader
-from inference.process.watchdog import LAST_WORDS, Watchdog, step_limit
+from inference.process.watchdog import LAST_WORDS, LOOK_SECONDS, Watchdog, step_limit
 from inference.types import ModelInfo
 
 LOG = logging.getLogger(__name__)
@@ -232,12 +232,12 @@ class EngineProcess:
             selector.register(line.socket, selectors.EVENT_READ)
             selector.register(output.descriptor, selectors.EVENT_READ)
             while True:
-                ready = {key.fd for key, _ in selector.select(seen.watchdog.look_seconds)}
-                if output.descriptor in ready and not output.relay():
+                seconds = min(seen.watchdog.look_seconds, output.look_seconds or LOOK_SECONDS)
+                ready = {key.fd for key, _ in selector.select(seconds)}
+                if output.open and not output.relay():
                     selector.unregister(output.descriptor)
-                if line.socket.fileno() in ready and not self._take_all(line, seen):
-                    break
-                if process in self._left:  # it will never close its line
+                closed = line.socket.fileno() in ready and not self._take_all(line, seen)
+                if closed or process in self._left:  # which will never close its line
                     break
                 seen.hung = seen.watchdog.look(time.monotonic())
                 if seen.hung is not None:

@@ -63,6 +63,7 @@ OWN = (
     OwnServer(life_faults.clock_jumps, 10, 50),
     OwnServer(life_faults.worker_lost, 10, 50),
     OwnServer(life_faults.parent_killed, 10, 24),
+    OwnServer(life_faults.parent_killed_others_stopped, 10, 24),
     OwnServer(life_faults.only_worker_killed, 10, 24),
 )
 

@@ -56,6 +56,13 @@ async def parent_killed(size: int) -> Ledger:
     return ledger
 
 
+async def parent_killed_others_stopped(size: int) -> Ledger:
+    """Stop the engine and both API workers, then kill the first process: they go on, and end."""
+    answers, ledger = await _first_killed("its others stopped", size, 4, "--api-workers", "2", stop=True)
+    ledger.add(*answers)
+    return ledger
+
+
 async def only_worker_killed(size: int) -> Ledger:
     """Kill the first process, which is the one API worker: its engine ends, and leaves nothing."""
     answers, ledger = await _first_killed("one API worker", size, 2)
@@ -64,13 +71,17 @@ async def only_worker_killed(size: int) -> Ledger:
     return ledger
 
 
-async def _first_killed(workers: str, size: int, processes: int, *flags: str) -> tuple[list[Answer], Ledger]:
+async def _first_killed(
+    workers: str, size: int, processes: int, *flags: str, stop: bool = False
+) -> tuple[list[Answer], Ledger]:
     ledger = Ledger(f"server killed -9 under load, {workers}")
     async with serving(*flags) as server:
         left = list(server.processes())
         ledger.expect(len(left) >= processes, f"there is an engine beside {workers}")
         ledger.expect(bool(server.sockets()), "the engine has a socket")
         streams = await _running(server, size, ENDLESS)
+        for each in left[1:] if stop else ():
+            os.kill(each, signal.SIGSTOP)
         server.process.kill()
         answers = await asyncio.gather(*streams)
     await _nothing_left(ledger, left)

@@ -35,6 +35,7 @@ CLASSES = {
     "image count": ("outside", "images_without_number_are_refused_as_one_is"),
     "path traversal by names": ("outside", "a_model_or_an_adapter_is_never_looked_for_as_a_file"),
     "addresses and paths in errors": ("outside", "an_error_tells_nothing_of_the_insides"),
+    "prompts on standard error": ("panics_in_logs", "no_process_of_a_server_tells_prompts"),
     "timing of key comparison": ("keys", "keys_are_compared_by_digests_and_in_constant_time"),
     "routes outside the key": ("keys", "every_route_asks_for_the_key_but_those_that_are_meant_to_be_open"),
     "prefix-cache timing": ("keys", "the_prefix_cache_tells_nothing_of_other_keys"),

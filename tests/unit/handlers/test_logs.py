@@ -201,3 +201,37 @@ def test_colour_on_a_terminal_or_when_asked_for(colorize: bool | None, coloured:
     configure("info", colorize=colorize, stream=stream)
     logging.getLogger("parley").info("x")
     assert coloured is ("\x1b[32m INFO\x1b[0m" in stream.getvalue())
+
+
+@pytest.mark.parametrize("json_output", [False, True])
+@pytest.mark.parametrize("prompts", [False, True])
+def test_of_what_may_quote_a_prompt_the_outline_is_told(json_output: bool, prompts: bool) -> None:
+    stream = io.StringIO()
+    configure("info", json_output=json_output, prompts=prompts, stream=stream)
+    for outline in ("a panic at x.rs:1:1", ""):
+        logging.getLogger("parley").warning("%s", "a secret", extra={"outline": outline})
+    told = stream.getvalue()
+    assert ("a secret" in told) is prompts
+    assert told.count("\n") == 1 + prompts
+    assert ("a panic at x.rs:1:1 (what it says is withheld, as it may quote" in told) is not prompts
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("json_output", [False, True])
+def test_a_record_that_can_not_be_told_is_told_by_its_place(
+    in_memory: bool, json_output: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with io.StringIO() if in_memory else (tmp_path / "log").open("w+") as stream:
+        configure("info", json_output=json_output, stream=stream)
+        logging.getLogger("parley").info("%d a secret", "another secret")
+        logging.getLogger("parley").info("on")
+        (handler,) = logging.root.handlers
+        handler.flush()
+        stream.seek(0)
+        told = stream.read()
+        handler.close()
+    assert "a record of parley can't be logged, from " in told
+    assert "TypeError" in told
+    assert "on" in told.splitlines()[-1]
+    assert "secret" not in told
+    assert capfd.readouterr().err == ""

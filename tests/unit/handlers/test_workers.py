@@ -254,12 +254,15 @@ def test_a_worker_that_stands_still_is_replaced() -> None:
     assert told(live, "has stood still for more than 1.5 s, which `worker_timeout` sets, and is killed") == 1
 
 
-def test_when_the_first_process_is_killed_the_others_end() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_when_the_first_process_is_killed_the_others_end(stopped: bool) -> None:
     with server() as live, ExitStack() as held:
         processes = [*live.workers(), *live.children("fake_engine")]
         for worker in live.workers():
             with live.only(worker):
                 held.enter_context(live.streaming(LONG))
+        for process in processes if stopped else ():
+            os.kill(process, signal.SIGSTOP)
         live.process.kill()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(map(gone, processes)):

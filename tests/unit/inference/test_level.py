@@ -62,7 +62,7 @@ def served_logits(served: Served, size: int) -> Tensor:
             for sequence in reversed(sequences)
         ]
         chunks = [chunk for chunk in chunks if chunk.size]
-        found.append(runner.run(pack(table, Decodes(), chunks))[-chunks[-1].size :])
+        found.append(runner.run(pack(table, Decodes(), chunks))[-chunks[-1].size :].clone())
     return torch.cat(found)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from inference.process.control import (
     to_logged,
 )
 from inference.process.messages import CONTROL_LIMIT, FROM_CHILD, FROM_PARENT, Logged, Progress, Stop
-from inference.process.output import LINE_BYTES, LineReader
 
 
 @pytest.fixture
@@ -95,15 +93,16 @@ def test_a_record_without_end_is_cut() -> None:
     assert len(to_logged(record).text.encode()) < CONTROL_LIMIT
 
 
-def test_a_record_that_can_not_be_formatted_harms_nobody(
+def test_a_record_that_can_not_be_formatted_harms_nobody_and_is_told_by_its_place(
     line: tuple[Control, Control], logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logger.error("%d", "no number")
     logger.error("the next one")
-    (logged,) = heard(line[0])
-    assert isinstance(logged, Logged)
-    assert logged.text == "the next one"
-    assert "no number" in capsys.readouterr().err
+    first, second = (logged for logged in heard(line[0]) if isinstance(logged, Logged))
+    assert first.text.startswith("a record of tests.crossing can't be logged, from /")
+    assert "TypeError" in str(first.outline)
+    assert second.text == "the next one"
+    assert "no number" not in f"{first}{capsys.readouterr()}"
 
 
 def test_no_record_of_a_burst_is_lost_however_slow_the_parent(
@@ -198,22 +197,3 @@ def test_the_child_logs_at_the_levels_of_its_parent(line: tuple[Control, Control
         root.setLevel(level)
         ours.setLevel(logging.NOTSET)
         logging.captureWarnings(False)
-
-
-def test_output_is_logged_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
-    reading, writing = os.pipe()
-    reader = LineReader(reading)
-    assert reader.relay()
-    os.write(writing, b"first\n\nsec")
-    assert reader.relay()
-    assert caplog.messages == ["first"]
-    os.write(writing, b"ond\xff\r\n" + b"x" * 1000)
-    assert reader.relay()
-    assert caplog.messages[1:] == ["second\ufffd"]
-    os.write(writing, b"x" * (LINE_BYTES - 999))  # as much as a pipe takes
-    assert reader.relay()
-    os.write(writing, b"the last words")
-    os.close(writing)
-    assert not reader.relay()
-    os.close(reading)
-    assert "".join(caplog.messages[2:]) == "x" * (LINE_BYTES + 1) + "the last words"

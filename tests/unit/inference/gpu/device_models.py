@@ -57,7 +57,7 @@ def steps(size: int, *, beside: bool = True) -> list[Pieces]:
 
 def logits_in_pieces(runner: Runner[Tensor], size: int, *, beside: bool = True) -> Tensor:
     """Return the logits of PROMPT, computed so."""
-    parts = [(runner.run(pieces), pieces.chunks[-1].size) for pieces in steps(size, beside=beside)]
+    parts = [(runner.run(pieces).clone(), pieces.chunks[-1].size) for pieces in steps(size, beside=beside)]
     return torch.cat([logits[-count:] for logits, count in parts])
 
 
