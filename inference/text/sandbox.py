@@ -49,7 +49,8 @@ class Watchdog:
     def check(self) -> None:
         """Raise TemplateFailed once the deadline has passed."""
         if time.monotonic() > self._local.deadline:
-            raise TemplateFailed(f"the chat template took longer than {self._local.seconds:g} seconds")
+            took = f"took longer than {self._local.seconds:g} s (`template_timeout`)"
+            raise TemplateFailed(f"the chat template {took}: send shorter `messages` or `tools`")
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
