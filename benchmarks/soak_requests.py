@@ -72,12 +72,16 @@ def _request(dice: random.Random, head: str, longest: int) -> dict[str, object]:
         "stop": tuple(dice.sample(_STOPS, dice.randint(1, 3))) if dice.random() < 0.2 else (),
         "grammar": _grammar(dice) if guided else None,
         "sampling": _sampling(dice),
-        "logprobs": dice.choice(tuple(LogprobsMode)),
-        "top_n_tokens": dice.choice((0, 0, 0, 1, 5)),
-        "prompt_logprobs": dice.random() < 0.05,
+        **_logprobs(dice),
         "owner": dice.choice(_OWNERS),
         "cache_salt": dice.choice(_SALTS),
     }
+
+
+def _logprobs(dice: random.Random) -> dict[str, object]:
+    top, prompt = dice.choice((0, 0, 0, 1, 5)), dice.random() < 0.05
+    told = [each for each in LogprobsMode if each is not LogprobsMode.NONE or not (top or prompt)]
+    return {"logprobs": dice.choice(told), "top_n_tokens": top, "prompt_logprobs": prompt}
 
 
 def _grammar(dice: random.Random) -> Grammar:

@@ -17,7 +17,7 @@ from inference.types import CoreRequest, LogprobsMode, Sampling
 class NoRunner:
     """Computes nothing."""
 
-    def run(self, pieces: Pieces) -> None:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> None:
         """Return nothing, which is all that NoSampler needs."""
 
 
@@ -26,6 +26,10 @@ class NoSampler:
 
     def __init__(self) -> None:
         self._columns = {0: Chosen(np.empty(0, dtype=np.int64), [])}
+
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return yes, as for most requests."""
+        return True
 
     def choose(self, work: Work, logits: None) -> Chosen:
         """Return that token for each sequence."""

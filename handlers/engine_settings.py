@@ -47,6 +47,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         fuse_layers=settings.fuse_layers,
         narrow_weights=settings.narrow_weights,
         compress_weights=settings.compress_weights,
+        screen_head=settings.screen_head,
         prefix_caching=settings.prefix_caching,
         cuda_memory_fraction=settings.cuda_memory_fraction,
         cuda_graphs=settings.cuda_graphs,

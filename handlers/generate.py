@@ -21,7 +21,7 @@ from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.outputs import Output, finish_of
-from handlers.wire.tgi import Body, Generate
+from handlers.wire.tgi import Body, Generate, Shown
 from handlers.wire.types import (
     CompatGenerateRequest,
     CompatGenerateResponse,
@@ -62,7 +62,8 @@ async def complete(
     with counted(service.metrics):
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
-            wanted = await call.aside(partial(understood, service, call.body, full_text=full_text))
+            reading = partial(understood, service, call.body, tokens=Shown.WITH_DETAILS, full_text=full_text)
+            wanted = await call.aside(reading)
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
@@ -77,7 +78,8 @@ async def stream(
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
-        wanted = await call.aside(partial(understood, service, call.body, full_text=full_text))
+        reading = partial(understood, service, call.body, tokens=Shown.ALWAYS, full_text=full_text)
+        wanted = await call.aside(reading)
         flow = await Flow.start(
             service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
         )
@@ -85,7 +87,9 @@ async def stream(
         return streamed(flow, headers=headers, on_close=held.pop_all().close)
 
 
-def understood(service: Service, body: Body, *, full_text: bool = False, do_sample: bool = False) -> Generate:
+def understood(
+    service: Service, body: Body, *, tokens: Shown, full_text: bool = False, do_sample: bool = False
+) -> Generate:
     """Return what a body asks for; see `tgi.to_generate`."""
     return tgi.to_generate(
         body,
@@ -95,6 +99,7 @@ def understood(service: Service, body: Body, *, full_text: bool = False, do_samp
         full_text=full_text,
         do_sample=do_sample,
         logprobs=logprobs_mode(service.settings, LogprobsMode.PROCESSED),
+        tokens=tokens,
     )
 
 

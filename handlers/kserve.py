@@ -19,7 +19,7 @@ from handlers.wire import kserve as wire
 from handlers.wire import tgi
 from handlers.wire.kserve import Tensor
 from handlers.wire.outputs import Output
-from handlers.wire.tgi import Generate, Meaning
+from handlers.wire.tgi import Generate, Meaning, Shown
 from handlers.wire.types import (
     KserveInferOutput,
     KserveInferRequest,
@@ -84,7 +84,8 @@ def _tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
 def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
     """Return what the parameters ask for, which all texts have in common."""
     mode = logprobs_mode(service.settings, LogprobsMode.PROCESSED)
-    return tgi.to_meaning(body.get("parameters"), limits_of(service.settings), logprobs=mode)
+    limits = limits_of(service.settings)
+    return tgi.to_meaning(body.get("parameters"), limits, logprobs=mode, tokens=Shown.NEVER)
 
 
 async def _output(

@@ -56,7 +56,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def logprobs_mode(settings: Settings, usual: LogprobsMode) -> LogprobsMode:
-    """Return which log-probabilities to tell: the route's usual ones unless the setting says otherwise."""
+    """Return which log-probabilities are told where any are: the route's usual ones, or what is set."""
     return usual if settings.logprobs_mode == "auto" else LogprobsMode(settings.logprobs_mode)
 
 

@@ -43,7 +43,6 @@ def serve(reading: Reading) -> int:
     )
     for warning in reading.warnings:
         logger.warning("%s", warning)
-    last_resorts.install()
     with stderr.in_the_log():
         return _until_signalled(settings)
 
@@ -144,6 +143,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
         listening = listen(settings.hostname, settings.port)
         say_listening(settings)
+        last_resorts.install()  # until now no client can have said anything
         run(app, settings, listening, engine.drain)
     logger.info("Stopped")
     return 1 if life.failed else 0

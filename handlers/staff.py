@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import handlers
-from handlers.worker import ALIVE, FAILED, READY, Post
+from handlers.worker import ALIVE, FAILED, HURRY, READY, Post
 from inference.environment import child_environment
 from inference.places import SharedPlaces
 from inference.process.ended import describe_status
@@ -176,8 +176,7 @@ class Staff:
 
     def hurry(self, patience_seconds: float) -> None:
         """Have all cut off what they do, and kill who hasn't ended then."""
-        for worker in self._workers.values():
-            worker.signal(signal.SIGTERM)
+        self.tell(HURRY)
         asyncio.get_running_loop().call_later(patience_seconds, self.kill)
 
     def kill(self) -> None:

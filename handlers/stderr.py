@@ -22,7 +22,7 @@ STDERR = 2
 PIPE_BYTES = 1024 * 1024  # as many as Linux gives everybody
 LAST_SECONDS = 0.5  # that the end of a process waits for the last lines
 
-LOG = logging.getLogger("parley.stderr")
+LOG = logging.getLogger("stderr")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from handlers.service import Service
 from handlers.together import together
 from handlers.wire import tgi
 from handlers.wire.outputs import finish_of
+from handlers.wire.tgi import Shown
 from handlers.wire.types import ChatRequest, GenerateInstance, VertexInstance, VertexRequest, VertexResponse
 
 REFUSAL = "Input validation error"  # TGI's error_type, too
@@ -67,7 +68,7 @@ async def _continue(
     service: Service, instance: GenerateInstance, aside: Aside, owner: str, sequences: int
 ) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
-    wanted = await aside(partial(understood, service, instance, do_sample=True))
+    wanted = await aside(partial(understood, service, instance, tokens=Shown.NEVER, do_sample=True))
     winner, *_ = await generated(service, wanted, owner, sequences=sequences)
     return Answer(tgi.to_text(wanted, finish_of(winner)))
 

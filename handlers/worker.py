@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from inference.process.remote import RemoteCore
 
 READY, FAILED, ALIVE = b"ready", b"failed", b"alive"  # what it tells: words, each at the start of a line
-LOST = b"lost"  # what it is told: the engine can't be ended, and won't close its end of anything
+# what it is told: the engine can't be ended, and won't close its end of anything; all is to end at once
+LOST, HURRY = b"lost", b"hurry"
 LATE_SECONDS = 15.0  # after which even one that can't serve yet answers
 ORPHANED_SECONDS = 5.0  # until what doesn't end by itself is ended
 
@@ -110,7 +111,9 @@ def _serve(post: Post, line: socket.socket) -> int:
     loaded = asyncio.Event()
     life = _life(line, loaded)
     core = RemoteCore(post.engine, stats=False)
-    threading.Thread(target=_listen, args=(line, core.lose), name="line", daemon=True).start()
+    # A service manager may send its signal to all processes of a service, beside the one that we are sent
+    hurried = threading.Event()
+    threading.Thread(target=_listen, args=(line, core.lose, hurried), name="line", daemon=True).start()
     engine, metrics = _engine(post, core), _metrics(post)
     logs.tell_dropped(metrics.log_dropped)
     app = create_app(
@@ -125,7 +128,7 @@ def _serve(post: Post, line: socket.socket) -> int:
         app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
     leash = Leash(os.getppid())
-    run(app, settings, listening, engine.drain, beat=lambda: _beat(line, leash))
+    run(app, settings, listening, engine.drain, beat=lambda: _beat(line, leash), hurries=hurried.is_set)
     return 1 if life.failed else 0
 
 
@@ -184,15 +187,19 @@ def _metrics(post: Post) -> Metrics:
     return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
 
 
-def _listen(line: socket.socket, lose: Callable[[], None]) -> None:
+def _listen(line: socket.socket, lose: Callable[[], None], hurried: threading.Event) -> None:
     """Wait for the end of the line, and end then, soon: the port may be wanted by a successor."""
     with line.makefile("rb") as told:
         try:
             for word in told:
                 if word.strip() == LOST:
                     lose()
+                if word.strip() == HURRY:
+                    hurried.set()
+                    os.kill(os.getpid(), signal.SIGTERM)
         except OSError:
             logger.debug("the line of this worker broke")
+    hurried.set()
     for _ in range(2):  # the engine ends as well, so that nothing can run on
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHANED_SECONDS / 2)

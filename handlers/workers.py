@@ -28,6 +28,7 @@ from handlers.serve import SIGNALS, say_listening, say_loading, say_served
 from handlers.settings import Settings
 from handlers.staff import Staff
 from handlers.worker import LOST, Post
+from inference import last_resorts
 from inference.core import Life
 from inference.errors import ModelUnavailable
 from inference.places import COUNT_BYTES, SharedPlaces
@@ -70,6 +71,7 @@ def serve_workers(settings: Settings) -> int:
 
         staff = Staff(post, SharedPlaces(places, 0), settings.worker_timeout)
         server = Server(settings, listening, engine, metrics, staff)
+        last_resorts.install()
         try:
             code = asyncio.run(server.run())
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from inference.kernels.native import WeightKind
 from inference.kernels.native_model import EndWeights
+from inference.kernels.native_screen import Screen
 from inference.layers import OtherShape, norm_weight
 from inference.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
 from inference.trace import Trace
@@ -60,6 +61,7 @@ class Ends:
     bare: Bare
     head: NativeLinear
     table: Tensor | None  # (vocabulary, hidden), maybe in 16 bits; None: it is the head's weight
+    screen: Screen | None = None  # of the head
 
     @property
     def weights(self) -> EndWeights:
@@ -72,12 +74,17 @@ class Ends:
             eps=bare.eps,
             embedding_factor=factors.embedding,
             head_factor=factors.head,
+            screen=self.screen,
         )
 
     @property
     def finishes(self) -> bool:
         """Return whether anything is done with the logits."""
         return self.bare.factors.logits != 1.0 or self.bare.factors.cap is not None
+
+    def screened(self) -> Ends:
+        """Return the same with a screen of the head, where that is of use."""
+        return self if self.finishes else replace(self, screen=Screen.of(self.head.packed))
 
     def finish(self, logits: Tensor) -> Tensor:
         """Do with the head's logits (rows, vocabulary), in place, what the model does with them."""

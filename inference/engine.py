@@ -28,12 +28,13 @@ from inference.model import (
     choose_dtype,
     describe_demand,
     eos_token_ids,
+    head_weights,
     load_model,
     read_config,
     vocabulary_size,
 )
 from inference.plan import MIB, Plan, make_plan
-from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs
+from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import Served
@@ -82,7 +83,12 @@ class TorchCore:
         cached = kv_dtype(config, library, without, dtype)
         linears = linears_dtype(config, weights, dtype, library)
         demand = describe_demand(described, weights, dtype, linears, cached)
-        demand = replace(demand, product_speed=product_speed(config, library))
+        screen = screen_bytes(config, library, head_weights(described))
+        demand = replace(
+            demand,
+            weights_bytes=demand.weights_bytes + screen,
+            product_speed=product_speed(config, library),
+        )
         machine = self._machine(device, library)
         plan = make_plan(config, demand, machine)
         progress(str(plan))
@@ -308,6 +314,7 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
         merge=config.merge_linears,
         narrow=config.narrow_weights,
         compress=config.compress_weights,
+        screen=config.screen_head,
         quantize=config.model.quantize == "int8",
         round_inputs=rounds_inputs(config, library),
         dtype=dtype,

@@ -37,10 +37,12 @@ from inference.types import (
     CoreOutput,
     CoreRequest,
     Frame,
+    LogprobsMode,
     ModelInfo,
     StepStats,
 )
 
+MEANINGLESS = 1e9  # in the place of a log-probability that nobody is told: no answer may show it
 Answer = TypeVar("Answer")
 Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
 
@@ -252,7 +254,8 @@ class FakeCore:
             del self._running[request.id]
             return CoreFailure(request.id, by_grammar or failure or "", own=by_grammar is not None)
         token_id, among = self._vocabulary.next_token(sequence)
-        logprob = -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
+        untold = request.logprobs is LogprobsMode.NONE
+        logprob = MEANINGLESS if untold else -(1 + draw(sequence.key, LOGPROB, at, 2000)) / 1000
         top = top_tokens(sequence, among, token_id, logprob)
         asks = at == 0 and request.prompt_logprobs
         sequence.generated += 1

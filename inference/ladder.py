@@ -47,6 +47,7 @@ class Options:
     merge: bool = True
     narrow: bool = True
     compress: bool = True  # 16-bit weights, where that loses nothing
+    screen: bool = False  # a head, by a copy in int8
     quantize: bool = False  # to int8
     round_inputs: bool = False  # of linears, to bfloat16
     dtype: torch.dtype = torch.float32  # what is computed in

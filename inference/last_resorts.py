@@ -11,7 +11,7 @@ import sys
 import threading
 from types import TracebackType
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("python")  # none of ours, whose level may hide how a process ends
 
 
 def install() -> None:

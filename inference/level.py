@@ -98,6 +98,8 @@ class _NativeClimb(Climb):
         )
         if served is None:
             fused.undo()
+        elif self.options.screen:
+            fused.screen_head()
         return served
 
     def native(self) -> Served | None:

@@ -8,6 +8,7 @@ from inference.checkpoint import Weights
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.kernels.native import Library
+from inference.kernels.native_screen import LEAST_WEIGHTS
 from inference.model import rounded_dtype
 
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
@@ -49,6 +50,12 @@ def product_speed(config: EngineConfig, library: Library | None) -> float:
     if library is not None and config.model.quantize and library.has_vnni:
         return 3.0
     return 2.0 if rounds_inputs(config, library) else 1.0
+
+
+def screen_bytes(config: EngineConfig, library: Library | None, head_weights: int) -> int:
+    """Return what the copy of a head with so many weights takes, if there will be one."""
+    screens = config.screen_head and library is not None and library.has_vnni and not config.model.quantize
+    return head_weights if screens and head_weights >= LEAST_WEIGHTS else 0
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:

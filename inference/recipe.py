@@ -20,6 +20,8 @@ class Recipe:
     Rows that are `plain` get the best token of the model's own scores. The others are `shaped`:
     warped, and then `filtered`, or their best token is taken (`best`), or one is drawn of the whole
     row (`whole`); these three are indices into `shaped`.
+
+    Whoever is told no log-probabilities gets those that cost the least.
     """
 
     def __init__(self, sequences: tuple[Sequence, ...]) -> None:
@@ -46,6 +48,8 @@ class Recipe:
         self._processed = [not each for each in raw]
         self.tops = [sequence.request.top_n_tokens for sequence in sequences]
         self.all_plain = len(self.plain) == len(sequences) and not any(self.tops)
+        nobody = all(sequence.request.logprobs is LogprobsMode.NONE for sequence in sequences)
+        self.asks_nothing = bool(sequences) and self.all_plain and nobody  # but which token is the best
 
     @property
     def reads_logits(self) -> bool:

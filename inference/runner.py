@@ -30,8 +30,8 @@ class PagedRunner:
         self._head = _Head(model)
 
     @torch.inference_mode()
-    def run(self, pieces: Pieces) -> Tensor:
-        """Return the logits, of shape (rows, vocabulary), in float32."""
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
+        """Return the logits, of shape (rows, vocabulary), in float32, all of them in any case."""
         device = self._model.device
         self._cache.begin(pieces)
         rows = torch.from_numpy(pieces.rows).to(device)
@@ -57,8 +57,8 @@ class SequentialRunner:
         self._head = _Head(model)
 
     @torch.inference_mode()
-    def run(self, pieces: Pieces) -> Tensor:
-        """Return the logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
+        """Return all logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
 
         What was computed before that is kept: the same pieces without the one that failed begin there.
         """

@@ -48,6 +48,16 @@ class TorchSampler:
         self._find = find or partial(statistics, library=library)
         self._recipe = Recipe(())
 
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return whether `choose` will ask the pieces' logits for nothing but each row's best token.
+
+        As long as whoever decodes gets a token, and nobody else.
+        """
+        decodes = pieces.decodes
+        if not decodes or len(pieces.rows) != len(decodes):
+            return False
+        return self._recipe_of(decodes).asks_nothing
+
     def choose(self, work: Work, logits: Tensor | None) -> Chosen:
         """Return what `logits` (rows, vocabulary), those of the pieces' `rows`, say of each sequence.
 
@@ -90,10 +100,13 @@ class TorchSampler:
 
     def _pick(self, sequences: tuple[Sequence, ...], logits: Tensor) -> Columns:
         columns = Columns(len(sequences))
+        self._fill(columns, logits, self._recipe_of(sequences))
+        return columns
+
+    def _recipe_of(self, sequences: tuple[Sequence, ...]) -> Recipe:
         if sequences is not self._recipe.sequences:
             self._recipe = Recipe(sequences)
-        self._fill(columns, logits, self._recipe)
-        return columns
+        return self._recipe
 
     def _pick_each(self, sequences: tuple[Sequence, ...], logits: Tensor, error: Exception) -> Columns:
         columns = Columns(len(sequences))

@@ -108,6 +108,10 @@ class FusedModel:
         tables = [RopeTable(rope, spread=spread) for rope, spread in ropes]
         return FusedRunner(self._library, model, tables, self._ends)
 
+    def screen_head(self) -> None:
+        """Have the likeliest tokens found by a copy of the head in 8 bits, if nothing else is asked for."""
+        self._ends = self._ends.screened()
+
     def undo(self) -> None:
         """Put the model's own linears back."""
         for layer in self._layers:
@@ -132,15 +136,22 @@ class FusedRunner:
         self._rotations: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
 
-    def run(self, pieces: Pieces) -> Tensor:
-        """Return the logits, of shape (rows, vocabulary), in float32."""
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
+        """Return the logits, of shape (rows, vocabulary), in float32; with `tokens_only` they mean nothing.
+
+        The likeliest tokens are then what `statistics` says of them, and their log-probabilities are 0.
+        """
         step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
         if step.last > self._reach:
             self._rotate(step.last)
         cosines, sines = self._rotations
         self._last = None  # its memory is free for the next
         finishes = self._ends.finishes
-        logits = self._model.run(pieces.ids, pieces.rows, cosines, sines, step, statistics=not finishes)
+        logits = self._model.run(
+            *(pieces.ids, pieces.rows, cosines, sines, step),
+            statistics=not finishes,
+            tokens_only=tokens_only,
+        )
         if finishes:
             with torch.inference_mode():
                 return self._ends.finish(logits.values)

@@ -264,7 +264,7 @@ class Pieces:
     @property
     def sampling(self) -> tuple[Sequence, ...]:
         """Return the sequences that the step gives their next token."""
-        if not self.prompts:
+        if len(self.rows) == len(self.decodes):  # no prompt ends here
             return self.decodes
         return (*self.decodes, *(chunk.sequence for chunk in self.prompts if chunk.samples))
 

@@ -25,15 +25,22 @@ _Read = TypeVar("_Read", contravariant=True)
 class Runner(Protocol[_Computed]):
     """Computes keys, values and logits."""
 
-    def run(self, pieces: Pieces) -> _Computed:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> _Computed:
         """Compute the pieces' tokens and return the logits of those that `pieces.rows` names.
 
-        Until the next call: their memory may be that of the next ones.
+        Until the next call: their memory may be that of the next ones. `tokens_only`: of the logits
+        nothing will be asked but their statistics' best token.
         """
 
 
 class Sampler(Protocol[_Read]):
     """Chooses tokens."""
+
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return whether `choose` will ask the pieces' logits for nothing but each row's best token.
+
+        As long as whoever decodes gets a token, and nobody else: no row was held, and none will be.
+        """
 
     def choose(self, work: Work, logits: _Read | None) -> Chosen:
         """Return what the logits say of the work's sequences; None if there are no pieces.
@@ -108,7 +115,7 @@ class Stepper(Generic[Logits]):
         started = time.monotonic()
         try:
             self._begin_masks(pieces)
-            logits = self._runner.run(pieces) if len(pieces.slots) else None
+            logits = self._compute(batch) if len(pieces.slots) else None
             computed = time.monotonic()
             work = self._find_masks(batch)
             self._stuck = not len(pieces.slots) and not work.resumed
@@ -148,6 +155,12 @@ class Stepper(Generic[Logits]):
             self._sequences.clear()
             self._guided.clear()
         return tuple(faults)
+
+    def _compute(self, batch: Batch) -> Logits:
+        # With a grammar about, a row that was held may come beside the pieces'. What has failed is computed
+        # again without this, too: it may have failed by it
+        tokens_only = not (self._guided or batch.again) and self._sampler.tokens_only(batch.pieces)
+        return self._runner.run(batch.pieces, tokens_only=tokens_only)
 
     def _begin_masks(self, pieces: Pieces) -> None:
         for chunk in pieces.prompts:

@@ -32,6 +32,7 @@ class LogprobsMode(StrEnum):
 
     RAW = "raw"  # the model's own, before penalties, temperature and filters (OpenAI)
     PROCESSED = "processed"  # after all of them, as the sampler saw it (TGI)
+    NONE = "none"  # nobody is told any: what stands in a token's place for its own means nothing
 
 
 class GrammarKind(StrEnum):
@@ -111,6 +112,10 @@ class Request:
     owner: str = ""  # whose it is: owners share the engine evenly
     cache_salt: str = ""  # only requests with the same salt share what the prefix cache holds
 
+    def __post_init__(self) -> None:
+        asks = self.top_n_tokens > 0 or self.prompt_logprobs
+        assert not (asks and self.logprobs is LogprobsMode.NONE), "whoever asks for log-probabilities is told"
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -118,7 +123,7 @@ class Token:
 
     id: int
     text: str  # "" while a multi-byte character is incomplete
-    logprob: float  # natural logarithm; -inf where a filter removed the token
+    logprob: float  # natural logarithm; -inf where a filter removed it; no meaning with LogprobsMode.NONE
     special: bool
 
 
@@ -254,7 +259,7 @@ class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in
 
     id: str
     token_id: int
-    logprob: float
+    logprob: float  # any number if the request's are LogprobsMode.NONE
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
     finish: FinishReason | None = None  # LENGTH or EOS, or STOP at a grammar's end without EOS
     started: float = 0.0  # time.monotonic() of the first step that ran it; read of the first token only,

@@ -34,6 +34,8 @@ FULL = Failure(503, "As many connections as `max_connections` are open", "overlo
 
 logger = logging.getLogger("parley.connections")
 
+REFUSED = "request %s refused with %d: %s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -292,7 +294,8 @@ class BoundedProtocol(HttpToolsProtocol):
             **told.headers,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        logger.info("request %s refused with %d: %s", told.request_id, told.status, told.error)
+        # not what was given: where lengths are wrong, that may be a piece of a body
+        logger.info(REFUSED, told.request_id, told.status, told.error.partition(" Given:")[0])
         self.transport.write(STATUS_LINE[told.status] + lines.encode("ascii") + b"\r\n" + body)
         self.transport.close()
 

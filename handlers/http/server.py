@@ -57,6 +57,10 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
+def _always() -> bool:
+    return True
+
+
 def _silent() -> None:
     """Give no sign of life: nobody watches."""
 
@@ -97,12 +101,22 @@ class Server(uvicorn.Server):
     at once. uvicorn alone would close the port, and in the end cut off whatever runs, without a word.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, beat: Callable[[], None] = _silent) -> None:
-        """`drain` is given the seconds that running requests have, `beat` is called every second."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        beat: Callable[[], None] = _silent,
+        hurries: Callable[[], bool] = _always,
+    ) -> None:
+        """`drain` is given the seconds that running requests have, `beat` is called every second.
+
+        `hurries` says whether a signal after the first one means that all is to end at once.
+        """
         super().__init__(config)
         self._patience = float(config.timeout_graceful_shutdown or 0)
         self._drain = drain
         self._beat = beat
+        self._hurries = hurries
         self._signals = 0
         self._told = False  # every request that ran has ended, or was told that the server does
 
@@ -113,6 +127,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: end, end soon, or end now."""
+        if self._signals and not self._hurries():
+            return
         self._signals += 1
         if self._signals > 2 or (self._signals == 2 and self._told):
             logging.shutdown()  # what waits to be written is, if somebody reads it
@@ -125,6 +141,12 @@ class Server(uvicorn.Server):
         if counter % TICKS == 0:
             self._beat()
         return await super().on_tick(counter)
+
+    async def _beat_on(self) -> None:
+        """Give signs of life while uvicorn waits for responses to end."""
+        while True:
+            self._beat()
+            await asyncio.sleep(1)
 
     async def main_loop(self) -> None:
         """Serve until a signal, and then until nothing runs any more."""
@@ -147,7 +169,9 @@ class Server(uvicorn.Server):
         """Close the port and the connections, and have the application end."""
         number = self.cut_off_by
         if number is None:
+            beating = asyncio.ensure_future(self._beat_on())
             await super().shutdown(sockets)
+            beating.cancel()
             return
         logger.warning("Interrupted again: what still ran was cut off")
         for connection in list(self.server_state.connections):
@@ -164,6 +188,7 @@ def run(
     listening: socket.socket,
     drain: Drain,
     beat: Callable[[], None] = _silent,
+    hurries: Callable[[], bool] = _always,
 ) -> None:
     """Serve what comes to a socket until SIGINT or SIGTERM, then `drain`, and let running requests end.
 
@@ -171,7 +196,7 @@ def run(
     listens only after the lifespan has begun, so that a model that loads in no time would be `Connected`
     before.
     """
-    server = Server(server_config(app, settings), drain, beat)
+    server = Server(server_config(app, settings), drain, beat, hurries)
     server.run(sockets=handles_of(listening))
 
 

@@ -72,10 +72,11 @@ def to_requests(
 ) -> tuple[Request, ...]:
     """Return a request for each choice; the rendered prompt brings its own special tokens.
 
-    `grammar` is what the whole text must follow.
+    `grammar` is what the whole text must follow; `logprobs`, which are told if any are.
     """
+    mode = logprobs if chat.logprobs else LogprobsMode.NONE
     request = replace(
-        to_request(chat.parameters, id=id, prompt=prompt, logprobs=logprobs),
+        to_request(chat.parameters, id=id, prompt=prompt, logprobs=mode),
         add_special_tokens=False,
         grammar=grammar,
         top_n_tokens=chat.top_logprobs,

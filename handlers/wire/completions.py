@@ -85,16 +85,20 @@ def to_completion(
     draw: Draw,
     logprobs: LogprobsMode = LogprobsMode.RAW,
 ) -> Completion:
-    """Understand a body; raise InvalidInput with the message of the first check that fails."""
+    """Understand a body; raise InvalidInput with the message of the first check that fails.
+
+    `logprobs`: which are told, if any are, and rank the candidates, if there are more than answers.
+    """
     echo, top = bool(body.get("echo")), body.get("logprobs")
     scored = echo and body.get("max_tokens") == 0
     parameters = to_parameters(body, 1 if scored else body.get("max_tokens"))
     check(parameters, limits)
     if top is not None and top > limits.max_logprobs:
         raise InvalidInput(f"`logprobs` must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
+    mode = LogprobsMode.NONE if top is None and asked.candidates == asked.n else logprobs
     requests = (
         replace(
-            to_request(parameters, id=id, prompt=prompt.text, logprobs=logprobs),
+            to_request(parameters, id=id, prompt=prompt.text, logprobs=mode),
             prompt_ids=prompt.ids,
             sampling=sampling,
             top_n_tokens=top or 0,

@@ -17,5 +17,8 @@ def finish_of(output: Sequence[Event]) -> Finish:
 
 
 def mean_logprob(output: Output) -> float:
-    """Return how likely the tokens of an output are on average, by which the best of several is chosen."""
+    """Return how likely the tokens of an output are on average, by which the best of several is chosen.
+
+    Its request's log-probabilities are not LogprobsMode.NONE.
+    """
     return sum(event.token.logprob for event in output) / len(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeAlias
 
 from handlers.wire.grammar import allowed, to_grammar
@@ -29,6 +30,14 @@ from inference.errors import InvalidInput
 from inference.types import Event, Finish, Grammar, LogprobsMode, PromptToken, Request, Token
 
 Body: TypeAlias = GenerateRequest | CompatGenerateRequest | GenerateInstance
+
+
+class Shown(Enum):
+    """When an answer shows the tokens of its texts, and how likely they were."""
+
+    ALWAYS = "always"  # in a stream
+    WITH_DETAILS = "with details"
+    NEVER = "never"  # it has texts, and counts at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +106,16 @@ def to_generate(
     full_text: bool = False,
     do_sample: bool = False,
     logprobs: LogprobsMode = LogprobsMode.PROCESSED,
+    tokens: Shown = Shown.ALWAYS,
 ) -> Generate:
     """Understand a body that `sequences` let pass; see `to_meaning`."""
     meaning = to_meaning(
-        body.get("parameters"), limits, full_text=full_text, do_sample=do_sample, logprobs=logprobs
+        body.get("parameters"),
+        limits,
+        full_text=full_text,
+        do_sample=do_sample,
+        logprobs=logprobs,
+        tokens=tokens,
     )
     return meaning.of(body["inputs"], id=id, draw=draw)
 
@@ -112,28 +127,35 @@ def to_meaning(
     full_text: bool = False,
     do_sample: bool = False,
     logprobs: LogprobsMode = LogprobsMode.PROCESSED,
+    tokens: Shown = Shown.ALWAYS,
 ) -> Meaning:
     """Understand the parameters of a body that `sequences` let pass.
 
     `full_text` and `do_sample` are what an absent `return_full_text` and `do_sample` mean; without any
-    parameters at all TGI samples. Raises InvalidInput with TGI's message of the first check that fails.
+    parameters at all TGI samples. Of `logprobs` nothing is computed if neither the answer nor `best_of`
+    needs any. Raises InvalidInput with TGI's message of the first check that fails.
     """
     given = {"do_sample": True} if given is None else given
     parameters = _parameters(given, limits, do_sample)
     check(parameters, limits)
     prefill, wanted = bool(given.get("decoder_input_details")), given.get("return_full_text")
+    details, prompt_logprobs = prefill or bool(given.get("details")), prefill and limits.prefill_logprobs
+    shown = tokens is Shown.ALWAYS or (tokens is Shown.WITH_DETAILS and details)
+    needed = shown or parameters.candidates > 1 or parameters.top_n_tokens or prompt_logprobs
     return Meaning(
         parameters=parameters,
         grammar=_grammar(given, limits),
-        prompt_logprobs=prefill and limits.prefill_logprobs,
-        logprobs=logprobs,
-        details=prefill or bool(given.get("details")),
+        prompt_logprobs=prompt_logprobs,
+        logprobs=logprobs if needed else LogprobsMode.NONE,
+        details=details,
         return_full_text=full_text if wanted is None else wanted,
     )
 
 
 def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
     """Return the outputs with the one in front whose tokens have the highest mean log-probability."""
+    if len(outputs) == 1:  # whose log-probabilities may mean nothing
+        return tuple(outputs)
     winner = max(range(len(outputs)), key=lambda place: mean_logprob(outputs[place]))
     return (outputs[winner], *outputs[:winner], *outputs[winner + 1 :])
 

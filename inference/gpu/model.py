@@ -53,7 +53,7 @@ class EagerRunner:
         self.model = model
 
     @torch.inference_mode()
-    def run(self, pieces: Pieces) -> Tensor:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32."""
         model, longest = self.model, int((pieces.stops - pieces.starts).max())
         tables = torch.from_numpy(pieces.table.blocks).to(model.device)

@@ -97,7 +97,7 @@ class GpuRunner:
             self._shaping.capture_one(size)
 
     @torch.inference_mode()
-    def run(self, pieces: Pieces) -> Launched:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Launched:
         """Queue a step behind what the device does already.
 
         One that raises has changed nothing but keys and values, and can be computed again.

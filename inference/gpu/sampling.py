@@ -12,7 +12,7 @@ from inference.gpu.runner import Drawn, Launched
 from inference.gpu.slots import DeviceState
 from inference.isolation import StepLost
 from inference.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
-from inference.state import Chosen, Integers, Sequence, Work
+from inference.state import Chosen, Integers, Pieces, Sequence, Work
 
 
 def chosen_by_device(sequences: tuple[Sequence, ...], drawn: Drawn) -> Chosen:
@@ -31,6 +31,10 @@ class GpuSampler:
         self._sequences: tuple[Sequence, ...] = ()
         self._own: Integers = np.empty(0, dtype=np.int64)  # rows of these that the host chooses
         self._askers: tuple[Sequence, ...] = ()  # and whose they are
+
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return no: the device chooses with what it computes, whoever is told of it."""
+        return False
 
     @torch.inference_mode()
     def choose(self, work: Work, launched: Launched | None) -> Chosen:

@@ -24,9 +24,9 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 5  # as in native.h
+INTERFACE = 6  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
-_MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
+MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
 log = logging.getLogger(__name__)
@@ -198,8 +198,8 @@ class PackedLinear:
         library's own. Raises ValueError for int8 weights of more than 65,536 inputs: sums could overflow.
         """
         n, k = weight.shape
-        if kind is WeightKind.INT8 and k > _MOST_INT8_INPUTS:
-            raise ValueError(f"int8 weights may have {_MOST_INT8_INPUTS} inputs at most, not {k}")
+        if kind is WeightKind.INT8 and k > MOST_INT8_INPUTS:
+            raise ValueError(f"int8 weights may have {MOST_INT8_INPUTS} inputs at most, not {k}")
         rows, tensors = _converted(weight.detach(), kind)
         rounds = round_inputs and rows.dtype == torch.bfloat16 and library.has_bf16
         struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)

@@ -16,6 +16,7 @@ from torch import Tensor
 from inference.kernels.native import Library, PackedLinear, address
 from inference.kernels.native_attention import NativeStep, StepStruct
 from inference.kernels.native_layers import NativeStack
+from inference.kernels.native_screen import Screen, ScreenStruct
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
 _INTEGER = np.dtype(np.int64).str
@@ -33,6 +34,7 @@ class EndWeights:
     eps: float
     embedding_factor: float = 1.0
     head_factor: float = 1.0
+    screen: Screen | None = None  # of the head
 
 
 class Logits(NamedTuple):
@@ -55,6 +57,7 @@ class _Ends(ctypes.Structure):
         ("head", ctypes.c_void_p),
         ("norm", ctypes.c_void_p),
         *((name, ctypes.c_float) for name in ("eps", "embedding_factor", "head_factor")),
+        ("screen", ctypes.POINTER(ScreenStruct)),
     )
 
 
@@ -68,6 +71,7 @@ class _Tokens(ctypes.Structure):
         ("x", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("stride", "row_count", "columns")),
         *((name, ctypes.c_void_p) for name in ("indices", "maxima", "sums", "scratch")),
+        ("only", ctypes.c_int64),
     )
 
 
@@ -106,9 +110,12 @@ class _Room:
             *(None, None, count, None),
             *(None, columns, count, columns),
             *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr()),
+            0,
         )
 
-    def fill(self, ids: NDArray[np.int64], rows: NDArray[np.int64], *, statistics: bool) -> Tensor:
+    def fill(
+        self, ids: NDArray[np.int64], rows: NDArray[np.int64], *, statistics: bool, tokens_only: bool
+    ) -> Tensor:
         """Say what the step computes; return where its logits will be."""
         values, at = self._values, self._at
         if values is None:
@@ -117,6 +124,7 @@ class _Room:
         struct = self.struct
         struct.ids, struct.rows, struct.logits, struct.x = _integers(ids), _integers(rows), at, at
         struct.indices = self._indices if statistics else None
+        struct.only = tokens_only
         return values
 
 
@@ -133,6 +141,7 @@ class NativeModel:
         self._run = _declare(library.functions).parley_model_run
         self._columns = ends.head.n
         self._ends, self._held = _ends_struct(ends, stack.shape.hidden)
+        self._screens = ends.screen is not None
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
         self._room = _Room(0, self._columns, self._part_bytes)
         self._rotations: _Rotations | None = None  # of the last step
@@ -148,13 +157,15 @@ class NativeModel:
         step: NativeStep,
         *,
         statistics: bool = True,
+        tokens_only: bool = False,
     ) -> Logits:
         """Return the logits of some of a step's tokens, `rows` (n,), as the head gives them.
 
         Shapes: ids (tokens,); cos and sin (positions, rotary_dim), contiguous float32, one of each for
         every rotary embedding that the layers name, with a row for every position of the step. Without
-        `statistics` those parts of the result mean nothing. Raises IndexError for an id that the table
-        doesn't have, MemoryError.
+        `statistics` those parts of the result mean nothing. With `tokens_only`, where the head has a
+        screen, only tokens and maxima do. Raises IndexError for an id that the table doesn't have,
+        MemoryError.
         """
         assert len(ids) == step.tokens, "an id for each of the step's tokens"
         if rows is not self._rows:
@@ -167,7 +178,8 @@ class NativeModel:
         if len(rows) != self._room.count:
             self._room = _Room(len(rows), self._columns, self._part_bytes)
         room = self._room
-        values = room.fill(ids, rows, statistics=statistics)
+        screened = tokens_only and self._screens and statistics
+        values = room.fill(ids, rows, statistics=statistics, tokens_only=screened)
         failed = self._run(
             self._library.handle,
             self._stack.handle,
@@ -180,7 +192,7 @@ class NativeModel:
             raise IndexError(f"ids must be from 0 to {self._ends.vocabulary - 1}")
         if failed == _NO_MEMORY:
             raise MemoryError(f"No memory for a step of {step.tokens} tokens")
-        return Logits(values, room.tokens, room.maxima, room.totals)
+        return Logits(values, room.tokens, room.maxima, room.maxima if screened else room.totals)
 
 
 def _integers(column: NDArray[np.int64]) -> int:
@@ -204,10 +216,12 @@ def _ends_struct(ends: EndWeights, hidden: int) -> tuple[_Ends, tuple[object, ..
         assert ends.table.shape[1] == hidden, "a hidden number for each column of the table"
         table, vocabulary = ends.table.detach().contiguous(), len(ends.table)
         kind = _KINDS[table.dtype]
+    screen = None if ends.screen is None else ctypes.pointer(ends.screen.struct())
     struct = _Ends(
         *(packed, None if table is None else table.data_ptr(), kind, vocabulary),
         *(ctypes.addressof(ends.head.struct), norm.data_ptr()),
         *(ends.eps, ends.embedding_factor, ends.head_factor),
+        screen,
     )
     return struct, (ends, norm, table)
 

@@ -16,7 +16,7 @@ class Leash:
     The kernel then sends SIGCONT, by which even a stopped process goes on. Its handler is libc's `alarm`: no
     Python has to run for it, so that a thread which holds the interpreter for ever doesn't matter. It is
     given the signal's number, which is how many seconds are left for an end in order. SIGCONT may also come
-    from anybody else: `hold` then calls the alarm off.
+    from anybody else: `hold` then calls the alarm off, so that Python must run within that time.
 
     See prctl(2), PR_SET_PDEATHSIG. Elsewhere than on Linux nothing is done, and `hold` tells.
     """

@@ -8,9 +8,10 @@ import time
 
 from inference.process.panics import PANIC, Panics
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("stderr.engine")  # none of ours, whose level may hide what a crash says
 
 READ_BYTES = 65_536
+MOST_READS = 64  # at a time: who reads has more to look after
 LINE_BYTES = 65_536  # of a line without an end, from which on it counts as one
 
 
@@ -35,8 +36,10 @@ class LineReader:
         return self._panics.look_seconds
 
     def relay(self) -> bool:
-        """Log what there is to read now; return false once nothing more can come."""
-        while self.open:
+        """Log what there is to read now, or much of it; return false once nothing more can come."""
+        for _ in range(MOST_READS):
+            if not self.open:
+                return False
             now = time.monotonic()
             try:
                 data = os.read(self.descriptor, READ_BYTES)
@@ -46,7 +49,7 @@ class LineReader:
                 return True
             self._take(data)
             self._panics.hear(data, time.monotonic())
-        return False
+        return self.open
 
     def _take(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

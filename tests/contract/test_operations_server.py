@@ -180,6 +180,9 @@ async def test_each_dialect_has_its_logprobs_unless_the_setting_says_otherwise(
 
         monkeypatch.setattr(engine, "submit", noting)
         for path in ("/generate", "/generate_stream", "/"):
-            await server.post(path, {"inputs": "x"})
-        await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
-    assert seen == [native, native, native, openai]
+            await server.post(path, {"inputs": "x", "parameters": {"details": True}})
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        await server.post("/v1/chat/completions", {**chat, "logprobs": True})
+        await server.post("/v1/chat/completions", chat)
+        await server.post("/generate", {"inputs": "x"})
+    assert seen == [native, native, native, openai, LogprobsMode.NONE, LogprobsMode.NONE]

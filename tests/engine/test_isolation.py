@@ -59,12 +59,12 @@ def comes(pieces: Pieces, generated: int) -> bool:
     )
 
 
-def broken(run: Callable[[Pieces], Any], generated: int, *, after: bool) -> Callable[[Pieces], Any]:
+def broken(run: Callable[..., Any], generated: int, *, after: bool) -> Callable[..., Any]:
     """Return a runner's `run` that raises at one token of the bad one; `after` it has computed everything."""
 
-    def faulty(pieces: Pieces) -> Any:
+    def faulty(pieces: Pieces, **how: bool) -> Any:
         come = comes(pieces, generated)
-        result = run(pieces) if after or not come else None
+        result = run(pieces, **how) if after or not come else None
         if come:
             raise ArithmeticError("a fault of the model's code")
         return result

@@ -123,7 +123,7 @@ def test_failing_step_fails_its_requests_and_the_core_lives_on(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(session.core._stepper._runner, "run", lambda _: 1 / 0)  # type: ignore[union-attr]
+        patch.setattr(session.core._stepper._runner, "run", lambda *_, **__: 1 / 0)  # type: ignore[union-attr]
         heard = session.run([request("a", PROMPT), request("b", PROMPT)])
     assert set(heard.failures) == {"a", "b"}
     assert "ZeroDivisionError" in heard.failures["a"]
@@ -150,7 +150,7 @@ def test_engine_ends_once_its_gpu_answers_no_more(directory: Path, broken: bool)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "synchronize", synchronize)
-        patch.setattr(session.core._stepper._runner, "run", lambda _: 1 / 0)  # type: ignore[union-attr]
+        patch.setattr(session.core._stepper._runner, "run", lambda *_, **__: 1 / 0)  # type: ignore[union-attr]
         assert "ZeroDivisionError" in session.run([request("a", PROMPT)]).failures["a"]
         if broken:
             session.core.join()

@@ -23,7 +23,7 @@ class FaultyRunner:
     def __init__(self, runner: Any) -> None:
         self._runner = runner
 
-    def run(self, pieces: Pieces) -> Any:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Any:
         """Compute, or not."""
         seeds = [chunk.sequence.request.sampling.seed for chunk in pieces.chunks]
         if HANGS in seeds:
@@ -37,7 +37,7 @@ class FaultyRunner:
             raise ArithmeticError("a fault of the model's code")
         if TOO_LARGE in seeds or (NEEDS_MEMORY in seeds and len(seeds) > 2):
             raise MemoryError(f"no room for a step of {len(seeds)} sequences")
-        return self._runner.run(pieces)
+        return self._runner.run(pieces, tokens_only=tokens_only)
 
 
 class FaultyCore(TorchCore):

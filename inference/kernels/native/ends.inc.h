@@ -33,8 +33,10 @@ static void ISA(embed)(Worker *worker, const StackCall *call, float *out) {
     pool_barrier(worker);
 }
 
-/* What the head reads of the rows that get logits: the residual stream's end, normalised. */
-static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
+#include "screen.inc.h"
+
+/* What the head reads of the rows that get logits, and the screen: the residual stream's end, normalised. */
+static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(Source) *from, int screens) {
     const Stack *stack = call->stack;
     const Ends *ends = call->ends;
     int64_t n = stack->shape.hidden, count = call->tokens->count;
@@ -50,6 +52,9 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
             for (int64_t d = 0; ends->head_factor != 1.0f && d < n; d++) out[d] *= ends->head_factor;
         }
         if (prepares) linear_input(call->library, ends->head, input.x, n, count, first, last, stack->prepared);
+        if (!screens) continue;
+        linear_input(call->library, ends->screen->linear, input.x, n, count, first, last, stack->screening.prepared);
+        for (int64_t row = first; row < last; row++) ISA(measure)(call, &stack->screening, row);
     }
     pool_barrier(worker);
     return input;
@@ -58,14 +63,19 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
 static void ISA(logits)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
     const Tokens *tokens = call->tokens;
     const Linear *head = call->ends->head;
-    Input input = ISA(head_input)(worker, call, from);
-    int64_t panels = linear_panels(head);
+    int screens = tokens->only && call->ends->screen;
+    Input input = ISA(head_input)(worker, call, from, screens);
+    if (screens) ISA(screen_rows)(worker, call, &input);
+    int64_t count = screens && !*call->stack->screening.left ? 0 : tokens->count, panels = linear_panels(head);
     ISA(Grid) grid = ISA(grid)(tokens->count, panels);
-    for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
+    for (int64_t i; (i = pool_near_tile(worker, count ? grid.row_blocks * grid.panel_blocks : 0)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, tokens->count);
         int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
         linear_tile(call->library, head, &input, first, last, panel, end, tokens->logits, head->n);
     }
     pool_barrier(worker);
-    if (tokens->statistics.indices) row_statistics(worker, &tokens->statistics);
+    if (!tokens->statistics.indices) return;
+    Statistics statistics = tokens->statistics;
+    statistics.rows = count;
+    row_statistics(worker, &statistics);
 }

@@ -73,6 +73,18 @@ static void *take(char **next, int64_t bytes) {
     return taken;
 }
 
+static void lay_out_screening(Screening *s, const Library *library, const Screen *screen, int64_t rows, char **next) {
+    int64_t panels = linear_panels(screen->linear), number = (int64_t)sizeof(float);
+    s->prepared = take(next, (int64_t)linear_input_bytes(library, screen->linear, rows));
+    s->norms = take(next, rows * number);
+    s->lost = take(next, rows * number);
+    s->maxima = take(next, rows * panels * number);
+    s->counts = take(next, rows * number);
+    s->candidates = take(next, rows * SCREEN_MOST * number);
+    s->parts = take(next, rows * SCREEN_PARTS * (int64_t)sizeof(Part));
+    s->left = take(next, number);
+}
+
 /* Lay the buffers out for `rows` rows from `start` on; returns how many bytes they take. */
 static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, int64_t rows, int few, char *start) {
     const Shape *shape = &stack->shape;
@@ -89,6 +101,7 @@ static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, i
     stack->prepared = take(&next, prepared);
     stack->own_size = few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
+    if (ends && ends->screen) lay_out_screening(&stack->screening, library, ends->screen, rows, &next);
     return next - start;
 }
 
@@ -120,6 +133,7 @@ static int run(StackCall *call) {
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
     if (reserve(stack, call->library, call->ends, call->rows, call->few)) return -1;
+    stack->screening.rows = call->tokens ? call->tokens->count : 0;
     const Cache *cache = &stack->layers[0].cache;
     int32_t threads = call->library->threads;
     if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;

@@ -24,6 +24,29 @@ typedef struct Shape {
     float eps, residual; /* residual: what attention and the MLP give is multiplied by it */
 } Shape;
 
+/* A copy of a head's weights in 8 bits, by which is found what can't be a row's greatest logit (screen.inc.h). */
+typedef struct Screen {
+    const Linear *linear; /* int8, for VPDPBUSD; without a bias, as the head */
+    const float *errors;  /* [panel] the largest norm of what rounding took from a row of the head */
+    const float *norms;   /* [panel] the largest norm of a rounded row */
+} Screen;
+
+#define SCREEN_MOST 96 /* panels of a row that the head computes; if they are more, all */
+
+/* The memory of a step whose rows are screened. */
+typedef struct Screening {
+    int64_t rows;
+    void *prepared;      /* inputs in 8 bits */
+    float *norms, *lost; /* [row] of what the head reads, and of what the inputs in 8 bits leave out of it */
+    float *maxima;       /* [row][panel] */
+    int32_t *counts;     /* [row] of its candidates; -1: it has to be computed in full */
+    int32_t *candidates; /* [row][SCREEN_MOST] panels */
+    Part *parts;         /* [row][SCREEN_PARTS] */
+    int32_t *left;       /* whether there are rows to be computed in full */
+} Screening;
+
+#define SCREEN_PARTS 4 /* of a row: the panel that promises most, and the other candidates, for several threads */
+
 /* What the layers of one model need; the buffers grow to the largest step seen and stay. */
 typedef struct Stack {
     Shape shape;
@@ -39,6 +62,7 @@ typedef struct Stack {
     float *inner;      /* [row][inner] */
     void *prepared;    /* inputs of linears that need it */
     float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows */
+    Screening screening;
     void *memory;
     int64_t own_size, room;
 } Stack;
@@ -53,6 +77,7 @@ typedef struct Ends {
     const float *norm; /* the last one's weights */
     float eps;
     float embedding_factor, head_factor; /* the embedding, and what the head is given, are multiplied by them */
+    const Screen *screen; /* NULL: there is none */
 } Ends;
 
 /* A step's tokens, and what is made of them. */
@@ -62,6 +87,7 @@ typedef struct Tokens {
     int64_t count;
     float *logits;         /* [count][vocabulary of the head] */
     Statistics statistics; /* of the logits; its indices NULL: not wanted */
+    int64_t only;          /* 1: of the statistics indices and maxima, and no logits; if there is a screen */
 } Tokens;
 
 typedef struct StackCall {

@@ -84,6 +84,15 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
     }
 }
 
+int linear_rounds_input(const Library *library, const Linear *linear) { return is_rounded(kind_of(library, linear)); }
+
+const uint8_t *linear_unsigned_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
+                                   int64_t row, float *scale) {
+    int kind = kind_of(library, linear);
+    *scale = ((const float *)prepared)[row];
+    return (const uint8_t *)prepared + scales_bytes(kind, rows) + row * input_stride(kind, linear->k);
+}
+
 /* --- tiles ---------------------------------------------------------------------------------- */
 
 static TileFunction *tile_function(const Library *library, int kind) {

@@ -89,6 +89,7 @@ ENVIRONMENT_ONLY = [
     ("PARLEY_FUSE_LAYERS", "0", "fuse_layers", False),
     ("PARLEY_NARROW_WEIGHTS", "0", "narrow_weights", False),
     ("PARLEY_COMPRESS_WEIGHTS", "0", "compress_weights", False),
+    ("PARLEY_SCREEN_HEAD", "0", "screen_head", False),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
@@ -274,6 +275,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         fuse_layers=False,
         narrow_weights=False,
         compress_weights=False,
+        screen_head=False,
         cuda_memory_fraction=0.5,
         cuda_graphs=(1, 2),
         deterministic=True,

@@ -42,7 +42,7 @@ def run(within: str, *, close: bool = False) -> subprocess.CompletedProcess[str]
 
 
 def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line.partition(" parley.stderr: ")[2] for line in done.stdout.splitlines()]
+    return [line.partition(" stderr: ")[2] for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def messages(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_whatever_is_written_is_logged_and_afterwards_no_more(within: str) -> None:
     done = run(within)
     assert (done.returncode, messages(done)) == (0, ["a warning"])
-    assert " WARN parley.stderr: a warning\n" in done.stdout
+    assert " WARN stderr: a warning\n" in done.stdout
     assert done.stderr == "after the end\n"
 
 

@@ -244,6 +244,18 @@ def test_a_second_signal_ends_the_requests_of_all_workers_at_once() -> None:
         assert all(map(gone, processes))
 
 
+def test_a_service_managers_signal_to_all_processes_lets_requests_end() -> None:
+    body = {"inputs": "Hi", "parameters": {"max_new_tokens": 400, "details": True}}
+    with server() as live, live.streaming(body) as lines:
+        for process in [*live.workers(), *live.children("fake_engine"), live.process.pid]:
+            os.kill(process, signal.SIGTERM)
+            time.sleep(0.1)
+        *_, last = [json.loads(line.removeprefix("data:")) for line in lines if line]
+        assert last["details"]["generated_tokens"] == 400
+        assert live.process.wait(PATIENCE_SECONDS) == 0
+    assert told(live, "Interrupted again") == 0
+
+
 def test_a_worker_that_stands_still_is_replaced() -> None:
     with server("--worker-timeout", "1.5") as live:
         first, second = live.workers()

@@ -78,6 +78,21 @@ def test_the_rendered_prompt_gets_no_special_tokens_and_logprobs_are_the_models_
     assert (request.sampling.sample, request.sampling.seed) == (True, 3)
 
 
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ({}, False),
+        ({"logprobs": None, "top_logprobs": 3}, False),
+        ({"logprobs": False, "n": 2, "stream": True}, False),
+        ({"logprobs": True}, True),
+        ({"logprobs": True, "top_logprobs": 3, "n": 2}, True),
+    ],
+)
+def test_log_probabilities_are_computed_where_they_are_told(members: dict[str, Any], told: bool) -> None:
+    modes = {request.logprobs for request in requests_of(**members)}
+    assert modes == {LogprobsMode.RAW if told else LogprobsMode.NONE}
+
+
 def test_each_choice_has_a_request_and_a_seed_of_its_own() -> None:
     assert [request.id for request in requests_of(n=3)] == ["r-0", "r-1", "r-2"]
     assert [request.sampling.seed for request in requests_of(n=3)] == [100, 101, 102]

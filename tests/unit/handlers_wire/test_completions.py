@@ -79,7 +79,32 @@ def test_each_prompt_is_a_request_of_its_own() -> None:
     assert first.id != second.id
     assert (first.sampling.seed, second.sampling.seed) == (100, 101)
     assert (first.max_new_tokens, first.stop, first.add_special_tokens) == (3, ("x",), True)
-    assert (first.logprobs, first.prompt_ids) == (LogprobsMode.RAW, None)
+    assert (first.logprobs, first.prompt_ids) == (LogprobsMode.NONE, None)
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ({}, False),
+        ({"logprobs": None}, False),
+        ({"stream": True, "n": 2}, False),
+        ({"echo": True}, False),
+        ({"echo": True, "max_tokens": 0}, False),
+        ({"n": 2, "best_of": 2}, False),
+        ({"best_of": 1}, False),
+        ({"best_of": 2}, True),
+        ({"n": 2, "best_of": 3}, True),
+        ({"logprobs": 0}, True),
+        ({"logprobs": 2}, True),
+        ({"logprobs": 0, "echo": True}, True),
+        ({"logprobs": 1, "echo": True, "max_tokens": 0}, True),
+    ],
+)
+def test_log_probabilities_are_computed_where_they_are_told_or_rank(
+    members: dict[str, Any], told: bool
+) -> None:
+    modes = {request.logprobs for request in understand(["a", "b"], **members).requests}
+    assert modes == {LogprobsMode.RAW if told else LogprobsMode.NONE}
 
 
 def test_the_answers_to_a_prompt_go_on_from_its_seed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from handlers.wire import tgi
 from handlers.wire.limits import Limits
-from handlers.wire.tgi import Generate
+from handlers.wire.tgi import Generate, Shown
 from handlers.wire.types import GenerateInstance, GenerateParameters, GenerateRequest
 from inference.errors import InvalidInput
 from inference.types import FinishReason, GrammarKind, LogprobsMode, Watermark
@@ -103,6 +103,36 @@ def test_every_parameter_reaches_the_engine() -> None:
     assert request.sampling.watermark == Watermark(gamma=0.25, delta=1.5)
     assert request.grammar is not None
     assert (request.grammar.kind, request.grammar.member) == (GrammarKind.REGEX, "parameters.grammar.value")
+
+
+BEST = {"best_of": 2, "do_sample": True}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "computed"),
+    [
+        ({}, Shown.ALWAYS, True),
+        ({"details": False}, Shown.ALWAYS, True),
+        (None, Shown.WITH_DETAILS, False),
+        ({"details": False, "best_of": 1}, Shown.WITH_DETAILS, False),
+        ({"details": True}, Shown.WITH_DETAILS, True),
+        ({"decoder_input_details": True}, Shown.WITH_DETAILS, True),
+        (BEST, Shown.WITH_DETAILS, True),
+        ({"top_n_tokens": 2}, Shown.WITH_DETAILS, True),
+        (None, Shown.NEVER, False),
+        ({"details": True}, Shown.NEVER, False),
+        (BEST, Shown.NEVER, True),
+        ({"top_n_tokens": 2}, Shown.NEVER, True),
+        ({"decoder_input_details": True}, Shown.NEVER, True),
+    ],
+)
+@pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED, LogprobsMode.RAW])
+def test_log_probabilities_are_computed_where_they_are_shown_or_rank_or_others_are_asked_for(
+    parameters: Any, tokens: Shown, computed: bool, mode: LogprobsMode
+) -> None:
+    body: GenerateRequest = {"inputs": "Hi", "parameters": parameters}
+    wanted = tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, logprobs=mode, tokens=tokens)
+    assert {request.logprobs for request in wanted.requests} == {mode if computed else LogprobsMode.NONE}
 
 
 def test_the_prompts_logprobs_are_for_servers_that_were_started_for_them() -> None:
@@ -215,6 +245,11 @@ def test_the_candidate_with_the_highest_mean_logprob_wins(sample: Any, fits: Fit
     losers = body["details"]["best_of_sequences"]
     assert [(loser["generated_text"], loser["seed"]) for loser in losers] == [("aa", 1), ("c", 3)]
     assert fits("GenerateResponse", body)
+
+
+def test_an_output_that_is_alone_wins_whatever_stands_for_its_logprobs(sample: Any) -> None:
+    output = sample.output([sample.token(1, "a", float("nan"))])
+    assert tgi.winner_first([output]) == (output,)
 
 
 def test_stream_events_have_nulls_until_the_last_one(sample: Any, fits: Fits) -> None:

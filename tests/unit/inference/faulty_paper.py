@@ -64,11 +64,11 @@ class FaultyRunner:
         self._runner = runner
         self._faults = faults
 
-    def run(self, pieces: Pieces) -> Any:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Any:
         """Compute, or not."""
         guilty = self._faults.in_pieces(pieces)
         if guilty is None and not self._faults.broken and not self._faults.once:
-            return self._runner.run(pieces)
+            return self._runner.run(pieces, tokens_only=tokens_only)
         slots = np.repeat(pieces.slots, pieces.stops - pieces.starts)
         for home in homes(pieces.table, slots, pieces.positions).tolist():
             self._runner.slots[home] = TRASH
@@ -87,6 +87,10 @@ class FaultySampler:
         self._sampler = sampler
         self._faults = faults
         self._newest = newest
+
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return what the other one does."""
+        return self._sampler.tokens_only(pieces)
 
     def choose(self, work: Work, logits: Any) -> Chosen:
         """Choose, or not."""

@@ -98,7 +98,7 @@ class PaperRunner:
         self.steps: list[list[int]] = []  # sizes of the pieces of each step
         self.rows: list[int] = []  # logit rows of each step
 
-    def run(self, pieces: Pieces) -> list[int]:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> list[int]:
         """Return the checksum of what each token that wants logits follows from, itself included."""
         sizes = pieces.stops - pieces.starts
         self.steps.append(sizes.tolist())
@@ -119,6 +119,10 @@ class PaperRunner:
 
 class PaperSampler:
     """Picks tokens by the runner's checksums, among those that the sequence may choose."""
+
+    def tokens_only(self, pieces: Pieces) -> bool:
+        """Return no: it reads all that the runner gives."""
+        return False
 
     def choose(self, work: Work, logits: list[int] | None) -> Chosen:
         """Return each sequence's token; a prompt token's log-probability is minus its position."""

@@ -26,7 +26,7 @@ class Whole:
         return logits
 
     @torch.inference_mode()
-    def run(self, pieces: Pieces) -> Tensor:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
         parts = []
         for chunk in pieces.chunks:
             ids = torch.tensor(chunk.sequence.request.prompt_ids)[None]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,6 +10,7 @@ from torch import Tensor, nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.kernels.native_screen import Screen  # noqa: E402
 from inference.layers import OtherShape  # noqa: E402
 from inference.linears import native_pack  # noqa: E402
 from inference.paged import use_paged_attention  # noqa: E402
@@ -86,6 +89,24 @@ def test_what_was_found_stays_when_the_next_step_runs(library: Library) -> None:
     before = [each.tolist() for each in (found.tokens, found.best, found.totals)]
     assert runner.statistics(runner.run(one_prompt(20, first=40))).tokens.tolist() != before[0]
     assert before == [each.tolist() for each in (found.tokens, found.best, found.totals)]
+
+
+@pytest.mark.parametrize("family", ["llama", "llama with tied weights", "gemma2"])
+def test_with_a_screened_head_the_likeliest_tokens_are_the_same(
+    family: str, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.ends.Screen.of", partial(Screen.of, least=0))
+    fused = fuse(toy(family), library)
+    whole = fused.make_runner(4, torch.float32)
+    fused.screen_head()
+    screened = fused.make_runner(4, torch.float32)
+    wanted = whole.statistics(whole.run(one_prompt(20), tokens_only=True))
+    found = screened.statistics(screened.run(one_prompt(20), tokens_only=True))
+    assert (found.tokens.tolist(), found.best.tolist()) == (wanted.tokens.tolist(), wanted.best.tolist())
+    untold = library.has_vnni and family != "gemma2"  # its logits are capped: nothing of them is left out
+    assert (found.totals.tolist() == found.best.tolist()) == untold
+    asked = screened.statistics(screened.run(one_prompt(20)))
+    assert asked.totals.tolist() == wanted.totals.tolist()
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ LIMITS = Limits(tokens=32, sequences=8, logit_rows=64)
 class Broken(PaperRunner):
     """Fails on every step that holds the sequence named "13"."""
 
-    def run(self, pieces: Pieces) -> list[int]:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> list[int]:
         if any(chunk.sequence.id == "13" for chunk in pieces.chunks):
             raise RuntimeError("out of luck")
-        return super().run(pieces)
+        return super().run(pieces, tokens_only=tokens_only)
 
 
 class NotANumber(PaperSampler):

@@ -221,7 +221,7 @@ def test_memory_that_is_too_short_for_a_part_makes_steps_smaller_and_nobody_is_l
     bench.step()
     bench.step()  # fails
     with monkeypatch.context() as patch:
-        patch.setattr(bench.paper, "run", lambda pieces: bytearray(2**62))
+        patch.setattr(bench.paper, "run", lambda pieces, tokens_only: bytearray(2**62))
         bench.step()
         bench.step()
     assert bench.stats[-1].preempted
@@ -269,7 +269,7 @@ def test_grammar_that_raises_fails_its_request_alone(work: str, monkeypatch: pyt
 def test_step_of_which_nothing_is_known_any_more_is_not_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def lose(*_: object) -> None:
+    def lose(*_: object, **__: object) -> None:
         raise StepLost("the device can't be told what to go on from")
 
     bench = Bench(Faults())

@@ -37,13 +37,13 @@ class Short(PaperRunner):
         self.largest = 0  # step that was computed
         self._error = error
 
-    def run(self, pieces: Pieces) -> list[int]:
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> list[int]:
         size = int((pieces.stops - pieces.starts).sum())
         if size > self.most:
             self.refused += 1
             raise self._error
         self.largest = max(self.largest, size)
-        return super().run(pieces)
+        return super().run(pieces, tokens_only=tokens_only)
 
 
 def make(runner: Short, limits: Limits = LIMITS, blocks: int = 60) -> Stepper[list[int]]:

@@ -101,7 +101,7 @@ def test_its_log_and_its_output_come_out_of_the_parents_log(caplog: pytest.LogCa
     process.stop()
     said = [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
     assert ("inference.fake_engine", logging.INFO, "loading good") in said
-    assert ("inference.process.output", logging.WARNING, "written to standard output") in said
+    assert ("stderr.engine", logging.WARNING, "written to standard output") in said
 
 
 def test_a_model_that_is_unavailable_is_told_once_and_nothing_is_started_again() -> None:

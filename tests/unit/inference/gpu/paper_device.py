@@ -32,10 +32,12 @@ class PaperDevice(PaperRunner):
         self.newest: dict[int, int] = {}  # by slot
         self.launched: list[PaperLaunch] = []
 
-    def run(self, pieces: Pieces) -> PaperLaunch:  # type: ignore[override]
+    def run(  # type: ignore[override]
+        self, pieces: Pieces, *, tokens_only: bool = False
+    ) -> PaperLaunch:
         count = len(pieces.decodes)
         pieces.ids[:count] = [self.newest[slot] for slot in pieces.slots[:count].tolist()]
-        values = super().run(pieces)
+        values = super().run(pieces, tokens_only=tokens_only)
         drawn, end = [], 0
         for chunk in pieces.chunks:
             end += chunk.logit_rows

@@ -121,11 +121,11 @@ def test_step_for_which_memory_is_too_short_is_made_smaller_and_no_text_changes(
     bench, wanted = Bench(), [request(str(id), 20, 9, ignore_eos=True) for id in range(4)]
     run, sizes = bench.device.run, []
 
-    def short(pieces: Pieces) -> PaperLaunch:
+    def short(pieces: Pieces, *, tokens_only: bool = False) -> PaperLaunch:
         sizes.append(len(pieces.ids))
         if len(sizes) == 4:
             raise MemoryError("no paper left")
-        return run(pieces)
+        return run(pieces, tokens_only=tokens_only)
 
     bench.device.run = short  # type: ignore[method-assign]
     bench.add(*wanted)

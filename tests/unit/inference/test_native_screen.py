@@ -1,0 +1,156 @@
+"""The likeliest token by a head's screen: the token and the bits that all of the head's products give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from inference.kernels.native import Library, PackedLinear, WeightKind
+from inference.kernels.native_layers import StackShape
+from inference.kernels.native_model import EndWeights, Logits, NativeModel
+from inference.kernels.native_screen import Screen
+from tests.unit.inference.paged_attention import LIBRARIES, built, native_step, page_count, page_table
+from tests.unit.inference.paper_layers import NORMS, native, random_layer, rotary
+
+SCREENING = [library for library in LIBRARIES.values() if library.has_vnni]
+
+pytestmark = [built, pytest.mark.skipif(not SCREENING, reason="screens need VPDPBUSD")]
+torch.set_num_threads(1)
+
+SHAPE = StackShape(hidden=96, heads=6, kv_heads=2, head_dim=16, inner=96, eps=1e-5, scaling=0.25)
+PAPERS = [random_layer(SHAPE, NORMS[:2], 7)]
+WORDS = 7_003  # no whole panels
+COS, SIN = rotary(torch.arange(512), SHAPE.head_dim)
+ROUNDED, COMPRESSED = "rounded", "12 bits"
+FORMS = ["float32", "bfloat16", ROUNDED, COMPRESSED]
+EXACTLY = settings(max_examples=25, deadline=None)
+
+
+def random_head(seed: int) -> Tensor:
+    return torch.randn(WORDS, SHAPE.hidden, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def pack(library: Library, weight: Tensor, form: str) -> PackedLinear:
+    kind = WeightKind.FLOAT32 if form == "float32" else WeightKind.BFLOAT16
+    rounds = form in (ROUNDED, COMPRESSED)
+    return PackedLinear.pack(library, weight, None, kind, round_inputs=rounds, compress=form == COMPRESSED)
+
+
+class Made:
+    """A model whose head is screened, over one table of embeddings."""
+
+    def __init__(self, library: Library, weight: Tensor, form: str, table: Tensor) -> None:
+        head = pack(library, weight, form)
+        self.screen = Screen.of(head, least=0)
+        norm = torch.ones(SHAPE.hidden)
+        ends = EndWeights(table=table, head=head, norm=norm, eps=1e-6, screen=self.screen)
+        self._model = NativeModel(
+            library, native(library, PAPERS, SHAPE, page_count([512], 1), WeightKind.FLOAT32), ends
+        )
+        self._pages = page_table([512], spare=1, seed=0)
+
+    def run(self, ids: Tensor, rows: list[int], *, tokens_only: bool) -> Logits:
+        step = native_step([(0, 0, len(ids))], self._pages)
+        found = self._model.run(ids.numpy(), np.array(rows), [COS], [SIN], step, tokens_only=tokens_only)
+        return Logits(found.values.clone(), found.tokens.copy(), found.maxima.copy(), found.totals.copy())
+
+    def agrees(self, ids: Tensor, rows: list[int]) -> Logits:
+        """Check that tokens and logits are those of the whole head; return what was found."""
+        exact, screened = (self.run(ids, rows, tokens_only=only) for only in (False, True))
+        assert screened.tokens.tolist() == exact.tokens.tolist()
+        assert np.array_equal(screened.maxima, exact.maxima, equal_nan=True)
+        return screened
+
+
+def embeddings(seed: int, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(WORDS, SHAPE.hidden, generator=torch.Generator().manual_seed(seed))
+
+
+def ids_of(count: int, seed: int = 0) -> Tensor:
+    return torch.randint(WORDS, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("library", SCREENING, ids=repr)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [1, 5, 13, 60, 100])
+def test_it_finds_what_the_whole_head_finds(library: Library, form: str, count: int) -> None:
+    made = Made(library, random_head(1), form, embeddings(2))
+    ids = ids_of(count)
+    found = made.agrees(ids, list(range(count)))
+    assert found.totals.tolist() == found.maxima.tolist()
+
+
+@EXACTLY
+@given(data=st.data())
+def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObject) -> None:
+    weight = random_head(data.draw(st.integers(0, 50))).float()
+    for _ in range(data.draw(st.integers(0, 6))):  # ties, near ties, and rows that are much larger or nothing
+        row, other = (data.draw(st.integers(0, WORDS - 1)) for _ in range(2))
+        weight[row] = weight[other] * data.draw(st.sampled_from([1.0, 1.0, 1.001, 0.0, -1.0, 40.0, 1e-6]))
+    weight[:, data.draw(st.integers(0, SHAPE.hidden - 1))] *= data.draw(st.sampled_from([1.0, 30.0, 1e4]))
+    form = data.draw(st.sampled_from(FORMS))
+    table = embeddings(data.draw(st.integers(0, 50)), data.draw(st.sampled_from([1e-3, 1.0, 1e3])))
+    made = Made(SCREENING[0], weight, form, table)
+    count = data.draw(st.integers(1, 20))
+    rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8, unique=True))
+    made.agrees(ids_of(count, data.draw(st.integers(0, 99))), rows)
+
+
+def test_of_equal_logits_the_first_token_counts() -> None:
+    weight = random_head(3)
+    weight[[50, 3_000, 6_999]] = 3 * weight[[3_000]]
+    made = Made(SCREENING[0], weight, COMPRESSED, embeddings(4))
+    found = made.agrees(ids_of(40), list(range(40)))
+    assert not {3_000, 6_999} & set(found.tokens.tolist())
+
+
+def test_rows_of_which_too_much_is_left_are_computed_in_full() -> None:
+    same = random_head(5)[:1].expand(WORDS, -1).contiguous()
+    made = Made(SCREENING[0], same, "bfloat16", embeddings(6))
+    found = made.agrees(ids_of(9), list(range(9)))
+    assert found.tokens.tolist() == [0] * 9
+
+
+def test_a_row_that_is_not_finite_says_so_and_touches_no_other() -> None:
+    table = embeddings(7)
+    table[11, 5] = torch.nan
+    made = Made(SCREENING[0], random_head(8), COMPRESSED, table)
+    ids = torch.tensor([1, 2, 3, 11])  # attention looks back only: the last one alone is broken
+    found = made.agrees(ids, [0, 1, 2, 3])
+    assert np.isnan(found.maxima).tolist() == [False, False, False, True]
+
+
+def test_without_being_asked_all_logits_are_there() -> None:
+    made = Made(SCREENING[0], random_head(9), COMPRESSED, embeddings(10))
+    found = made.run(ids_of(3), [0, 2], tokens_only=False)
+    assert found.values.argmax(1).tolist() == found.tokens.tolist()
+    assert (found.totals > found.maxima).all()
+
+
+def test_its_bounds_hold_for_each_row_of_the_head() -> None:
+    head = pack(SCREENING[0], random_head(11), COMPRESSED)
+    screen = Screen.of(head, least=0)
+    assert screen is not None
+    lost = (head.unpack().double() - screen.linear.unpack().double()).norm(dim=1)
+    assert (lost <= screen.errors.double().repeat_interleave(32)[:WORDS] * 1.001).all()
+    assert (
+        screen.linear.unpack().double().norm(dim=1) <= screen.norms.repeat_interleave(32)[:WORDS] * 1.001
+    ).all()
+    assert screen.nbytes < 1.1 * WORDS * SHAPE.hidden + 100_000
+
+
+def test_a_head_is_screened_only_where_that_is_of_use() -> None:
+    weight = random_head(12).float()
+    library = SCREENING[0]
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32)) is None  # too small
+    biased = PackedLinear.pack(library, weight, torch.ones(WORDS), WeightKind.FLOAT32)
+    assert Screen.of(biased, least=0) is None
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), least=0) is None
+    weight[5, 5] = torch.inf
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32), least=0) is None
+    without = [each for each in LIBRARIES.values() if not each.has_vnni]
+    assert all(Screen.of(pack(each, random_head(1), "float32"), least=0) is None for each in without)
