@@ -146,8 +146,9 @@ class Settings:
         "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
         "results; needs AVX-512", tgi=False)
     screen_head: bool = row(True, boolean, ENGINE,
-        "keep a copy of the head in 8 bits on the CPU, by which the likeliest token is found where nobody "
-        "asks for log-probabilities: less to read, the same tokens; needs VNNI", tgi=False)
+        "keep a copy of the head in 8 bits on the CPU, by which the likeliest tokens are found in steps "
+        "whose requests are all greedy, without grammars, and get no log-probabilities, as TGI's streams "
+        "do: less to read, the same tokens; needs VNNI", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,

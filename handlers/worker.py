@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from handlers import logs
@@ -112,8 +113,8 @@ def _serve(post: Post, line: socket.socket) -> int:
     life = _life(line, loaded)
     core = RemoteCore(post.engine, stats=False)
     # A service manager may send its signal to all processes of a service, beside the one that we are sent
-    hurried = threading.Event()
-    threading.Thread(target=_listen, args=(line, core.lose, hurried), name="line", daemon=True).start()
+    hurries = threading.Semaphore(0)  # each repeated signal that counts
+    threading.Thread(target=_listen, args=(line, core.lose, hurries), name="line", daemon=True).start()
     engine, metrics = _engine(post, core), _metrics(post)
     logs.tell_dropped(metrics.log_dropped)
     app = create_app(
@@ -128,7 +129,14 @@ def _serve(post: Post, line: socket.socket) -> int:
         app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
     leash = Leash(os.getppid())
-    run(app, settings, listening, engine.drain, beat=lambda: _beat(line, leash), hurries=hurried.is_set)
+    run(
+        app,
+        settings,
+        listening,
+        engine.drain,
+        beat=lambda: _beat(line, leash),
+        hurries=partial(hurries.acquire, blocking=False),
+    )
     return 1 if life.failed else 0
 
 
@@ -187,7 +195,7 @@ def _metrics(post: Post) -> Metrics:
     return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
 
 
-def _listen(line: socket.socket, lose: Callable[[], None], hurried: threading.Event) -> None:
+def _listen(line: socket.socket, lose: Callable[[], None], hurries: threading.Semaphore) -> None:
     """Wait for the end of the line, and end then, soon: the port may be wanted by a successor."""
     with line.makefile("rb") as told:
         try:
@@ -195,11 +203,11 @@ def _listen(line: socket.socket, lose: Callable[[], None], hurried: threading.Ev
                 if word.strip() == LOST:
                     lose()
                 if word.strip() == HURRY:
-                    hurried.set()
+                    hurries.release()
                     os.kill(os.getpid(), signal.SIGTERM)
         except OSError:
             logger.debug("the line of this worker broke")
-    hurried.set()
+    hurries.release()
     for _ in range(2):  # the engine ends as well, so that nothing can run on
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHANED_SECONDS / 2)

@@ -28,7 +28,6 @@ from inference.model import (
     choose_dtype,
     describe_demand,
     eos_token_ids,
-    head_weights,
     load_model,
     read_config,
     vocabulary_size,
@@ -83,7 +82,7 @@ class TorchCore:
         cached = kv_dtype(config, library, without, dtype)
         linears = linears_dtype(config, weights, dtype, library)
         demand = describe_demand(described, weights, dtype, linears, cached)
-        screen = screen_bytes(config, library, head_weights(described))
+        screen = screen_bytes(config, library, described)
         demand = replace(
             demand,
             weights_bytes=demand.weights_bytes + screen,

@@ -20,7 +20,7 @@ from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, packed_steps
 from inference.runner import PagedRunner
 from inference.served import Level, Served
-from inference.stack import Packs, fuse_model
+from inference.stack import FusedModel, Packs, fuse_model
 from inference.step import Runner
 from inference.weights import narrow_embeddings
 
@@ -99,8 +99,15 @@ class _NativeClimb(Climb):
         if served is None:
             fused.undo()
         elif self.options.screen:
-            fused.screen_head()
+            self._screen(fused)
         return served
+
+    def _screen(self, fused: FusedModel) -> None:
+        """Have a model's head screened, or serve it without."""
+        try:
+            fused.screen_head()
+        except Exception:  # for want of memory, above all
+            LOG.warning("The head isn't screened, and steps take longer", exc_info=True)
 
     def native(self) -> Served | None:
         """Return the model at the level `native`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from transformers import PreTrainedConfig
 
 from inference.checkpoint import Weights
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.kernels.native import Library
 from inference.kernels.native_screen import LEAST_WEIGHTS
-from inference.model import rounded_dtype
+from inference.model import head_weights, rounded_dtype
 
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
 
@@ -52,10 +53,14 @@ def product_speed(config: EngineConfig, library: Library | None) -> float:
     return 2.0 if rounds_inputs(config, library) else 1.0
 
 
-def screen_bytes(config: EngineConfig, library: Library | None, head_weights: int) -> int:
-    """Return what the copy of a head with so many weights takes, if there will be one."""
-    screens = config.screen_head and library is not None and library.has_vnni and not config.model.quantize
-    return head_weights if screens and head_weights >= LEAST_WEIGHTS else 0
+def screen_bytes(config: EngineConfig, library: Library | None, described: PreTrainedConfig) -> int:
+    """Return what the copy of a model's head takes at most: one whose layers can't be fused has none."""
+    wanted = config.screen_head and config.fuse_layers and not config.model.quantize
+    capped = getattr(described.get_text_config(), "final_logit_softcapping", None) is not None
+    size = head_weights(described)
+    if not wanted or capped or library is None or not library.has_vnni or size < LEAST_WEIGHTS:
+        return 0
+    return size
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:

@@ -170,8 +170,10 @@ class Server(uvicorn.Server):
         number = self.cut_off_by
         if number is None:
             beating = asyncio.ensure_future(self._beat_on())
-            await super().shutdown(sockets)
-            beating.cancel()
+            try:
+                await super().shutdown(sockets)
+            finally:
+                beating.cancel()
             return
         logger.warning("Interrupted again: what still ran was cut off")
         for connection in list(self.server_state.connections):

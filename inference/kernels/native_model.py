@@ -21,6 +21,7 @@ from inference.kernels.native_screen import Screen, ScreenStruct
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
 _INTEGER = np.dtype(np.int64).str
 _NO_MEMORY, _NO_ROW = -1, -2  # what C returns
+_REST_STEPS = 256  # without a screen, after one in which it left too much
 _KEPT_BYTES = 16 * 2**20  # of logits, for the next step of as many rows
 
 
@@ -142,6 +143,7 @@ class NativeModel:
         self._columns = ends.head.n
         self._ends, self._held = _ends_struct(ends, stack.shape.hidden)
         self._screens = ends.screen is not None
+        self._rest = 0  # steps until it is tried again
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
         self._room = _Room(0, self._columns, self._part_bytes)
         self._rotations: _Rotations | None = None  # of the last step
@@ -178,7 +180,7 @@ class NativeModel:
         if len(rows) != self._room.count:
             self._room = _Room(len(rows), self._columns, self._part_bytes)
         room = self._room
-        screened = tokens_only and self._screens and statistics
+        screened = self._screens and tokens_only and statistics and self._is_due()
         values = room.fill(ids, rows, statistics=statistics, tokens_only=screened)
         failed = self._run(
             self._library.handle,
@@ -192,7 +194,14 @@ class NativeModel:
             raise IndexError(f"ids must be from 0 to {self._ends.vocabulary - 1}")
         if failed == _NO_MEMORY:
             raise MemoryError(f"No memory for a step of {step.tokens} tokens")
+        if screened and room.totals[0] != room.maxima[0]:  # all has been computed after it
+            self._rest = _REST_STEPS
         return Logits(values, room.tokens, room.maxima, room.maxima if screened else room.totals)
+
+    def _is_due(self) -> bool:
+        """Return whether the screen is to be tried: where logits are flat, it leaves too much each time."""
+        self._rest = max(self._rest - 1, 0)
+        return not self._rest
 
 
 def _integers(column: NDArray[np.int64]) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from inference.kernels.native import MOST_INT8_INPUTS, PANEL, LinearStruct, PackedLinear, WeightKind
 
 LEAST_WEIGHTS = 1 << 22  # of a head: what the caches hold is read as fast in any form
+_MOST_NORM = 1e15  # as in screen.inc.h
 _ROWS_AT_ONCE = 2048  # whole panels; to bound memory
 
 
@@ -45,7 +46,7 @@ class Screen:
         linear = PackedLinear.pack(library, head.unpack(), None, WeightKind.INT8)
         measured = [_measure(head, linear, first) for first in range(0, head.n, _ROWS_AT_ONCE)]
         errors, norms = (torch.cat(parts).float() for parts in zip(*measured, strict=True))
-        if not (errors.isfinite().all() and norms.isfinite().all()):
+        if not (errors.isfinite().all() and norms.max() < _MOST_NORM):
             return None
         return cls(linear, errors, norms)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from inference.config import EngineConfig, ModelConfig
 from inference.kernels.native import open_library
+from inference.kernels.native_screen import Screen
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.engine.cores import Heard, Session, request
 from tests.engine.models import make_model
@@ -143,8 +145,10 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip("int8 needs the native kernels")
     path = None if name == "embedded" else str(saved(name, kind, tmp_path_factory.mktemp(name)))
     model = ModelConfig(model_id=path, quantize="int8" if kind == "int8" else None)
-    reference = started(model, threads=1, prefix_caching=False)
-    subject = Subject(reference, [started(model, **each) for each in SURROUNDINGS])
+    reference = started(model, threads=1, prefix_caching=False, screen_head=False)
+    with pytest.MonkeyPatch.context() as patched:  # these heads are small: their screens would be of no use
+        patched.setattr("inference.ends.Screen.of", partial(Screen.of, least=0))
+        subject = Subject(reference, [started(model, **each) for each in SURROUNDINGS])
     yield subject
     for session in (reference, *subject.sessions):
         session.close()
@@ -211,6 +215,17 @@ def test_requests_say_the_same_when_all_are_preempted(subject: Subject) -> None:
     crowd = [asked_simply(at, size=15 - at) for at in range(4)]
     heard, names = meet(subject.sessions[0], crowd)
     assert sum(stats.preempted for stats in heard.stats) > 0
+    said = [subject.said(asked, heard, name) for asked, name in zip(crowd, names, strict=True)]
+    assert said == [subject.alone(asked) for asked in crowd]
+
+
+@pytest.mark.parametrize("surroundings", range(len(SURROUNDINGS)))
+def test_greedy_requests_say_the_same_where_nobody_asks_for_logprobs(
+    subject: Subject, surroundings: int
+) -> None:
+    greedy = [asked_simply(2 * at, size=30 - 3 * at) for at in range(5)]
+    crowd = [replace(asked, logprobs=LogprobsMode.NONE, top=0) for asked in greedy]
+    heard, names = meet(subject.sessions[surroundings], crowd)
     said = [subject.said(asked, heard, name) for asked, name in zip(crowd, names, strict=True)]
     assert said == [subject.alone(asked) for asked in crowd]
 

@@ -63,7 +63,7 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
 static void ISA(logits)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
     const Tokens *tokens = call->tokens;
     const Linear *head = call->ends->head;
-    int screens = tokens->only && call->ends->screen;
+    int screens = call->stack->screening.rows > 0;
     Input input = ISA(head_input)(worker, call, from, screens);
     if (screens) ISA(screen_rows)(worker, call, &input);
     int64_t count = screens && !*call->stack->screening.left ? 0 : tokens->count, panels = linear_panels(head);

@@ -73,8 +73,8 @@ static void *take(char **next, int64_t bytes) {
     return taken;
 }
 
-static void lay_out_screening(Screening *s, const Library *library, const Screen *screen, int64_t rows, char **next) {
-    int64_t panels = linear_panels(screen->linear), number = (int64_t)sizeof(float);
+static void lay_out_screening(Screening *s, const Library *library, const Screen *screen, char **next) {
+    int64_t rows = s->rows, panels = linear_panels(screen->linear), number = (int64_t)sizeof(float);
     s->prepared = take(next, (int64_t)linear_input_bytes(library, screen->linear, rows));
     s->norms = take(next, rows * number);
     s->lost = take(next, rows * number);
@@ -85,8 +85,11 @@ static void lay_out_screening(Screening *s, const Library *library, const Screen
     s->left = take(next, number);
 }
 
-/* Lay the buffers out for `rows` rows from `start` on; returns how many bytes they take. */
-static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, int64_t rows, int few, char *start) {
+/* Lay the buffers out for the call's rows from `start` on; returns how many bytes they take. */
+static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
+    const Library *library = call->library;
+    const Ends *ends = call->ends;
+    int64_t rows = call->rows;
     const Shape *shape = &stack->shape;
     char *next = start;
     int64_t row = rows * (int64_t)sizeof(float), prepared = prepared_bytes(library, stack, ends, rows);
@@ -99,14 +102,15 @@ static int64_t lay_out(Stack *stack, const Library *library, const Ends *ends, i
     stack->gate_up = take(&next, shape->inner % PANEL ? row * 2 * shape->inner : 0);
     stack->inner = take(&next, row * shape->inner);
     stack->prepared = take(&next, prepared);
-    stack->own_size = few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
+    stack->own_size = call->few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
-    if (ends && ends->screen) lay_out_screening(&stack->screening, library, ends->screen, rows, &next);
+    stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
+    if (stack->screening.rows) lay_out_screening(&stack->screening, library, ends->screen, &next);
     return next - start;
 }
 
-static int reserve(Stack *stack, const Library *library, const Ends *ends, int64_t rows, int few) {
-    int64_t bytes = lay_out(stack, library, ends, rows, few, NULL);
+static int reserve(Stack *stack, const StackCall *call) {
+    int64_t bytes = lay_out(stack, call, NULL);
     if (bytes > stack->room) {
         void *memory = aligned_alloc(64, (size_t)bytes);
         if (!memory) return -1;
@@ -114,7 +118,7 @@ static int reserve(Stack *stack, const Library *library, const Ends *ends, int64
         stack->memory = memory;
         stack->room = bytes;
     }
-    lay_out(stack, library, ends, rows, few, stack->memory);
+    lay_out(stack, call, stack->memory);
     return 0;
 }
 
@@ -132,8 +136,7 @@ static int run(StackCall *call) {
     Stack *stack = call->stack;
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
-    if (reserve(stack, call->library, call->ends, call->rows, call->few)) return -1;
-    stack->screening.rows = call->tokens ? call->tokens->count : 0;
+    if (reserve(stack, call)) return -1;
     const Cache *cache = &stack->layers[0].cache;
     int32_t threads = call->library->threads;
     if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;

@@ -35,7 +35,7 @@ typedef struct Screen {
 
 /* The memory of a step whose rows are screened. */
 typedef struct Screening {
-    int64_t rows;
+    int64_t rows;        /* 0: this step's are not screened */
     void *prepared;      /* inputs in 8 bits */
     float *norms, *lost; /* [row] of what the head reads, and of what the inputs in 8 bits leave out of it */
     float *maxima;       /* [row][panel] */
@@ -87,7 +87,7 @@ typedef struct Tokens {
     int64_t count;
     float *logits;         /* [count][vocabulary of the head] */
     Statistics statistics; /* of the logits; its indices NULL: not wanted */
-    int64_t only;          /* 1: of the statistics indices and maxima, and no logits; if there is a screen */
+    int64_t only; /* 1: of the statistics, which are wanted, indices and maxima, and no logits; if there is a screen */
 } Tokens;
 
 typedef struct StackCall {

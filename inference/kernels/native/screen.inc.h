@@ -4,9 +4,12 @@
  * A copy of the head in 8 bits gives every logit but for an error, and the Cauchy-Schwarz inequality bounds the error:
  * with x' what it takes for the input x and w' what it has for a row w, |xw - x'w'| <= |x| |w - w'| + |x - x'| |w'|.
  * What can't be the greatest is out, and of what is left the head itself computes whole panels, in whose logits are
- * the bits that they have in any case. Rows of which too much is left are computed in full. */
+ * the bits that they have in any case. If of any row too much is left, all rows are computed in full. */
 
 #define SCREEN_ROWS 48 /* of a tile */
+#define LEAST_NORM 1e-12f /* of a row: below, the squares of its parts begin to be nothing in float32 */
+#define MOST_NORM 1e15f   /* and above, products with a head's row begin to be infinite */
+#define FLUSHED 1e-30f    /* more than all that is lost of a logit where small numbers count as zero */
 
 /* What `head` reads of a number. */
 INLINE float ISA(as_read)(float x, int rounds) {
@@ -44,7 +47,7 @@ static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row)
 /* How far a panel's logits of a row may be from what the screen says, a little more for the rounding of float32. */
 INLINE float ISA(doubt)(const Screen *screen, const Screening *s, int64_t row, int64_t panel, float rounding) {
     float norm = s->norms[row], lost = s->lost[row], error = screen->errors[panel], kept = screen->norms[panel];
-    return 1.002f * (norm * error + lost * kept) + rounding * (norm + lost) * (error + kept);
+    return 1.002f * (norm * error + lost * kept) + rounding * (norm + lost) * (error + kept) + FLUSHED;
 }
 
 /* The greatest of a row's logits in a panel, as the screen has them. */
@@ -82,7 +85,7 @@ static Part ISA(greater)(Part a, Part b) {
 }
 
 /* A row's greatest logit in the panel that promises most, and which others may hold a greater one: none at all if they
- * are too many, or the row isn't finite. */
+ * are too many, or the row is of no ordinary size. */
 static void ISA(find_candidates)(const StackCall *call, const Screening *s, const Input *input, int64_t row) {
     const Screen *screen = call->ends->screen;
     int64_t panels = linear_panels(screen->linear), promising = -1;
@@ -93,6 +96,7 @@ static void ISA(find_candidates)(const StackCall *call, const Screening *s, cons
         if (sure > most) most = sure, promising = panel;
     }
     s->counts[row] = -1;
+    if (!(s->norms[row] > LEAST_NORM && s->norms[row] < MOST_NORM)) return;
     if (!(most > -__builtin_inff() && most < __builtin_inff())) return;
     Part found = ISA(exact_panel)(call, input, row, promising);
     int32_t count = 0;

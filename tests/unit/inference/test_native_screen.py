@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import Gemma2Config, LlamaConfig
 
+from inference.config import EngineConfig, ModelConfig
 from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_layers import StackShape
 from inference.kernels.native_model import EndWeights, Logits, NativeModel
 from inference.kernels.native_screen import Screen
+from inference.precision import screen_bytes
 from tests.unit.inference.paged_attention import LIBRARIES, built, native_step, page_count, page_table
 from tests.unit.inference.paper_layers import NORMS, native, random_layer, rotary
 
@@ -43,10 +49,10 @@ def pack(library: Library, weight: Tensor, form: str) -> PackedLinear:
 class Made:
     """A model whose head is screened, over one table of embeddings."""
 
-    def __init__(self, library: Library, weight: Tensor, form: str, table: Tensor) -> None:
+    def __init__(self, library: Library, weight: Tensor, form: str, table: Tensor, size: float = 1.0) -> None:
         head = pack(library, weight, form)
         self.screen = Screen.of(head, least=0)
-        norm = torch.ones(SHAPE.hidden)
+        norm = torch.full((SHAPE.hidden,), size)  # which is also that of what the head reads
         ends = EndWeights(table=table, head=head, norm=norm, eps=1e-6, screen=self.screen)
         self._model = NativeModel(
             library, native(library, PAPERS, SHAPE, page_count([512], 1), WeightKind.FLOAT32), ends
@@ -57,6 +63,11 @@ class Made:
         step = native_step([(0, 0, len(ids))], self._pages)
         found = self._model.run(ids.numpy(), np.array(rows), [COS], [SIN], step, tokens_only=tokens_only)
         return Logits(found.values.clone(), found.tokens.copy(), found.maxima.copy(), found.totals.copy())
+
+    def screens(self, ids: Tensor) -> bool:
+        """Return whether the next step is screened: log-probabilities are missing then."""
+        found = self.run(ids, [0], tokens_only=True)
+        return bool(found.totals[0] == found.maxima[0])
 
     def agrees(self, ids: Tensor, rows: list[int]) -> Logits:
         """Check that tokens and logits are those of the whole head; return what was found."""
@@ -100,6 +111,49 @@ def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObjec
     made.agrees(ids_of(count, data.draw(st.integers(0, 99))), rows)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [1e-33, 1e-30, 1e-28, 1e-22, 1e-18, 1e-14, 1e-10, 1e6, 1e16, 1e30])
+def test_it_finds_the_same_however_small_or_large_the_inputs_are(form: str, size: float) -> None:
+    Made(SCREENING[0], random_head(13), form, embeddings(14), size).agrees(ids_of(40), list(range(40)))
+
+
+@pytest.mark.parametrize("gap", [0, 40, 80, 88, 90, 92, 93, 94])
+def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(gap: int) -> None:
+    """30 rows lose as much as rounding can take of them, and all others gain it: the bound is nearly met."""
+    random = torch.Generator().manual_seed(9)
+    signs = torch.where(torch.rand(SHAPE.hidden, generator=random) < 0.5, -1.0, 1.0)
+    weight = torch.randint(-60, 61, (WORDS, SHAPE.hidden), generator=random).float()
+    weight[:, 0] = -127 * signs[0]  # so that the scale is 1
+    for _ in range(2):  # have the integers' products with the input be 0
+        excess = (weight[:, 1:] * signs[1:]).sum(1) - 127
+        weight[:, 1:] -= (excess / (SHAPE.hidden - 1)).round()[:, None] * signs[1:]
+    weight[:, 1] -= ((weight[:, 1:] * signs[1:]).sum(1) - 127) * signs[1]
+    weight[:, 1] = weight[:, 1].clamp(-126, 126)
+    losing = torch.randperm(WORDS, generator=random)[:30]
+    taken = torch.full((WORDS,), -0.49)
+    taken[losing] = 0.49
+    weight[:, 1:] += taken[:, None] * signs[1:]
+    weight[losing, 2] -= gap * signs[2]
+    table = (1e5 * signs).expand(WORDS, -1).contiguous()
+    Made(SCREENING[0], weight * 0.01, "float32", table).agrees(ids_of(8), list(range(8)))
+
+
+def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
+    table = embeddings(15)
+    table[11] = torch.nan
+    made = Made(SCREENING[0], random_head(16), COMPRESSED, table)
+    good, bad = torch.tensor([1]), torch.tensor([11])
+    assert made.screens(good)
+    made.run(bad, [0], tokens_only=True)
+    assert not made.screens(good)
+    with patch("inference.kernels.native_model._REST_STEPS", 2):
+        for _ in range(300):
+            made.run(good, [0], tokens_only=True)
+        assert made.screens(good)
+        made.run(bad, [0], tokens_only=True)
+        assert [made.screens(good) for _ in range(3)] == [False, True, True]
+
+
 def test_of_equal_logits_the_first_token_counts() -> None:
     weight = random_head(3)
     weight[[50, 3_000, 6_999]] = 3 * weight[[3_000]]
@@ -141,6 +195,21 @@ def test_its_bounds_hold_for_each_row_of_the_head() -> None:
         screen.linear.unpack().double().norm(dim=1) <= screen.norms.repeat_interleave(32)[:WORDS] * 1.001
     ).all()
     assert screen.nbytes < 1.1 * WORDS * SHAPE.hidden + 100_000
+
+
+def test_its_memory_is_reserved_where_it_may_come() -> None:
+    described = LlamaConfig(vocab_size=60_000, hidden_size=128)
+    capped = Gemma2Config(vocab_size=60_000, hidden_size=128, final_logit_softcapping=30.0)
+    wanted, library = EngineConfig(), SCREENING[0]
+    assert screen_bytes(wanted, library, described) == 60_000 * 128
+    assert screen_bytes(wanted, library, LlamaConfig(vocab_size=600, hidden_size=128)) == 0
+    assert screen_bytes(wanted, library, capped) == screen_bytes(wanted, None, described) == 0
+    for without in (
+        replace(wanted, screen_head=False),
+        replace(wanted, fuse_layers=False),
+        replace(wanted, model=ModelConfig(quantize="int8")),
+    ):
+        assert screen_bytes(without, library, described) == 0
 
 
 def test_a_head_is_screened_only_where_that_is_of_use() -> None:
