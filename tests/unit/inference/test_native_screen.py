@@ -117,9 +117,9 @@ def test_it_finds_the_same_however_small_or_large_the_inputs_are(form: str, size
     Made(SCREENING[0], random_head(13), form, embeddings(14), size).agrees(ids_of(40), list(range(40)))
 
 
-@pytest.mark.parametrize("gap", [0, 40, 80, 88, 90, 92, 93, 94])
+@pytest.mark.parametrize("gap", [0, 40, 70, 80, 88, 90, 92, 93, 94])
 def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(gap: int) -> None:
-    """30 rows lose as much as rounding can take of them, and all others gain it: the bound is nearly met."""
+    """A few rows lose as much as rounding can take of them, as many gain it: the bound is nearly met."""
     random = torch.Generator().manual_seed(9)
     signs = torch.where(torch.rand(SHAPE.hidden, generator=random) < 0.5, -1.0, 1.0)
     weight = torch.randint(-60, 61, (WORDS, SHAPE.hidden), generator=random).float()
@@ -129,13 +129,16 @@ def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(gap: int
         weight[:, 1:] -= (excess / (SHAPE.hidden - 1)).round()[:, None] * signs[1:]
     weight[:, 1] -= ((weight[:, 1:] * signs[1:]).sum(1) - 127) * signs[1]
     weight[:, 1] = weight[:, 1].clamp(-126, 126)
-    losing = torch.randperm(WORDS, generator=random)[:30]
-    taken = torch.full((WORDS,), -0.49)
-    taken[losing] = 0.49
-    weight[:, 1:] += taken[:, None] * signs[1:]
-    weight[losing, 2] -= gap * signs[2]
+    losing, gaining, others = torch.randperm(WORDS, generator=random).split([30, 30, WORDS - 60])
+    weight[others[:, None], torch.arange(2, 42)] -= 20 * signs[2:42]  # far from the greatest
+    weight[losing, 1 : 1 + gap] -= signs[1 : 1 + gap]
+    weight[losing, 1:] += 0.49 * signs[1:]
+    weight[gaining, 1:] -= 0.49 * signs[1:]
     table = (1e5 * signs).expand(WORDS, -1).contiguous()
-    Made(SCREENING[0], weight * 0.01, "float32", table).agrees(ids_of(8), list(range(8)))
+    made = Made(SCREENING[0], weight * 0.01, "float32", table)
+    found = made.agrees(ids_of(8), list(range(8)))
+    assert found.totals.tolist() == found.maxima.tolist()  # it wasn't too much to be screened
+    assert set(found.tokens.tolist()) <= set((losing if gap <= 93 else gaining).tolist())
 
 
 def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
