@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from inference.free_blocks import RUN, FreeBlocks
+
 PAGE = 16  # tokens in one block
+_SPARE = (
+    16  # a part of the pool, one in so many, may be free beside known contents, for the sake of whole runs
+)
 
 
 def blocks_for(tokens: int) -> int:
@@ -23,7 +28,7 @@ class BlockPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._free: list[int] = []  # last in, first out: warm pages are used again
+        self._free = FreeBlocks(size)
         self._holders: list[int] = []
         self._idle: OrderedDict[int, None] = OrderedDict()  # known and not held, longest waiting first
         self._known: dict[bytes, int] = {}
@@ -32,7 +37,7 @@ class BlockPool:
 
     def clear(self) -> None:
         """Forget all contents and holders."""
-        self._free = list(range(self.size - 1, -1, -1))
+        self._free = FreeBlocks(self.size)
         self._holders = [0] * self.size
         self._idle.clear()
         self._known.clear()
@@ -62,12 +67,18 @@ class BlockPool:
         """Return whether a block has this content."""
         return digest in self._known
 
-    def take(self, count: int) -> list[int]:
-        """Return `count` blocks, then held, their content forgotten; the caller has checked `available`."""
+    def take(self, count: int, after: int | None = None) -> list[int]:
+        """Return `count` blocks, then held, their content forgotten; the caller has checked `available`.
+
+        They lie behind the block `after` and behind each other where those are free.
+        """
         assert count <= self.available, f"{count} blocks wanted, {self.available} available"
-        taken = [self._free.pop() if self._free else self._evict() for _ in range(count)]
-        for block in taken:
-            self._holders[block] = 1
+        taken = []
+        for _ in range(count):
+            after = self._choose(after)
+            self._free.take(after)
+            self._holders[after] = 1
+            taken.append(after)
         return taken
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
@@ -118,7 +129,7 @@ class BlockPool:
             if not keep:
                 self._forget(block)
             if self._digests[block] is None:
-                self._free.append(block)
+                self._free.add(block)
             else:
                 self._idle[block] = None
 
@@ -150,10 +161,27 @@ class BlockPool:
             return []
         return [f"{self.idle} idle and {self.free} free of {self.size} blocks, {len(self._known)} known"]
 
+    def _choose(self, after: int | None) -> int:
+        """Return a free block for behind `after`, for which contents may be forgotten."""
+        block = self._free.beside(after)
+        if block is None and self._idle and len(self._free) <= self.size // _SPARE:
+            evicted = self._evict()
+            block = self._free.beside(after)
+            return evicted if block is None else block
+        return self._free.any() if block is None else block
+
     def _evict(self) -> int:
-        block, _ = self._idle.popitem(last=False)
-        self._forget(block)
-        return block
+        """Free the block that has waited longest, and those of its run that are next; return the first."""
+        first = next(iter(self._idle))
+        run = first // RUN
+        while True:
+            block, _ = self._idle.popitem(last=False)
+            self._forget(block)
+            self._free.add(block)
+            first = min(first, block)
+            more = len(self._free) < self.size // _SPARE
+            if not more or not self._idle or next(iter(self._idle)) // RUN != run:
+                return first
 
     def _forget(self, block: int) -> None:
         digest = self._digests[block]

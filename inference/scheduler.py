@@ -221,7 +221,8 @@ class Scheduler:
             self._preempt(max(self.running, key=_arrival))
 
     def _take(self, sequence: Sequence, count: int) -> None:
-        self._table.extend(sequence, self._pool.take(count))
+        last = sequence.blocks[-1] if sequence.blocks else None
+        self._table.extend(sequence, self._pool.take(count, last))
         self.waiting.burden(sequence, count)
 
     def _preempt(self, sequence: Sequence) -> None:

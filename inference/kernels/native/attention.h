@@ -10,6 +10,7 @@
 /* Keys are reduced in splits of this many positions, whose results are combined in order. Splits
  * begin at multiples of it, so a query's arithmetic depends on its position alone. */
 #define SPLIT 256
+#define ATTENTION_ROWS 24 /* queries times heads that share keys: what keeps a core's registers busy */
 #define SCORE_STRIDE (SPLIT + PAGE) /* of a row's scores: not a power of two, for the cache's sake */
 
 /* Keys and values in bfloat16 are rounded as they are written, and lie in pairs, of which the first has the lower
@@ -74,13 +75,14 @@ typedef struct Tile {
     const int32_t *pages;
     const Member *members; /* NULL: a piece's */
     int64_t first, splits; /* those it computes, to the last one that a query sees */
-    int64_t parts;    /* items per kv head that this tile is cut into */
+    int64_t parts;    /* along the keys that this tile is cut into */
     int64_t partial;  /* where its partial results begin, in rows; -1: it has none */
     int64_t finished; /* where its counters begin, one for each kv head */
 } Tile;
 
+/* A part of a tile for the key heads [head, head + heads): more than one only of a tile of one query. */
 typedef struct Item {
-    int64_t tile, part;
+    int64_t tile, part, head, heads;
 } Item;
 
 /* What a step's attention consists of: the same for all layers with the same heads. Its memory grows
@@ -91,6 +93,7 @@ typedef struct AttentionPlan {
     int64_t tile_count, item_count;
     int64_t queries;  /* per tile, at most */
     int64_t span;     /* splits per item */
+    int64_t together; /* key heads per item, of a tile of one query */
     int64_t decoding; /* whether every piece is one token: then items write their own key and value */
     int64_t partial_rows, counters;
     Member *members;    /* of shared tiles, tile by tile */

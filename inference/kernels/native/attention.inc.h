@@ -20,6 +20,8 @@ typedef struct {
     const Tile *tile;
     int64_t kv_head, group;
     ISA(Scratch) at;
+    const void *keys[SPLIT / PAGE], *values[SPLIT / PAGE]; /* of a split */
+    const void *ahead[SPLIT / PAGE]; /* the keys that will be needed next; none: NULL */
 } ISA(Job);
 
 INLINE int64_t ISA(position_of)(const Tile *tile, int64_t query) {
@@ -69,12 +71,6 @@ static void ISA(load_queries)(const ISA(Job) *job) {
         }
 }
 
-/* The pages of keys that will be needed next; the last one stands for those behind it. */
-static void ISA(look_ahead)(const ISA(Job) *job, int64_t split, const void **keys) {
-    int64_t last = (job->tile->position + job->tile->queries - 1) / PAGE, page = split * (SPLIT / PAGE);
-    for (int64_t p = 0; p < SPLIT / PAGE; p++) keys[p] = ISA(key_page)(job, page + p < last ? page + p : last);
-}
-
 /* Scores of the rows from `row` on against some pages, and the values of [from, to) that the weights make of them. */
 static void ISA(score)(const ISA(Job) *job, int64_t row, const void *const *keys, const void *const *values,
                        int64_t pages, float *score, int64_t rows) {
@@ -114,71 +110,55 @@ static void ISA(weights)(const ISA(Job) *job, float *score, ISA(Seen) seen, floa
 }
 
 /* One split of a tile: fills at.split for the queries [first, last) that see some of it. ---------- */
-static void ISA(attend_split)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last,
-                              const void *const *ahead) {
-    const void *keys[SPLIT / PAGE], *values[SPLIT / PAGE];
-    const Cache *cache = &job->call->cache;
-    int64_t group = job->group, sum_size = cache->value_dim + 2, page = split * (SPLIT / PAGE);
-    ISA(Seen) top = ISA(seen)(job, first, split), bottom = ISA(seen)(job, last - 1, split);
-    int64_t from = top.from / PAGE, pages = (bottom.to + PAGE - 1) / PAGE; /* of the split, seen by any */
+static void ISA(find_pages)(ISA(Job) *job, int64_t split, int64_t from, int64_t pages) {
     for (int64_t p = from; p < pages; p++) {
-        keys[p] = ISA(key_page)(job, page + p);
-        values[p] = ISA(value_page)(job, page + p);
+        job->keys[p] = ISA(key_page)(job, split * (SPLIT / PAGE) + p);
+        job->values[p] = ISA(value_page)(job, split * (SPLIT / PAGE) + p);
     }
-    float *score = job->at.score + first * group * SCORE_STRIDE, *sums = job->at.split + first * group * sum_size;
-    ISA(score)(job, first * group, keys + from, values + from, pages - from, score + from * PAGE,
-               (last - first) * group);
+}
+
+/* Each query's weighted values of the keys that only some see, [from, to) of those. */
+static void ISA(weigh_apart)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last, int64_t from,
+                             int64_t to) {
+    int64_t sum_size = job->call->cache.value_dim + 2;
     for (int64_t i = first; i < last; i++) {
         ISA(Seen) seen = ISA(seen)(job, i, split);
-        for (int64_t r = (i - first) * group; r < (i - first + 1) * group; r++)
-            ISA(weights)(job, score + r * SCORE_STRIDE, seen, sums + r * sum_size);
+        int64_t r = i * job->group;
+        ISA(weigh)(job, job->at.score + r * SCORE_STRIDE, job->values, seen.from > from ? seen.from : from,
+                   seen.to < to ? seen.to : to, job->at.split + r * sum_size, job->group, NULL);
     }
+}
+
+/* Several heads (of one query) go through the pages side by side, so that these are read as they lie. */
+static void ISA(attend_split)(ISA(Job) *jobs, int64_t heads, int64_t split, int64_t first, int64_t last) {
+    int64_t group = jobs->group, sum_size = jobs->call->cache.value_dim + 2, rows = (last - first) * group;
+    ISA(Seen) top = ISA(seen)(jobs, first, split), bottom = ISA(seen)(jobs, last - 1, split);
+    int64_t from = top.from / PAGE, pages = (bottom.to + PAGE - 1) / PAGE; /* of the split, seen by any */
+    int64_t step = heads > 1 ? 1 : SPLIT / PAGE;
+    for (int64_t h = 0; h < heads; h++) ISA(find_pages)(&jobs[h], split, from, pages);
+    for (int64_t p = from, end; p < pages; p = end) {
+        end = p + step < pages ? p + step : pages;
+        for (const ISA(Job) *job = jobs; job < jobs + heads; job++)
+            ISA(score)(job, first * group, job->keys + p, job->values + p, end - p,
+                       job->at.score + first * group * SCORE_STRIDE + p * PAGE, rows);
+    }
+    for (const ISA(Job) *job = jobs; job < jobs + heads; job++)
+        for (int64_t r = first * group; r < last * group; r++)
+            ISA(weights)(job, job->at.score + r * SCORE_STRIDE, ISA(seen)(job, r / group, split),
+                         job->at.split + r * sum_size);
     /* What all see together, and for each query what only some see, before it and behind it: no pair is parted. */
     int64_t common = (bottom.from + 1) / 2 * 2, end = top.to / 2 * 2 < common ? common : top.to / 2 * 2;
-    for (int64_t i = first; i < last; i++) {
-        ISA(Seen) seen = ISA(seen)(job, i, split);
-        int64_t r = (i - first) * group;
-        ISA(weigh)(job, score + r * SCORE_STRIDE, values, seen.from, seen.to < common ? seen.to : common,
-                   sums + r * sum_size, group, NULL);
+    for (int64_t h = 0; h < heads; h++) ISA(weigh_apart)(&jobs[h], split, first, last, 0, common);
+    for (int64_t t = common, to; t < end; t = to) {
+        to = (t / PAGE + step) * PAGE < end ? (t / PAGE + step) * PAGE : end;
+        for (const ISA(Job) *job = jobs; job < jobs + heads; job++)
+            ISA(weigh)(job, job->at.score + first * group * SCORE_STRIDE, job->values, t, to,
+                       job->at.split + first * group * sum_size, rows, job->ahead[0] ? job->ahead : NULL);
     }
-    ISA(weigh)(job, score, values, common, end, sums, (last - first) * group, ahead);
-    for (int64_t i = first; i < last; i++) {
-        int64_t r = (i - first) * group;
-        ISA(weigh)(job, score + r * SCORE_STRIDE, values, end, ISA(seen)(job, i, split).to, sums + r * sum_size,
-                   group, NULL);
-    }
+    for (int64_t h = 0; h < heads; h++) ISA(weigh_apart)(&jobs[h], split, first, last, end, SPLIT);
 }
 
-/* Combine a row's splits so far (weight 0: none) with the next. ----------------------------------- */
-static void ISA(combine)(float *row, const float *next, int64_t dim) {
-    if (row[dim + 1] == 0) {
-        memcpy(row, next, (size_t)(dim + 2) * sizeof(float));
-        return;
-    }
-    float most = row[dim] < next[dim] ? next[dim] : row[dim];
-    float old = vexp(vset1(row[dim] - most))[0], new = vexp(vset1(next[dim] - most))[0];
-    vf a = vset1(old), b = vset1(new);
-    for (int64_t d = 0; d < dim; d += LANES) {
-        vf sum = vfma(vload_part(next + d, dim - d), b, vload_part(row + d, dim - d) * a);
-        vstore_part(row + d, dim - d, sum);
-    }
-    row[dim] = most;
-    row[dim + 1] = row[dim + 1] * old + next[dim + 1] * new;
-}
-
-static void ISA(finish_row)(const AttentionCall *call, float *row, int64_t head, float *out) {
-    int64_t dim = call->cache.value_dim;
-    if (call->how.sinks) {
-        float sink = call->how.sinks[head], most = row[dim] < sink ? sink : row[dim];
-        float scale = vexp(vset1(row[dim] - most))[0];
-        row[dim + 1] = row[dim + 1] * scale + vexp(vset1(sink - most))[0];
-        for (int64_t d = 0; d < dim; d += LANES)
-            vstore_part(row + d, dim - d, vload_part(row + d, dim - d) * vset1(scale));
-    }
-    vf weight = vset1(row[dim + 1]);
-    for (int64_t d = 0; d < dim; d += LANES) vstore_part(out + d, dim - d, vload_part(row + d, dim - d) / weight);
-}
-
+/* Results: of a tile's splits, put together. --------------------------------------------------------- */
 INLINE float *ISA(out_of)(const ISA(Job) *job, int64_t row, int64_t *head) {
     *head = job->kv_head * job->group + row % job->group;
     int64_t token = job->tile->row + row / job->group;
@@ -218,7 +198,8 @@ static void ISA(keep_partial)(const ISA(Job) *job, int64_t split, int64_t first,
 
 /* A part of `tile` is done: the last one, of its own or shared, puts all of them together. */
 static void ISA(combine_parts)(const ISA(Job) *job, const Tile *tile) {
-    const ISA(Job) home = {job->call, tile, job->kv_head, job->group, job->at};
+    ISA(Job) home = *job;
+    home.tile = tile;
     int64_t rows = tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
     const float *partial = ISA(partial_of)(&home, tile, 0);
     _Atomic int32_t *finished = &job->call->plan->finished[tile->finished + job->kv_head];
@@ -238,36 +219,61 @@ INLINE int64_t ISA(first_split)(const ISA(Job) *job, int64_t part) {
     return first > seen ? first : seen;
 }
 
-static void ISA(attend_item)(const ISA(Job) *job, int64_t part, const ISA(Job) *next, int64_t next_part) {
-    const AttentionPlan *plan = job->call->plan;
-    const Tile *tile = job->tile;
-    int64_t rows = tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
-    int64_t from = tile->first + part * plan->span, end = from + plan->span;
-    int64_t to = end < tile->splits ? end : tile->splits;
-    int in_parts = tile->members || tile->partial >= 0;
-    const void *ahead[SPLIT / PAGE];
-    if (plan->decoding && !tile->members && to == tile->splits)
-        ISA(write_token)(job->call, tile, 0, job->kv_head, job->at.head);
+/* The keys that each of some heads will need next: of a split, whose last page stands for those behind it. */
+static void ISA(look_ahead)(ISA(Job) *jobs, int64_t heads, const ISA(Job) *next, int64_t split) {
+    int64_t last = (next->tile->position + next->tile->queries - 1) / PAGE, page = split * (SPLIT / PAGE);
+    for (int64_t h = 0; h < heads; h++) {
+        ISA(Job) wanted = {.call = next->call, .tile = next->tile, .kv_head = next->kv_head + h};
+        for (int64_t p = 0; p < SPLIT / PAGE; p++)
+            jobs[h].ahead[p] = ISA(key_page)(&wanted, page + p < last ? page + p : last);
+    }
+}
+
+/* A split's results of a head: to where they are combined with the others. */
+static void ISA(keep_split)(const ISA(Job) *job, int64_t split, int64_t first, int64_t last, int in_parts) {
+    int64_t sum_size = job->call->cache.value_dim + 2;
+    if (in_parts) {
+        ISA(keep_partial)(job, split, first, last);
+        return;
+    }
+    for (int64_t r = first * job->group; r < last * job->group; r++)
+        ISA(combine)(job->at.result + r * sum_size, job->at.split + r * sum_size, sum_size - 2);
+}
+
+static void ISA(begin_head)(const ISA(Job) *job, int is_newest) {
+    int64_t rows = job->tile->queries * job->group, sum_size = job->call->cache.value_dim + 2;
+    if (job->call->plan->decoding && !job->tile->members && is_newest)
+        ISA(write_token)(job->call, job->tile, 0, job->kv_head, job->at.head);
     ISA(load_queries)(job);
     for (int64_t r = 0; r < rows; r++) job->at.result[(r + 1) * sum_size - 1] = 0;
-    for (int64_t split = from; split < to; split++) {
-        int64_t first = 0, last = tile->queries;
-        while (first < last && ISA(seen)(job, first, split).to <= 0) first++;
-        while (first < last && ISA(seen)(job, last - 1, split).from >= SPLIT) last--;
-        if (split + 1 < to)
-            ISA(look_ahead)(job, split + 1, ahead);
-        else if (next)
-            ISA(look_ahead)(next, ISA(first_split)(next, next_part), ahead);
-        if (first < last) ISA(attend_split)(job, split, first, last, split + 1 < to || next ? ahead : NULL);
-        if (in_parts)
-            ISA(keep_partial)(job, split, first, last);
-        else
-            for (int64_t r = first * job->group; r < last * job->group; r++)
-                ISA(combine)(job->at.result + r * sum_size, job->at.split + r * sum_size, sum_size - 2);
-    }
+}
+
+static void ISA(end_head)(const ISA(Job) *job, int in_parts) {
     if (!in_parts) ISA(finish_tile)(job);
-    for (int64_t i = 0; in_parts && i < (tile->members ? tile->queries : 1); i++)
+    for (int64_t i = 0; in_parts && i < (job->tile->members ? job->tile->queries : 1); i++)
         ISA(combine_parts)(job, ISA(home_of)(job, i));
+}
+
+static void ISA(attend_item)(ISA(Job) *jobs, const Item *item, const ISA(Job) *next, const Item *next_item) {
+    const AttentionPlan *plan = jobs->call->plan;
+    const Tile *tile = jobs->tile;
+    int64_t heads = item->heads, begin = tile->first + item->part * plan->span, end = begin + plan->span;
+    int64_t to = end < tile->splits ? end : tile->splits;
+    int in_parts = tile->members || tile->partial >= 0;
+    for (int64_t h = 0; h < heads; h++) ISA(begin_head)(&jobs[h], to == tile->splits);
+    for (int64_t split = begin; split < to; split++) {
+        int64_t first = 0, last = tile->queries;
+        while (first < last && ISA(seen)(jobs, first, split).to <= 0) first++;
+        while (first < last && ISA(seen)(jobs, last - 1, split).from >= SPLIT) last--;
+        if (split + 1 < to)
+            ISA(look_ahead)(jobs, heads, jobs, split + 1);
+        else if (next)
+            ISA(look_ahead)(jobs, heads < next_item->heads ? heads : next_item->heads, next,
+                            ISA(first_split)(next, next_item->part));
+        if (first < last) ISA(attend_split)(jobs, heads, split, first, last);
+        for (int64_t h = 0; h < heads; h++) ISA(keep_split)(&jobs[h], split, first, last, in_parts);
+    }
+    for (int64_t h = 0; h < heads; h++) ISA(end_head)(&jobs[h], in_parts);
 }
 
 /* The keys and values of a step with prompts: a phase of its own, as tiles see each other's. */
@@ -279,6 +285,20 @@ static void ISA(write_prompts)(Worker *worker, const AttentionCall *call, float 
             ISA(write_token)(call, tile, t, i % call->cache.kv_heads, head);
     }
     pool_barrier(worker);
+}
+
+/* The h-th head of an item, whose rows lie behind those of the heads before. */
+static ISA(Job) ISA(job_of)(const AttentionCall *call, const Item *item, int64_t h, const ISA(Scratch) *at) {
+    const Cache *cache = &call->cache;
+    int64_t group = call->heads / cache->kv_heads, before = h * group;
+    const Tile *tile = &call->plan->tiles[item->tile];
+    ISA(Job) job = {.call = call, .tile = tile, .kv_head = item->head + h, .group = group, .at = *at};
+    job.at.query += before * cache->key_dim;
+    if (at->rounded) job.at.rounded += before * query_numbers(cache);
+    job.at.score += before * SCORE_STRIDE;
+    job.at.split += before * (cache->value_dim + 2);
+    job.at.result += before * (cache->value_dim + 2);
+    return job;
 }
 
 void ISA(attention)(Worker *worker, const AttentionCall *call) {
@@ -295,14 +315,14 @@ void ISA(attention)(Worker *worker, const AttentionCall *call) {
     if (is_narrow(cache) && cache->rounded && worker->library->bf16) at.rounded = (uint16_t *)(at.head + cache->key_dim);
 #endif
     if (!plan->decoding) ISA(write_prompts)(worker, call, at.head);
-    int64_t items = plan->item_count * cache->kv_heads;
-    for (int64_t i; (i = pool_tile(worker, items)) >= 0;) {
+    for (int64_t i; (i = pool_tile(worker, plan->item_count)) >= 0;) {
         int64_t after = i + worker->library->threads; /* what this thread will get next, most likely */
-        const Item *item = &plan->items[i / cache->kv_heads];
-        const Item *next = after < items ? &plan->items[after / cache->kv_heads] : item;
-        ISA(Job) job = {call, &plan->tiles[item->tile], i % cache->kv_heads, group, at};
-        ISA(Job) later = {call, &plan->tiles[next->tile], after % cache->kv_heads, group, at};
-        ISA(attend_item)(&job, item->part, after < items ? &later : NULL, next->part);
+        const Item *item = &plan->items[i], *next = after < plan->item_count ? &plan->items[after] : NULL;
+        ISA(Job) jobs[ATTENTION_ROWS], later;
+        jobs[0] = ISA(job_of)(call, item, 0, &at);
+        for (int64_t h = 1; h < item->heads; h++) jobs[h] = ISA(job_of)(call, item, h, &at);
+        if (next) later = ISA(job_of)(call, next, 0, &at);
+        ISA(attend_item)(jobs, item, next ? &later : NULL, next);
     }
     pool_barrier(worker);
 }

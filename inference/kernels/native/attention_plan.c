@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE_ROWS 24 /* queries times heads that share keys: what keeps a core's registers busy */
+#define ITEMS_OF_A_THREAD 3 /* at least, where an item takes several key heads: so that threads end together */
 
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -24,6 +24,10 @@ static int grow(void *place, int64_t *room, int64_t wanted, int64_t size) {
 }
 
 static int64_t splits_of(const Tile *tile) { return tile->splits - tile->first; }
+
+static int is_single(const Tile *tile) { return tile->queries == 1 && !tile->members; }
+
+static int64_t heads_of(const AttentionPlan *plan, const Tile *tile) { return is_single(tile) ? plan->together : 1; }
 
 static int longer_first(const void *a, const void *b) {
     const Tile *left = a, *right = b;
@@ -66,18 +70,41 @@ static int64_t choose_span(const AttentionPlan *plan, int64_t kv_heads, int32_t 
     return at_least(1, all / (4 * threads)); /* no item is more than a quarter of a thread's share */
 }
 
-static void cut(AttentionPlan *plan, int64_t rows_per_query, int64_t kv_heads) {
+/* Key heads per item of a tile of one query. A page's heads lie behind each other: read in that order they come half
+ * as fast again as head by head, where what the hardware fetches ahead is another's. */
+static int64_t choose_together(const AttentionPlan *plan, int64_t group, int64_t kv_heads, int32_t threads) {
+    int64_t parts = 0;
+    for (int64_t i = 0; i < plan->tile_count; i++) parts += is_single(&plan->tiles[i]) ? plan->tiles[i].parts : 0;
+    for (int64_t heads = kv_heads; heads > 1; heads--) {
+        if (kv_heads % heads || heads * group > ATTENTION_ROWS) continue;
+        if (parts * (kv_heads / heads) >= ITEMS_OF_A_THREAD * threads) return heads;
+    }
+    return 1;
+}
+
+static void cut(AttentionPlan *plan, int64_t rows_per_query, int64_t kv_heads, int32_t threads) {
     plan->item_count = plan->partial_rows = plan->counters = 0;
     for (int64_t i = 0; i < plan->tile_count; i++) {
         Tile *tile = &plan->tiles[i];
         tile->parts = (splits_of(tile) + plan->span - 1) / plan->span;
         tile->partial = -1;
-        plan->item_count += tile->parts;
         if (tile->members || (tile->parts == 1 && !tile->first)) continue;
         tile->partial = plan->partial_rows;
         tile->finished = plan->counters;
         plan->partial_rows += tile->splits * tile->queries * rows_per_query * kv_heads;
         plan->counters += kv_heads;
+    }
+    plan->together = choose_together(plan, rows_per_query, kv_heads, threads);
+    for (int64_t i = 0; i < plan->tile_count; i++)
+        plan->item_count += plan->tiles[i].parts * (kv_heads / heads_of(plan, &plan->tiles[i]));
+}
+
+static void list_items(AttentionPlan *plan, int64_t kv_heads) {
+    Item *item = plan->items;
+    for (int64_t i = 0; i < plan->tile_count; i++) {
+        int64_t heads = heads_of(plan, &plan->tiles[i]);
+        for (int64_t part = 0; part < plan->tiles[i].parts; part++)
+            for (int64_t head = 0; head < kv_heads; head += heads) *item++ = (Item){i, part, head, heads};
     }
 }
 
@@ -99,7 +126,7 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
 
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads) {
     int64_t group = heads / cache->kv_heads, most = 0, members = attention_members(step);
-    plan->queries = at_least(1, TILE_ROWS / group);
+    plan->queries = at_least(1, ATTENTION_ROWS / group);
     plan->decoding = 1;
     for (int64_t i = 0; i < step->pieces; i++) {
         int64_t size = step->stops[i] - step->starts[i];
@@ -117,11 +144,9 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
     qsort(plan->tiles, (size_t)plan->tile_count, sizeof(Tile), longer_first);
     lead_home(plan);
     plan->span = choose_span(plan, cache->kv_heads, threads);
-    cut(plan, group, cache->kv_heads);
+    cut(plan, group, cache->kv_heads, threads);
     if (reserve(plan, cache, plan->queries * group, threads)) return -1;
-    int64_t item = 0;
-    for (int64_t i = 0; i < plan->tile_count; i++)
-        for (int64_t part = 0; part < plan->tiles[i].parts; part++) plan->items[item++] = (Item){i, part};
+    list_items(plan, cache->kv_heads);
     return 0;
 }
 

@@ -200,3 +200,33 @@ static void ISA(weigh_values)(const float *weight, const void *const *pages, int
         }
     }
 }
+
+/* Combine a row's splits so far (weight 0: none) with the next. ----------------------------------- */
+static void ISA(combine)(float *row, const float *next, int64_t dim) {
+    if (row[dim + 1] == 0) {
+        memcpy(row, next, (size_t)(dim + 2) * sizeof(float));
+        return;
+    }
+    float most = row[dim] < next[dim] ? next[dim] : row[dim];
+    float old = vexp(vset1(row[dim] - most))[0], new = vexp(vset1(next[dim] - most))[0];
+    vf a = vset1(old), b = vset1(new);
+    for (int64_t d = 0; d < dim; d += LANES) {
+        vf sum = vfma(vload_part(next + d, dim - d), b, vload_part(row + d, dim - d) * a);
+        vstore_part(row + d, dim - d, sum);
+    }
+    row[dim] = most;
+    row[dim + 1] = row[dim + 1] * old + next[dim + 1] * new;
+}
+
+static void ISA(finish_row)(const AttentionCall *call, float *row, int64_t head, float *out) {
+    int64_t dim = call->cache.value_dim;
+    if (call->how.sinks) {
+        float sink = call->how.sinks[head], most = row[dim] < sink ? sink : row[dim];
+        float scale = vexp(vset1(row[dim] - most))[0];
+        row[dim + 1] = row[dim + 1] * scale + vexp(vset1(sink - most))[0];
+        for (int64_t d = 0; d < dim; d += LANES)
+            vstore_part(row + d, dim - d, vload_part(row + d, dim - d) * vset1(scale));
+    }
+    vf weight = vset1(row[dim + 1]);
+    for (int64_t d = 0; d < dim; d += LANES) vstore_part(out + d, dim - d, vload_part(row + d, dim - d) / weight);
+}

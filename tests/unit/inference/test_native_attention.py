@@ -223,6 +223,42 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
         assert torch.equal(alone, rows)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dims"), [(9, 3, (64, 64)), (30, 6, (16, 24)), (8, 8, (9, 7)), (27, 27, (8, 8))]
+)
+def test_many_sequences_that_go_on_together_get_the_bits_that_each_gets_alone(
+    threads: int, heads: int, kv_heads: int, dims: tuple[int, int]
+) -> None:
+    lengths = [
+        1,
+        2,
+        16,
+        17,
+        31,
+        100,
+        SPLIT,
+        SPLIT + 1,
+        SPLIT + 60,
+        40,
+        41,
+        42,
+    ]  # enough to read heads side by side
+    sequences = [tokens(length, heads, kv_heads, *dims, seed=i) for i, length in enumerate(lengths)]
+    prompts = [(i, 0, length - 1) for i, length in enumerate(lengths) if length > 1]
+    steps = [prompts, [(i, length - 1, length) for i, length in enumerate(lengths)]]
+    for how in (
+        Attention(scaling=0.3),
+        Attention(scaling=0.3, window=20, softcap=9.0, sinks=torch.ones(heads)),
+    ):
+        for isa in ISAS:
+            for form in FORMS:
+                found = run(LIBRARIES[isa, threads], sequences, steps, how, 1, *form)
+                for sequence, rows in zip(sequences, found, strict=True):
+                    (alone,) = run(LIBRARIES[isa, 1], [sequence], whole([sequence.length]), how, 0, *form)
+                    assert torch.equal(alone, rows)
+
+
 def test_queries_keys_and_values_may_be_views() -> None:
     library = next(iter(LIBRARIES.values()))
     sequence, how = tokens(20, 4, 2, 16), Attention(scaling=0.25)
