@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-RUN = 8  # blocks: a sequence begins where as many are free
+RUN = 4  # blocks: a sequence begins where as many are free; of 8, which come 5 % faster, more stay unused
 
 
 class FreeBlocks:
