@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 from inference.free_blocks import RUN, FreeBlocks
 
 PAGE = 16  # tokens in one block
-_SPARE = (
-    16  # a part of the pool, one in so many, may be free beside known contents, for the sake of whole runs
-)
+_SPARE = 16  # one block in so many may be free beside known contents, for the sake of whole runs
 
 
 def blocks_for(tokens: int) -> int:

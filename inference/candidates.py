@@ -121,13 +121,18 @@ def _bars(scores: Tensor, counts: Integers) -> NDArray[np.float32]:
     """Return a score (n,) that `counts` (n,) tokens of each row reach, finite: removed tokens don't."""
     blocks = scores.shape[1] // _BLOCK
     bars = np.full(len(scores), np.finfo(np.float32).min, dtype=np.float32)
-    some = (counts <= blocks).nonzero()[0]
+    some = (~_is_all(scores, counts)).nonzero()[0]
     if len(some):
         tops = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(2).float().cpu().numpy()
         bars[some] = np.maximum(
             np.sort(tops[some], axis=1)[np.arange(len(some)), blocks - counts[some]], bars[some]
         )
     return bars
+
+
+def _is_all(scores: Tensor, counts: Integers) -> NDArray[np.bool_]:
+    """Return for which `counts` (n,) `best` leaves no token out: there are fewer blocks."""
+    return counts > scores.shape[1] // _BLOCK
 
 
 def _at_least(scores: Tensor, bars: NDArray[np.float32]) -> tuple[Integers, Integers]:
@@ -143,12 +148,12 @@ def _search(scores: Tensor, filters: Filters) -> Candidates:
     """Look at few candidates, and at more in the rows where the filters need more."""
     wanted = np.where(filters.top_k > 0, filters.top_k, _FIRST)
     totals = _totals(scores, (filters.top_k == 0) & np.isfinite(filters.top_p))
-    left, enough = _keep(best(scores, wanted), filters, totals, wanted >= scores.shape[1])
+    left, enough = _keep(best(scores, wanted), filters, totals, _is_all(scores, wanted))
     while not enough.all():
         short = (~enough).nonzero()[0]
         wanted[short] *= _MORE
         found = best(scores[_at(short, scores)], wanted[short])
-        more, now = _keep(found, filters.of(short), totals[short], wanted[short] >= scores.shape[1])
+        more, now = _keep(found, filters.of(short), totals[short], _is_all(scores, wanted[short]))
         left, enough[short] = _replaced(left, short, more), now
     return left
 
@@ -166,7 +171,7 @@ def _typical(scores: Tensor, p: Floats) -> Candidates:
         present = np.isfinite(found.scores)
         mass = np.where(present, logprobs.gather(1, at).double().exp().cpu().numpy(), 0.0)
         edges = mass.cumsum(1)
-        if (edges[:, -1] >= p).all() or (wanted >= scores.shape[1]).all():
+        if (edges[:, -1] >= p).all() or _is_all(scores, wanted).all():
             break
         wanted *= _MORE
     kept = present & (edges - mass < p[:, None])

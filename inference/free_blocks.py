@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 RUN = 4  # blocks: a sequence begins where as many are free; of 8, which come 5 % faster, more stay unused
@@ -20,8 +21,10 @@ class FreeBlocks:
         self._is_free = bytearray(b"\1") * size
         self._in_run = [0] * (-(-size // RUN))  # free ones, by run
         whole = size // RUN
-        self._runs = dict.fromkeys(range(whole - 1, -1, -1))  # all of them free; last in, first out
-        self._rest = dict.fromkeys(range(size - 1, whole * RUN - 1, -1))  # free ones of the other runs
+        # Whole runs, and the free blocks of others; last in, first out. Not dicts: whoever asks for the last
+        # key of one passes all that were removed behind it
+        self._runs = OrderedDict.fromkeys(range(whole - 1, -1, -1))
+        self._rest = OrderedDict.fromkeys(range(size - 1, whole * RUN - 1, -1))
         self._count = size
         for block in range(size):
             self._in_run[block // RUN] += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.types import Watermark
@@ -18,14 +19,28 @@ from inference.watermark import scatter, seeds, threshold
 
 _WEAKEST = 1e-30  # what a smaller factor would do, this one does
 
-Bias = tuple[tuple[int, float], ...]  # (token id, added to its score), each id once
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bias:
+    """What is added to the scores of single tokens, in columns: made once for a text, it may be many."""
+
+    ids: NDArray[np.int64]  # (m,), each once
+    values: NDArray[np.float64]  # (m,)
+
+    @classmethod
+    def of(cls, pairs: Several[tuple[int, float]]) -> Bias | None:
+        """Return (token id, bias) as columns; None if there are no pairs."""
+        if not pairs:
+            return None
+        ids = np.fromiter((token for token, _ in pairs), np.int64, len(pairs))
+        return cls(ids, np.fromiter((value for _, value in pairs), np.float64, len(pairs)))
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What a row's penalties look at."""
 
-    ids: np.ndarray[tuple[int], np.dtype[np.int64]]  # prompt and generated, at least one
+    ids: NDArray[np.int64]  # prompt and generated, at least one
     prompt_length: int
 
 
@@ -76,9 +91,9 @@ def watermark(scores: Tensor, marks: Several[Watermark], histories: Several[Hist
 
 def logit_bias(scores: Tensor, biases: Several[Bias], _: Several[History]) -> Tensor:
     """Add each row's bias; a token that the model can't generate has no score to add to."""
-    rows = np.repeat(np.arange(len(biases)), [len(bias) for bias in biases])
-    flat = np.array([pair for bias in biases for pair in bias])  # (m, 2), ids below 2**53 stay exact
-    ids, values = flat[:, 0].astype(np.int64), flat[:, 1]
+    rows = np.repeat(np.arange(len(biases)), [len(bias.ids) for bias in biases])
+    ids = np.concatenate([bias.ids for bias in biases])
+    values = np.concatenate([bias.values for bias in biases])
     known = ids < scores.shape[1]
     return add_bias(
         scores,

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Several
 from functools import partial
 from logging import getLogger
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from inference.isolation import explain, working_for
 from inference.kernels.native import Library
 from inference.masks import Endings, Mask
 from inference.noise import uniforms
+from inference.penalties import Bias
 from inference.recipe import Recipe
 from inference.rows import Statistics, draw, statistics
 from inference.shortage import is_shortage
@@ -47,6 +49,7 @@ class TorchSampler:
         self._library = library
         self._find = find or partial(statistics, library=library)
         self._recipe = Recipe(())
+        self._biases: WeakKeyDictionary[Sequence, Bias | None] = WeakKeyDictionary()
 
     def tokens_only(self, pieces: Pieces) -> bool:
         """Return whether `choose` will ask the pieces' logits for nothing but each row's best token.
@@ -142,7 +145,15 @@ class TorchSampler:
     def _warp(self, logits: Tensor, recipe: Recipe) -> Tensor:
         partners = recipe.partners
         histories = [History(s.ids, s.prompt_length) for s in partners] if recipe.looks_back else ()
-        return warp(logits, recipe.samplings, histories, [self._mask(sequence) for sequence in partners])
+        masks, biases = [self._mask(each) for each in partners], [self._bias(each) for each in partners]
+        return warp(logits, recipe.samplings, histories, masks, biases)
+
+    def _bias(self, sequence: Sequence) -> Bias | None:
+        if not sequence.request.sampling.logit_bias:
+            return None
+        if sequence not in self._biases:
+            self._biases[sequence] = Bias.of(sequence.request.sampling.logit_bias)
+        return self._biases[sequence]
 
     def _mask(self, sequence: Sequence) -> Mask | None:
         mask = sequence.guide.mask if sequence.guide is not None else None

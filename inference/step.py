@@ -126,6 +126,7 @@ class Stepper(Generic[Logits]):
         outputs = () if chosen is None else self._publish(work, chosen, started)
         if self._stuck and not batch.preempted:
             return Frame(())
+        self._stuck = False  # who gave way may be let in by the next step
         self._isolation.failures = 0
         published = time.monotonic()
         return Frame(outputs, self._stats(batch, computed - started, sampled - computed, published - sampled))

@@ -1,4 +1,8 @@
-"""The likeliest tokens beside the chosen one: all at least as likely as the n-th best, removed ones never."""
+"""The likeliest tokens beside the chosen one: the n best, and some that are as likely as the n-th, as in TGI.
+
+Not all of those: a penalty of 1e-9 makes all tokens alike that a text hasn't, and the whole vocabulary would
+be said beside each token. Removed tokens never are among them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from inference.candidates import Candidates
 from inference.filters import Floats
 from inference.state import Integers, TopTokens
 
+MOST_TIED = 16  # tokens beyond those asked for; of equal ones the first by id
+
 
 def of_rows(scores: Tensor, totals: Floats, wanted: Several[int]) -> list[TopTokens]:
-    """Return `wanted` (n,) or more tokens of each row of scores (n, v).
+    """Return `wanted` (n,) tokens of each row of scores (n, v), and at most MOST_TIED more.
 
     Their log-probabilities are what the scores exceed `totals` (n,) by.
     """
@@ -39,15 +45,16 @@ def of_candidates(candidates: Candidates, totals: Floats, wanted: Several[int]) 
     for ids, scores, total, n in zip(candidates.ids, candidates.scores, totals, wanted, strict=True):
         left = np.isfinite(scores)
         ids, scores = ids[left], scores[left]  # best first
-        count = int((scores >= scores[min(n, len(scores)) - 1]).sum()) if n and len(scores) else 0
+        tied = int((scores >= scores[min(n, len(scores)) - 1]).sum()) if n and len(scores) else 0
+        count = min(tied, n + MOST_TIED)
         top.append(_pairs(ids[:count], scores[:count] - total))
     return top
 
 
 def _with_ties(scores: Tensor, values: Tensor, tokens: Tensor) -> Tensor:
-    """Return `tokens` of scores `values`, and with the last of them all that are its equals."""
+    """Return `tokens` of scores `values`, and with the last of them those that are its equals."""
     equal = (scores == values[-1]).nonzero().flatten()
-    return torch.cat([tokens[values > values[-1]], equal])
+    return torch.cat([tokens[values > values[-1]], equal])[: len(tokens) + MOST_TIED]
 
 
 def _pairs(ids: Tensor | Integers, logprobs: Floats) -> TopTokens:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from inference import penalties
 from inference.filters import forbid, scale_temperature
-from inference.penalties import History, column
+from inference.penalties import Bias, History, column
 from inference.types import Sampling
 
 __all__ = ["History", "Mask", "warp"]
@@ -36,14 +36,18 @@ def warp(
     samplings: Several[Sampling],
     histories: Several[History],
     masks: Several[Mask | None] | None = None,
+    biases: Several[Bias | None] | None = None,
 ) -> Tensor:
     """Return the scores (n, v) that are left to filters and to the choice; `logits` (n, v) stays as it is.
 
     A row with a mask keeps the tokens that it allows; those beyond its end are not allowed. Without
-    a stage that looks back at their texts, no rows need histories.
+    a stage that looks back at their texts, no rows need histories. `biases` are what the rows' samplings
+    say, for who has kept them.
     """
+    if biases is None:
+        biases = [Bias.of(sampling.logit_bias) for sampling in samplings]
     scores = logits
-    for rows, stage, values in _wanted(samplings, masks):
+    for rows, stage, values in _wanted(samplings, masks or (), biases):
         if len(rows) == len(logits):
             scores = stage(scores, values, histories)
             continue
@@ -53,13 +57,20 @@ def warp(
     return scores
 
 
-def _wanted(samplings: Several[Sampling], masks: Several[Mask | None] | None) -> Iterator[_Work]:
+def _wanted(
+    samplings: Several[Sampling], masks: Several[Mask | None], biases: Several[Bias | None]
+) -> Iterator[_Work]:
+    yield from _asked_for(_BEFORE_BIAS, samplings)
+    yield from _given(biases, penalties.logit_bias)
     yield from _asked_for(_BEFORE_GRAMMAR, samplings)
-    if masks is not None:
-        given = {row: mask for row, mask in enumerate(masks) if mask is not None}
-        if given:
-            yield list(given), _grammar, list(given.values())
+    yield from _given(masks, _grammar)
     yield from _asked_for(_AFTER_GRAMMAR, samplings)
+
+
+def _given(values: Several[object | None], stage: _Stage) -> Iterator[_Work]:
+    rows = {row: value for row, value in enumerate(values) if value is not None}
+    if rows:
+        yield list(rows), stage, list(rows.values())
 
 
 def _asked_for(stages: Several[_Row], samplings: Several[Sampling]) -> Iterator[_Work]:
@@ -78,9 +89,8 @@ def _grammar(scores: Tensor, masks: Several[Mask], histories: Several[History]) 
     return forbid(scores, masks)
 
 
+_BEFORE_BIAS: tuple[_Row, ...] = ((attrgetter("watermark"), None, penalties.watermark),)
 _BEFORE_GRAMMAR: tuple[_Row, ...] = (
-    (attrgetter("watermark"), None, penalties.watermark),
-    (attrgetter("logit_bias"), (), penalties.logit_bias),
     (attrgetter("repetition_penalty"), 1.0, penalties.repetition),
     (attrgetter("frequency_penalty", "presence_penalty"), (0.0, 0.0), penalties.occurrence),
 )

@@ -37,7 +37,7 @@ def compare(
             "tokens_per_second": round(batch / seconds, 1),
         }
     jobs = _jobs(shape, sizes)
-    theirs = batched_rate(model, jobs) if device.type == "cuda" else None  # takes minutes on a CPU
+    theirs = batched_rate(model, jobs, clock) if device.type == "cuda" else None  # takes minutes on a CPU
     del model
     free(device)
     if theirs is None:
@@ -70,10 +70,11 @@ def eager_step(model: PreTrainedModel, batch: int, context: int) -> float:
     return sorted(times)[_STEPS // 2]
 
 
-def batched_rate(model: PreTrainedModel, jobs: list[Job]) -> float:
-    """Return the tokens that transformers' continuous batching gives out a second; raise RuntimeError.
+def batched_rate(model: PreTrainedModel, jobs: list[Job], clock: Clock) -> float:
+    """Return the tokens that transformers' continuous batching gives out a second.
 
-    That it is set up, and computes for the first time, takes none of them, as with the engine.
+    That it is set up, and computes for the first time, takes none of them, as with the engine. Raises
+    RuntimeError where tokens are missing, and OutOfTime.
     """
     tokens = jobs[0].tokens
     config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=tokens)
@@ -81,20 +82,21 @@ def batched_rate(model: PreTrainedModel, jobs: list[Job]) -> float:
     with model.continuous_batching_context_manager(
         generation_config=config, workload_hints=hints, timeout=_STOP_SECONDS
     ) as manager:
-        _tokens_of(manager, _others(jobs))
+        _tokens_of(manager, _others(jobs), clock)
         began = time.perf_counter()
-        given = _tokens_of(manager, jobs)
+        given = _tokens_of(manager, jobs, clock)
         seconds = time.perf_counter() - began
     if given != tokens * len(jobs):
         raise RuntimeError(f"transformers gave out {given} tokens of {tokens * len(jobs)}")
     return given / seconds
 
 
-def _tokens_of(manager: ContinuousBatchingManager, jobs: list[Job]) -> int:
+def _tokens_of(manager: ContinuousBatchingManager, jobs: list[Job], clock: Clock) -> int:
     """Return how many tokens it makes of jobs that all come at once."""
     manager.add_requests([list(job.prompt) for job in jobs], max_new_tokens=jobs[0].tokens)
     left, tokens = len(jobs), 0
     while left and manager.is_running():
+        clock.need(0, "transformers' continuous batching")
         result = manager.get_result(timeout=1)
         if result is not None and result.is_finished():
             left -= 1

@@ -28,6 +28,7 @@ from inference.process.messages import (
 )
 from inference.process.requests import to_submit
 from inference.process.routing import Numbers
+from inference.process.stream import READ_BYTES, connected, received, shut
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
 
 if TYPE_CHECKING:
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-READ_BYTES = 65_536
 PAUSE_SECONDS = 1.0  # before attaching again to an engine that lets go at once
 SHORT_SECONDS = 0.1  # of a stream: at once
 STOPPED = "The engine stopped"
 STOPPED_EARLY = "The server was stopped while the model was loading"
-GONE = "The engine's process is gone, and nobody starts it again: restart the server"
 
 
 class RemoteCore:
@@ -75,12 +74,12 @@ class RemoteCore:
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Attach, and wait until the engine is ready; raise ModelUnavailable."""
         while not self._halt.is_set():
-            self._connect()
-            model = self._greeted(progress)
+            connects = self._connect()
+            model = self._greeted(progress) if connects else None
             if model is not None:
                 self._life = Life.UP
                 return model
-            self._halt.wait(self._pause)
+            self._halt.wait(self._pause if connects else PAUSE_SECONDS)
         raise ModelUnavailable(STOPPED_EARLY)
 
     def share(self, vocabulary: GrammarVocabulary) -> None:
@@ -148,7 +147,7 @@ class RemoteCore:
         """
         stream = self._socket
         if stream is not None:
-            _shut(stream)  # which is read as its end
+            shut(stream)  # which is read as its end
 
     @property
     def alive(self) -> bool:
@@ -260,16 +259,16 @@ class RemoteCore:
             return
         assert self._loop is not None
         try:
-            self._connect()
-        except BlockingIOError:  # more processes wait there than the socket takes
-            self._loop.call_later(PAUSE_SECONDS, self._attach)
+            connects = self._connect()
         except ModelUnavailable as error:
             LOG.critical("%s", error)
             self._life = Life.GONE
             self._tell(Life.GONE, None)
-        else:
-            assert self._socket is not None
+            return
+        if self._socket is not None:
             self._loop.add_reader(self._socket, self._read)
+        elif not connects:
+            self._loop.call_later(PAUSE_SECONDS, self._attach)
 
     @property
     def _pause(self) -> float:
@@ -293,31 +292,27 @@ class RemoteCore:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(stream)
             self._loop.remove_writer(stream)
-        _shut(stream)  # also wakes a thread that is still in `load`
+        shut(stream)  # also wakes a thread that is still in `load`
         stream.close()
 
-    def _connect(self) -> None:
-        """Connect and attach, waiting only before `start`; raise ModelUnavailable if nobody ever listens."""
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stream.setblocking(self._loop is None)
-        try:
-            stream.connect(self._address)
-            stream.sendall(pack(Attach(self._stats)))
-        except BlockingIOError:
-            stream.close()
-            raise
-        except OSError as error:
-            stream.close()
-            raise ModelUnavailable(GONE) from error
+    def _connect(self) -> bool:
+        """Connect and attach, waiting only before `start`; return whether that could be done now.
+
+        Raises ModelUnavailable if it never will be.
+        """
+        stream = connected(self._address, pack(Attach(self._stats)), waits=self._loop is None)
+        if stream is None:
+            return False
         self._unframer = Unframer(ENGINE_LIMIT)
         self._socket, self._since = stream, time.monotonic()
         if self._halt.is_set():  # `stop` came while there was no socket that it could have closed
             self._close()
+        return True
 
     def _greeted(self, progress: Callable[[str], None]) -> ModelInfo | None:
         """Return what is loaded once the engine is ready; None if it died before."""
         stream = self._socket
-        while stream is not None and (data := _received(stream)):
+        while stream is not None and (data := received(stream)):
             messages = [unpack(FROM_ENGINE, payload) for payload in self._unframer.feed(data)]
             for at, message in enumerate(messages, 1):
                 if isinstance(message, Ready):
@@ -330,17 +325,3 @@ class RemoteCore:
                     progress(message.line)
         self._close()
         return None
-
-
-def _received(stream: socket.socket) -> bytes:
-    try:
-        return stream.recv(READ_BYTES)
-    except OSError:
-        return b""
-
-
-def _shut(stream: socket.socket) -> None:
-    try:
-        stream.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        LOG.debug("the engine's socket was not connected any more")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from tests.contract.properties.mutants import MUTANTS
 from tests.contract.properties.target import Kept, Target, application, in_process
 
 FEWEST = 65
+PROCESSES = 2
 PATIENCE = 900  # seconds: the first test that asks for a verdict waits for all of them
 CAUGHT = "caught"
 MISSED = "MISSED"
@@ -43,13 +46,20 @@ REMOVALS: dict[str, Removal] = {
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Iterator[dict[str, str]]:
+def verdicts() -> dict[str, str]:
     """Tell of each mutant whether its test fails, or what else went wrong."""
-    log = logging.getLogger("parley")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # each defect would be told as often as it is met
-    yield {str(mutant): verdict(mutant) for mutant in MUTANTS}
-    log.setLevel(level)
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=quieten) as pool:
+        return dict(zip(map(str, MUTANTS), pool.map(verdict_at, range(len(MUTANTS))), strict=True))
+
+
+def quieten() -> None:
+    """Have nothing logged: each defect would be told as often as it is met."""
+    logging.getLogger("parley").setLevel(logging.CRITICAL)
+
+
+def verdict_at(place: int) -> str:
+    """Return the verdict on a mutant, in another process: what is patched can't be sent there."""
+    return verdict(MUTANTS[place])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

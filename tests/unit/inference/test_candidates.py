@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from inference.candidates import Filters, best, filtered  # noqa: E402
+from inference.candidates import Candidates, Filters, best, filtered  # noqa: E402
+from inference.state import Integers  # noqa: E402
 
 V = 700
 
@@ -82,6 +83,21 @@ def test_filters_leave_what_sorting_everything_leaves(
         expected = reference(scores[row], top_k, top_p, min_p, typical_p)
         found = set(left.ids[row][np.isfinite(left.scores[row])].tolist())
         assert len(found ^ expected) <= 1  # where float32 and float64 place an edge
+
+
+def test_a_row_of_which_all_tokens_were_looked_at_is_looked_at_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[int]] = []
+
+    def looks(scores: Tensor, counts: Integers) -> Candidates:
+        asked.append(counts.tolist())
+        return best(scores, counts)
+
+    monkeypatch.setattr("inference.candidates.best", looks)
+    left = filtered(scores_of(1, columns=6400, scale=0.1), filters(1, min_p=1e-30))
+    assert np.isfinite(left.scores).sum() == 6400
+    assert asked == [[64], [512]]  # and there are 100 blocks of 64
 
 
 def test_rows_are_filtered_as_if_alone() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, nan
 
 import numpy as np
@@ -10,11 +11,13 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 from inference.masks import Endings, Guide  # noqa: E402
+from inference.penalties import Bias  # noqa: E402
 from inference.sampler import NOT_FINITE  # noqa: E402
 from inference.state import (  # noqa: E402
     Chunk,
     Work,
 )
+from inference.tops import MOST_TIED  # noqa: E402
 from inference.types import LogprobsMode, Sampling  # noqa: E402
 from tests.unit.inference.paper_grammar import PaperGrammar  # noqa: E402
 from tests.unit.inference.sampled import (  # noqa: E402
@@ -59,6 +62,41 @@ def test_top_tokens_are_sorted_and_ties_make_them_more() -> None:
     logprobs = torch.tensor([1.0, 3.0, 2.0, 2.0, 0.0]).log_softmax(0)
     assert [token for token, _ in found.top] == [1, 2, 3]
     assert [logprob for _, logprob in found.top] == pytest.approx(logprobs[[1, 2, 3]].tolist())
+
+
+@pytest.mark.parametrize("top_k", [0, 2500])
+def test_top_tokens_are_not_the_whole_vocabulary_where_all_are_alike(top_k: int) -> None:
+    weakest = Sampling(sample=True, temperature=1.1, repetition_penalty=1e-9, top_k=top_k)
+    (found,) = choose(torch.linspace(-1, 1, 3000)[None], sequence(weakest, top=5, prompt=(2999, 1)))
+    assert isinstance(found, Choice)
+    assert [token for token, _ in found.top[:2]] == [2999, 0]
+    assert [logprob for _, logprob in found.top] == sorted((each for _, each in found.top), reverse=True)
+    assert len(found.top) == 5 + MOST_TIED
+
+
+def test_prompts_top_tokens_are_not_the_whole_vocabulary_either() -> None:
+    asked = sequence(mode=RAW, top=3, prompt=(7, 8), prompt_logprobs=True)
+    chosen = run(torch.zeros(2, 3000), Chunk(asked, 0, 2))
+    assert [len(top) for top in chosen.prompts[asked].top] == [3 + MOST_TIED]
+
+
+def test_biases_are_put_in_columns_once_for_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Sequence[tuple[int, float]]] = []
+    real = Bias.of
+
+    def of(pairs: Sequence[tuple[int, float]]) -> Bias | None:
+        made.append(pairs)
+        return real(pairs)
+
+    monkeypatch.setattr(Bias, "of", of)
+    biases = ((1, 4.0), (2, -1.0)), ((0, 5.0), (9, 1.0))  # the model has no token 9
+    asked = [sequence(Sampling(logit_bias=bias)) for bias in biases]
+    logits, tokens = torch.zeros(2, 4), []
+    chooses = sampler(logits)
+    for _ in range(3):
+        work = Work(pieces_of(*(Chunk(each, 0, each.length) for each in asked)))
+        tokens.append(chooses.choose(work, logits).tokens.tolist())
+    assert (tokens, made) == ([[1, 0]] * 3, list(biases))
 
 
 def test_top_tokens_never_hold_what_a_filter_removed() -> None:

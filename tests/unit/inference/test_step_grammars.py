@@ -95,6 +95,27 @@ def test_parked_sequence_that_is_preempted_is_computed_again() -> None:
     assert tokens([output for output in said if output.id == "2"]) == whole_text(parked)
 
 
+def test_who_gave_way_to_itself_comes_back_though_others_wait_for_their_masks() -> None:
+    free = PaperGrammar(lambda text: range(VOCABULARY), EOS)
+    stepper, _ = guided(blocks=6)
+    for id, length, new, grammar, owner in (
+        ("1", 10, 3, None, "a"),
+        ("2", 10, 5, free, "p"),  # its mask doesn't come
+        ("3", 40, 5, None, "a"),
+        ("4", 10, 85, None, "d"),  # alone in the end, and too long beside the second
+    ):
+        stepper.add(request(id, length, new, grammar=grammar, owner=owner, ignore_eos=True))
+    preempted = 0
+    while not preempted:
+        assert not stepper.stuck
+        stats = stepper.step().stats
+        preempted = stats.preempted if stats else 0
+    assert not stepper.stuck
+    admitted = stepper.step().stats
+    assert admitted is not None
+    assert admitted.admitted == 1
+
+
 def test_parked_sequence_can_be_aborted() -> None:
     stepper, masks = guided()
     stepper.add(request("1", 5, 20, grammar=RULE))

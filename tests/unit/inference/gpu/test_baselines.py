@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from transformers import PreTrainedModel
 
 from benchmarks.gpu.baselines import batched_rate
+from benchmarks.gpu.clock import Clock, OutOfTime
 from benchmarks.gpu.driving import Job
 
 JOBS = [Job((at, 5, 6), 10) for at in range(4)]
@@ -46,8 +47,8 @@ class Manager:
         return self._results.pop()
 
 
-def rate(manager: Manager) -> float:
-    return batched_rate(cast(PreTrainedModel, manager), JOBS)
+def rate(manager: Manager, seconds: float = 60) -> float:
+    return batched_rate(cast(PreTrainedModel, manager), JOBS, Clock(seconds))
 
 
 def test_what_is_set_up_for_transformers_is_not_counted_against_it() -> None:
@@ -60,3 +61,8 @@ def test_what_is_set_up_for_transformers_is_not_counted_against_it() -> None:
 def test_requests_that_come_to_nothing_are_no_measurement() -> None:
     with pytest.raises(RuntimeError, match="transformers gave out 30 tokens of 40"):
         rate(Manager(lost=1))
+
+
+def test_it_is_given_up_when_the_time_for_everything_is_over() -> None:
+    with pytest.raises(OutOfTime, match="transformers"):
+        rate(Manager(), seconds=0)
