@@ -48,14 +48,19 @@ class AccessLog:
         told = {"key": account.owner, "error_type": account.error_type, "trace_id": account.trace_id}
         fields |= {name: value for name, value in told.items() if value}
         if account.generations:
-            fields |= generated([finish for _, finish in account.generations])
+            finishes = [finish for _, finish in account.generations]
+            fields |= generated(finishes, account.of_each_prompt())
             if self._prompts:
                 fields |= texts(account.generations)
         return fields
 
 
-def generated(finishes: list[Finish]) -> dict[str, Any]:
-    """Return TGI's measures of a request: what all generations made, and the first one's prompt and times."""
+def generated(finishes: list[Finish], prompts: list[Finish] | None = None) -> dict[str, Any]:
+    """Return TGI's measures of a request: what all generations read and made, and the first one's times.
+
+    `prompts` has one of each prompt's finishes; without it, each finish has a prompt of its own.
+    """
+    prompts = finishes if prompts is None else prompts
     first = finishes[0]
     times, count = first.timings, first.generated_tokens
     inference = times.finished - times.started
@@ -68,8 +73,8 @@ def generated(finishes: list[Finish]) -> dict[str, Any]:
         "time_to_first_token": times.first_token - times.submitted,
     }
     return {
-        "prompt_tokens": first.prompt_tokens,
-        "cached_tokens": first.cached_tokens,
+        "prompt_tokens": sum(finish.prompt_tokens for finish in prompts),
+        "cached_tokens": sum(finish.cached_tokens for finish in prompts),
         "generated_tokens": sum(finish.generated_tokens for finish in finishes),
         "finish_reason": ",".join(finish.reason for finish in finishes),
         **({} if first.seed is None else {"seed": first.seed}),

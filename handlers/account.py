@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.types import Scope
 
     from inference.types import Finish, Request
@@ -26,7 +28,17 @@ class Account:
     sent_bytes: int = 0  # of the answer's body
     trace_id: str = ""  # of the trace that it is part of
     span: object = None  # of that trace; whoever traces keeps it here
+    firsts: dict[str, str] = field(default_factory=dict)  # id of a Request: of the first with its prompt
     generations: list[tuple[Request, Finish]] = field(default_factory=list)  # that came to their end
+
+    def of_each_prompt(self) -> list[Finish]:
+        """Return one generation of each prompt: that of its first request, if it came to its end."""
+        chosen: dict[str, Finish] = {}
+        for request, finish in self.generations:
+            first = self.firsts.get(request.id, request.id)
+            if request.id == first or first not in chosen:
+                chosen[first] = finish
+        return list(chosen.values())
 
 
 class Observer(Protocol):
@@ -51,6 +63,13 @@ def open_account(account: Account) -> None:
 def current_account() -> Account | None:
     """Return the account of the request that is being answered here; None outside of any."""
     return _ACCOUNT.get()
+
+
+def note_prompt(requests: Sequence[Request]) -> None:
+    """Note in the present account, if there is one, that these continue one prompt, which counts once."""
+    account = _ACCOUNT.get()
+    if account is not None:
+        account.firsts |= {request.id: requests[0].id for request in requests}
 
 
 def note_generation(request: Request, finish: Finish) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from handlers import prompts
+from handlers.account import note_prompt
 from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, json_reply
@@ -40,7 +40,7 @@ from inference.client import EngineClient
 from inference.grammar.limits import GrammarLimits
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
-from inference.types import Finish, Grammar, LogprobsMode, Request
+from inference.types import Grammar, LogprobsMode, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ async def chat_completions(
         choices = to_choices(call.body, limits_of(service.settings))
         held.enter_context(service.engine.admit(choices, call.owner))
         prepared = await prepare(service, call.body, call.aside)
+        note_prompt(prepared.requests)
         if not prepared.chat.stream:
             return await _complete(service, call, prepared)
         flow = await _start(service, call, prepared)
@@ -120,7 +121,7 @@ async def _complete(
     for finish, request in zip(finishes, prepared.requests, strict=True):
         service.metrics.finished(finish, request)
     prompt, compute_type = prepared.requests[0].prompt, service.settings.compute_type
-    headers = answer_headers(compute_type, prompt, _summed_up(finishes), call.received) | prepared.ignored
+    headers = answer_headers(compute_type, prompt, finishes, call.received) | prepared.ignored
     answer = ChatAnswer(prepared.chat, prepared.stamp, choices_of(service.engine, prepared.chat))
     return json_reply(answer.body(outputs), headers=headers)
 
@@ -134,12 +135,6 @@ async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) 
         prompt_tokens=generations[0].prompt_tokens,
     )
     return Flow(generations, service.metrics, answer.chunks)
-
-
-def _summed_up(finishes: Sequence[Finish]) -> Finish:
-    """Return what is told of several choices in the headers: the last one's times, the tokens of all."""
-    last = max(finishes, key=lambda finish: finish.timings.finished)
-    return replace(last, generated_tokens=sum(finish.generated_tokens for finish in finishes))
 
 
 def _stamp(service: Service, chat: Chat, id: str) -> Stamp:

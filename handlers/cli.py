@@ -33,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not line or line[0] in ("-h", "--help"):
         print(_overview())
         return 0
-    if line[0] in ("-V", "--version"):
-        return _print_version()
     if not line[0].startswith("-") and line[0] not in COMMANDS:
         return _misuse(f"there is no command {line[0]!r}{nearest(line[0], list(COMMANDS))}")
     command, flags = ("serve", line) if line[0].startswith("-") else (line[0], line[1:])
@@ -45,8 +43,6 @@ def launcher(arguments: Sequence[str] | None = None) -> int:
     """Run `text-generation-launcher`, which is `parley serve` with TGI's `--env` and `--version`."""
     _open_standard_streams()
     line = list(sys.argv[1:] if arguments is None else arguments)
-    if line in (["-V"], ["--version"]):
-        return _print_version()
     command = "env" if {"-e", "--env"} & set(line) else "serve"
     flags = [flag for flag in line if flag not in ("-e", "--env")]
     return _run("text-generation-launcher", command, flags)
@@ -68,10 +64,13 @@ def _run(program: str, command: str, flags: Sequence[str]) -> int:
     parser = _parser(program, command)
     try:
         known, unknown = parser.parse_known_args(flags)
-        if unknown:
-            names = [*flag_names(), "--help"]
-            return _misuse(f"there is no flag {unknown[0]}{nearest(unknown[0].partition('=')[0], names)}")
         values = vars(known)
+        if values.pop("version"):
+            return _print_version()
+        if unknown:
+            name = unknown[0].partition("=")[0]  # what stands behind it may be a secret
+            names = [*flag_names(), "--help", "--version"]
+            return _misuse(f"there is no flag {name}{nearest(name, names)}")
         target = values.pop("model", None)
         if target is not None:
             values["model_id"] = [*values.get("model_id", ()), ("MODEL", target)]
@@ -115,6 +114,7 @@ def _parser(program: str, command: str) -> argparse.ArgumentParser:
         epilog=EPILOGUE,
         allow_abbrev=False,
     )
+    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
     if command == "download-weights":
         parser.usage = f"{program} [MODEL] [flags]"
         parser.add_argument("model", nargs="?", metavar="MODEL", help="the same as --model-id")

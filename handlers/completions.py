@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
+from handlers.account import note_prompt
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
 from handlers.sequences import (
@@ -22,7 +23,7 @@ from handlers.sequences import (
 from handlers.service import Service
 from handlers.version import fingerprint
 from handlers.wire import completions as wire
-from handlers.wire.completion_answer import Answer, AnswerStream
+from handlers.wire.completion_answer import Answer, AnswerStream, as_told
 from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp
@@ -49,12 +50,14 @@ async def completions(
                 wire.to_completion, call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
             )
         )
+        for requests in completion.by_prompt:
+            note_prompt(requests)
         stamp = _stamp(service, id)
         if not completion.stream:
             return await _complete(service, call, completion, stamp)
         generations = await submitted(service.engine, completion.requests, call.owner)
         answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
-        flow = Flow(generations, service.metrics, answer.chunks)
+        flow = Flow(generations, service.metrics, answer.chunks, partial(as_told, completion))
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
         return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
@@ -63,7 +66,7 @@ async def _complete(
     service: Service, call: Call[CompletionRequest], completion: Completion, stamp: Stamp
 ) -> JsonReply[CompletionFinal]:
     outputs = await run(service.engine, completion.requests, call.owner)
-    finishes = [finish_of(events) for events in outputs]
+    finishes = [as_told(completion, finish_of(events)) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
     body = Answer(completion, stamp).body(outputs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 
+from handlers.account import note_prompt
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, JsonReply, json_reply
+from handlers.http.support import header_value
 from handlers.sequences import (
     Flow,
     counted,
@@ -66,8 +68,8 @@ async def complete(
             wanted = await call.aside(reading)
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
-    headers = answer_headers(service.settings.compute_type, wanted.inputs, finish, call.received)
-    return tgi.to_body(wanted, outputs), headers
+    headers = answer_headers(service.settings.compute_type, wanted.inputs, [finish], call.received)
+    return tgi.to_body(wanted, outputs), headers | _ignored(wanted)
 
 
 async def stream(
@@ -110,6 +112,14 @@ async def generated(
 
     `sequences` are those of the whole body, if this is a part of it.
     """
-    outputs = tgi.winner_first(await run(service.engine, wanted.requests, owner, sequences=sequences))
-    service.metrics.finished(finish_of(outputs[0]), wanted.requests[0])
-    return outputs
+    note_prompt(wanted.requests)
+    outputs = await run(service.engine, wanted.requests, owner, sequences=sequences)
+    places = tgi.winner_first(outputs)
+    for place in places:
+        service.metrics.finished(finish_of(outputs[place]), wanted.requests[place])
+    return tuple(outputs[place] for place in places)
+
+
+def _ignored(wanted: Generate) -> Headers:
+    names = wanted.without_effect
+    return {"x-ignored-parameters": header_value(names)} if names else {}

@@ -25,7 +25,7 @@ from inference.errors import (
     TemplateFailed,
     ToolRefused,
 )
-from inference.types import Event, LogprobsMode, Request, Watermark
+from inference.types import Event, Finish, LogprobsMode, Request, Watermark
 
 Body = TypeVar("Body")  # of one event of a stream
 Render = Callable[[int, Event], Sequence[Body]]  # a request's place and event -> bodies to stream
@@ -133,7 +133,15 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
     `aclose` it in every case: it aborts what still runs. However it ends is counted, once.
     """
 
-    def __init__(self, generations: Sequence[Generation], metrics: Metrics, render: Render[Body]) -> None:
+    def __init__(
+        self,
+        generations: Sequence[Generation],
+        metrics: Metrics,
+        render: Render[Body],
+        told: Callable[[Finish], Finish] = lambda finish: finish,
+    ) -> None:
+        """`told` is how the client is told of a text's end, and so what the metrics count of it."""
+        self._told = told
         self._generations = generations
         self._metrics = metrics
         self._render = render
@@ -171,7 +179,7 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
     def _frame(self, place: int, item: Event) -> bytes:
         if item.finish is not None:
             self._running -= 1
-            self._metrics.finished(item.finish, self._generations[place].request)
+            self._metrics.finished(self._told(item.finish), self._generations[place].request)
         return b"".join(event(body) for body in self._render(place, item))
 
 

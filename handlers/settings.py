@@ -45,6 +45,7 @@ RATE = integer(1, MAX_RATE)
 DAY = 86_400  # seconds; a timer for much longer overflows somewhere
 TIMEOUT = decimal(0.001, DAY)
 ONE_PROCESS = "one process serves one device here"
+PROXY = "put a proxy in front of the port, or run ngrok beside it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +256,12 @@ class Settings:
         "Vertex AI: one more route of predictions, beside /vertex", flags=(), metavar="PATH")
     aip_health_route: str | None = row(None, route, HTTP,
         "Vertex AI: one more route of the health check, beside /health", flags=(), metavar="PATH")
+    ngrok: bool = row(False, boolean, HTTP,
+        "TGI: open a tunnel to the server", support=LATER, reason=PROXY)
+    ngrok_authtoken: str | None = row(None, text, HTTP,
+        "TGI: token of the tunnel's account", support=ACCEPTED, reason=PROXY, secret=True, metavar="TOKEN")
+    ngrok_edge: str | None = row(None, text, HTTP,
+        "TGI: the tunnel's address", support=ACCEPTED, reason=PROXY, metavar="EDGE")
 
     json_output: bool = row(False, boolean, LOGS, "write logs as JSON lines")
     log_level: str = row("info", directives, LOGS,

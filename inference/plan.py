@@ -102,7 +102,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         max_input_tokens=max_input,
         max_total_tokens=max_total,
         step_tokens=step_tokens,
-        beside_tokens=config.prefill_chunk_tokens or _piece(demand, machine, _BESIDE_SECONDS, _BESIDE_TOKENS),
+        beside_tokens=min(step_tokens, config.prefill_chunk_tokens or _beside_tokens(demand, machine)),
         sequences=min(sequences, step_tokens),
         prefix_caching=config.prefix_caching,
     )
@@ -113,6 +113,11 @@ def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
     if machine.device_type != "cpu":
         return 2048
     return sequences + _piece(demand, machine, _STEP_SECONDS, _STEP_TOKENS)
+
+
+def _beside_tokens(demand: Demand, machine: Machine) -> int:
+    """Return how many of a step's tokens are of prompts where texts go on."""
+    return _piece(demand, machine, _BESIDE_SECONDS, _BESIDE_TOKENS)
 
 
 def _piece(demand: Demand, machine: Machine, seconds: float, bounds: tuple[int, int]) -> int:

@@ -244,8 +244,9 @@ class Dispatch(RoutedMiddleware[DispatchAPI]):
 def _checks(document: Mapping[str, Any], service: Service) -> Checks:
     validator = available(service.settings.validator)
     components = document["components"]
+    synonyms = {"tgi": service.settings.engine_config().model.name}  # what it is also called
     return {
-        name: request_check(row.request_schema, components, validator)
+        name: request_check(row.request_schema, components, validator, synonyms)
         for name, row in operation_table(document).items()
         if row.request_schema is not None
     }

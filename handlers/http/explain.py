@@ -159,6 +159,9 @@ def _unfit(schema: Schema, value: Json) -> str | None:
     """Return what is wrong with the value itself, its children aside."""
     kinds = _declared(schema)
     if kinds and not any(_is(kind, value) for kind in kinds):
+        reason = _beyond(schema, value) if "integer" in kinds else None
+        if reason is not None:
+            return f"{reason}, got {show(value)}"
         return f"expected {_either([NAMES[kind] for kind in kinds])}, got {show(value)}"
     if "enum" in schema and not any(same(value, allowed) for allowed in schema["enum"]):
         return f"expected {_either([show(allowed) for allowed in schema['enum']])}, got {show(value)}"
@@ -249,6 +252,15 @@ def _maximum(schema: Schema, value: float) -> str | None:
     if schema.get("exclusiveMaximum"):
         return None if value < limit else f"expected less than {limit}"
     return None if value <= limit else f"expected at most {limit}"
+
+
+def _beyond(schema: Schema, value: Json) -> str | None:
+    """Return which bound an integer passes that was read as a float, since it has more than 64 bits."""
+    if not isinstance(value, float) or abs(value) < 2**63 or not value.is_integer():
+        return None
+    if value < 0:
+        return _minimum(schema, value) if "minimum" in schema else None
+    return _maximum(schema, value) if "maximum" in schema else None
 
 
 def _required(schema: Schema, value: dict[str, Json]) -> str | None:

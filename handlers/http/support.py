@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import orjson
@@ -28,6 +29,8 @@ from handlers.http.explain import same
 Json = Any
 Schema = Mapping[str, Any]
 Verdict = Callable[[Json], bool]
+Synonyms = Mapping[str, str]  # by values of the document: what means the same in this server
+NO_SYNONYMS: Synonyms = MappingProxyType({})
 
 HONOURED, DESCRIPTIVE, REPORTED = "honoured", "descriptive", "reported"
 LATER, REFUSED = "later", "refused"
@@ -125,9 +128,15 @@ class Shape:
 class SupportRules:
     """The rules of one request body."""
 
-    def __init__(self, schema: Schema, components: Schema, verdict: Callable[[Schema], Verdict]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        components: Schema,
+        verdict: Callable[[Schema], Verdict],
+        synonyms: Synonyms = NO_SYNONYMS,
+    ) -> None:
         """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
-        self._shape = Compiler(components, verdict).shape(schema)
+        self._shape = Compiler(components, verdict, synonyms).shape(schema)
 
     def check(self, body: Json) -> tuple[str, ...]:
         """Return the names of the members without effect; raise 422 for one that isn't supported."""
@@ -139,9 +148,12 @@ class SupportRules:
 class Compiler:
     """Turns schemas of the document into shapes, each component once."""
 
-    def __init__(self, components: Schema, verdict: Callable[[Schema], Verdict]) -> None:
+    def __init__(
+        self, components: Schema, verdict: Callable[[Schema], Verdict], synonyms: Synonyms = NO_SYNONYMS
+    ) -> None:
         self._schemas: Schema = components.get("schemas", {})
         self._verdict = verdict
+        self._synonyms = synonyms
         self._shapes: dict[str, Shape] = {}
 
     def resolve(self, schema: Schema) -> Schema:
@@ -205,11 +217,16 @@ class Compiler:
         return Member(
             support,
             shape,
-            neutral=tuple(resolved.get("x-neutral", ())),
-            default=(resolved["x-default"],) if "x-default" in resolved else (),
+            neutral=self._with_synonyms(resolved.get("x-neutral", ())),
+            default=self._with_synonyms([resolved["x-default"]] if "x-default" in resolved else ()),
             reason=resolved.get("x-reason", ""),
             error=resolved.get("x-error"),
         )
+
+    def _with_synonyms(self, values: Iterable[Json]) -> tuple[Json, ...]:
+        values = tuple(values)
+        texts = (value for value in values if isinstance(value, str))
+        return (*values, *(self._synonyms[text] for text in texts if text in self._synonyms))
 
 
 def header_value(names: Iterable[str]) -> str:

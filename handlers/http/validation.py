@@ -14,7 +14,7 @@ from jsonschema import Draft4Validator
 from handlers.http.bounds import NONE, Bounds, bounds_of
 from handlers.http.errors import Refused
 from handlers.http.explain import explain
-from handlers.http.support import SupportRules
+from handlers.http.support import NO_SYNONYMS, SupportRules, Synonyms
 from openapi.schema import to_draft4
 
 Json = Any
@@ -73,12 +73,14 @@ class RequestCheck:
         return self.rules.check(body)
 
 
-def request_check(schema: Schema, components: Schema, validator: str) -> RequestCheck:
+def request_check(
+    schema: Schema, components: Schema, validator: str, synonyms: Synonyms = NO_SYNONYMS
+) -> RequestCheck:
     """Compile the check of one request schema of the document."""
 
     def verdict(part: Schema) -> Verdict:
         return compile_schema(to_draft4(part, components), validator)
 
-    rules = SupportRules(schema, components, verdict)
+    rules = SupportRules(schema, components, verdict, synonyms)
     bounds = bounds_of(schema, components)
     return RequestCheck(to_draft4(schema, components), verdict(schema), rules, bounds)

@@ -124,8 +124,12 @@ def best(completion: Completion, outputs: Sequence[Output]) -> tuple[Output, ...
 
 def usage_of(completion: Completion, finishes: Sequence[Finish]) -> Usage:
     """Return the token counts of all sequences; a prompt counts once, and each candidate was generated."""
-    told = [without_text(finish) for finish in finishes] if completion.scored else finishes
-    return usage(told, completion.candidates)
+    return usage([as_told(completion, finish) for finish in finishes], completion.candidates)
+
+
+def as_told(completion: Completion, finish: Finish) -> Finish:
+    """Return how a text ended, as it is told: where only its prompt was asked about, it has no token."""
+    return without_text(finish) if completion.scored else finish
 
 
 def without_text(finish: Finish) -> Finish:

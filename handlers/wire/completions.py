@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
-from handlers.wire.parameters import Draw, check, samplings
+from handlers.wire.parameters import Draw, Parameters, check, samplings
 from handlers.wire.requests import numbered, to_request
 from handlers.wire.types import CompletionRequest
 from handlers.wire.types import Prompt as WirePrompt
@@ -60,6 +60,12 @@ class Completion:
         """Return the texts of the prompts."""
         return tuple(request.prompt for request in self.requests[:: self.candidates])
 
+    @property
+    def by_prompt(self) -> tuple[tuple[Request, ...], ...]:
+        """Return the requests of each prompt."""
+        starts = range(0, len(self.requests), self.candidates)
+        return tuple(self.requests[at : at + self.candidates] for at in starts)
+
 
 def to_asked(body: CompletionRequest, limits: Limits) -> Asked:
     """Return how much is asked for; raise InvalidInput for what can't be, or not as a stream."""
@@ -91,8 +97,7 @@ def to_completion(
     """
     echo, top = bool(body.get("echo")), body.get("logprobs")
     scored = echo and body.get("max_tokens") == 0
-    parameters = to_parameters(body, 1 if scored else body.get("max_tokens"))
-    check(parameters, limits)
+    parameters = _parameters(body, limits, scored=scored)
     if top is not None and top > limits.max_logprobs:
         raise InvalidInput(f"`logprobs` must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
     mode = LogprobsMode.NONE if top is None and asked.candidates == asked.n else logprobs
@@ -118,6 +123,23 @@ def to_completion(
         include_usage=include_usage(body),
         continuous_usage=continuous_usage(body),
     )
+
+
+def _parameters(body: CompletionRequest, limits: Limits, *, scored: bool) -> Parameters:
+    """Return the parameters; where a prompt is scored, those of the one token that isn't told."""
+    if not scored:
+        parameters = to_parameters(body, body.get("max_tokens"))
+        check(parameters, limits)
+        return parameters
+    shortest: CompletionRequest = {**body, "min_tokens": None}  # else held against the 1, which nobody gave
+    parameters = to_parameters(shortest, 1)
+    check(parameters, limits)
+    if least := body.get("min_tokens"):
+        raise InvalidInput(
+            "`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). "
+            f"Given: {least} and 0"
+        )
+    return parameters
 
 
 def _prompts(given: WirePrompt) -> tuple[str | Ids, ...]:

@@ -18,12 +18,16 @@ def stream_headers(compute_type: str, prompts: Sequence[str]) -> Headers:
     }
 
 
-def answer_headers(compute_type: str, prompt: str, finish: Finish, received: float) -> Headers:
-    """Return the headers of an answer to one prompt; `received` is the request's time.monotonic()."""
-    total = finish.timings.finished - received
-    headers = stream_headers(compute_type, [prompt])
-    headers.update((name, str(number)) for name, number in _numbers(finish, received).items())
-    headers["x-compute-time"] = f"{total:.9f}"
+def answer_headers(compute_type: str, prompt: str, finishes: Sequence[Finish], received: float) -> Headers:
+    """Return the headers of an answer to one prompt: the times of the text that ended last, all tokens.
+
+    `received` is the request's time.monotonic().
+    """
+    last = _last(finishes)
+    headers = stream_headers(compute_type, [prompt]) | _times([last], received)
+    headers["x-prompt-tokens"] = str(last.prompt_tokens)
+    headers["x-generated-tokens"] = str(sum(finish.generated_tokens for finish in finishes))
+    headers["x-compute-time"] = f"{last.timings.finished - received:.9f}"
     return headers
 
 
@@ -37,29 +41,35 @@ def batch_headers(
 ) -> Headers:
     """Return the headers of an answer to several prompts: sums, and as in TGI no x-compute-time.
 
-    `counts` is the answer's usage, where a prompt counts once however many texts follow it.
+    `finishes` are those of one prompt's texts after another's, equally many of each. `counts` is the answer's
+    usage, where a prompt counts once however many texts follow it.
     """
-    headers = stream_headers(compute_type, prompts)
-    each = [_numbers(finish, received) for finish in finishes]
-    headers.update((name, str(sum(numbers[name] for numbers in each))) for name in each[0])
+    several = len(finishes) // len(prompts)
+    lasts = [_last(finishes[at : at + several]) for at in range(0, len(finishes), several)]
+    headers = stream_headers(compute_type, prompts) | _times(lasts, received)
     headers["x-prompt-tokens"] = str(counts["prompt_tokens"])
     headers["x-generated-tokens"] = str(counts["completion_tokens"])
     return headers
 
 
-def _numbers(finish: Finish, received: float) -> dict[str, int]:
-    """Return what is counted and measured of one generation, times in milliseconds."""
-    times = finish.timings
-    inference = times.finished - times.started
-    return {
-        "x-total-time": _milliseconds(times.finished - received),
-        "x-validation-time": _milliseconds(times.queued - received),
-        "x-queue-time": _milliseconds(times.started - times.queued),
-        "x-inference-time": _milliseconds(inference),
-        "x-time-per-token": _milliseconds(inference / max(1, finish.generated_tokens)),
-        "x-prompt-tokens": finish.prompt_tokens,
-        "x-generated-tokens": finish.generated_tokens,
+def _last(finishes: Sequence[Finish]) -> Finish:
+    """Return the finish whose times are the prompt's: texts that ran side by side don't add up."""
+    return max(finishes, key=lambda finish: finish.timings.finished)
+
+
+def _times(lasts: Sequence[Finish], received: float) -> Headers:
+    """Return the times of texts, one of each prompt, in milliseconds: sums, but for that of a token."""
+    each = [finish.timings for finish in lasts]
+    tokens = sum(finish.generated_tokens for finish in lasts)
+    sums = {
+        "x-total-time": sum(_milliseconds(times.finished - received) for times in each),
+        "x-validation-time": sum(_milliseconds(times.queued - received) for times in each),
+        "x-queue-time": sum(_milliseconds(times.started - times.queued) for times in each),
+        "x-inference-time": sum(_milliseconds(times.finished - times.started) for times in each),
     }
+    inference = sum(times.finished - times.started for times in each)
+    per_token = {"x-time-per-token": _milliseconds(inference / max(1, tokens))}
+    return {name: str(number) for name, number in (sums | per_token).items()}
 
 
 def _milliseconds(seconds: float) -> int:

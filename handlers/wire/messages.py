@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Literal
 
-from handlers.wire.types import Message, MessageChunk, MessageContent, MessageToolCall
+from handlers.wire.tools import same
+from handlers.wire.types import CalledFunction, Message, MessageChunk, MessageContent, MessageToolCall
 from inference.errors import InvalidInput
 
 PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
@@ -56,14 +57,24 @@ def _call(call: MessageToolCall, where: str) -> dict[str, object]:
             f"`{where}` must be of type 'function' and have a `function`. Given: {call['type']!r}"
         )
     function = call["function"]
-    arguments = function.get("arguments", function.get("parameters"))
-    rendered = {"name": function["name"], "arguments": _arguments(arguments)}
+    rendered = {"name": function["name"], "arguments": _arguments(function, f"{where}.function")}
     if function.get("description") is not None:
         rendered["description"] = function["description"]
     return {"id": call["id"], "type": "function", "function": rendered}
 
 
-def _arguments(arguments: object) -> object:
+def _arguments(function: CalledFunction, where: str) -> object:
+    """Return the arguments of a call; TGI takes them under two names."""
+    arguments, other = function.get("arguments"), function.get("parameters")
+    if arguments is None or other is None:
+        return _parsed(other if arguments is None else arguments)
+    parsed = _parsed(arguments)
+    if not same(parsed, _parsed(other)):
+        raise InvalidInput(f"`{where}` has `arguments` and `parameters`: they mean the same, give one")
+    return parsed
+
+
+def _parsed(arguments: object) -> object:
     """Return the object that JSON text holds; templates print it, and text would be escaped twice."""
     if arguments is None:
         return {}

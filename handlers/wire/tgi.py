@@ -47,6 +47,7 @@ class Generate:
     requests: tuple[Request, ...]
     details: bool
     return_full_text: bool
+    without_effect: tuple[str, ...] = ()  # members that would have one beside others only
 
     @property
     def inputs(self) -> str:
@@ -64,6 +65,7 @@ class Meaning:
     logprobs: LogprobsMode
     details: bool
     return_full_text: bool
+    without_effect: tuple[str, ...]  # see `Generate`
 
     def of(self, prompt: str, *, id: str, draw: Draw) -> Generate:
         """Return what is asked for of a prompt."""
@@ -77,6 +79,7 @@ class Meaning:
             requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
             details=self.details,
             return_full_text=self.return_full_text,
+            without_effect=self.without_effect,
         )
 
 
@@ -133,7 +136,8 @@ def to_meaning(
 
     `full_text` and `do_sample` are what an absent `return_full_text` and `do_sample` mean; without any
     parameters at all TGI samples. Of `logprobs` nothing is computed if neither the answer nor `best_of`
-    needs any. Raises InvalidInput with TGI's message of the first check that fails.
+    needs any, nor of `top_n_tokens` if the answer doesn't show them. Raises InvalidInput with TGI's message
+    of the first check that fails.
     """
     given = {"do_sample": True} if given is None else given
     parameters = _parameters(given, limits, do_sample)
@@ -141,23 +145,26 @@ def to_meaning(
     prefill, wanted = bool(given.get("decoder_input_details")), given.get("return_full_text")
     details, prompt_logprobs = prefill or bool(given.get("details")), prefill and limits.prefill_logprobs
     shown = tokens is Shown.ALWAYS or (tokens is Shown.WITH_DETAILS and details)
-    needed = shown or parameters.candidates > 1 or parameters.top_n_tokens or prompt_logprobs
+    needed = shown or parameters.candidates > 1 or prompt_logprobs
+    unseen = bool(parameters.top_n_tokens) and not shown
     return Meaning(
-        parameters=parameters,
+        parameters=replace(parameters, top_n_tokens=None) if unseen else parameters,
         grammar=_grammar(given, limits),
         prompt_logprobs=prompt_logprobs,
         logprobs=logprobs if needed else LogprobsMode.NONE,
         details=details,
         return_full_text=full_text if wanted is None else wanted,
+        without_effect=("parameters.top_n_tokens",) if unseen else (),
     )
 
 
-def winner_first(outputs: Sequence[Output]) -> tuple[Output, ...]:
-    """Return the outputs with the one in front whose tokens have the highest mean log-probability."""
+def winner_first(outputs: Sequence[Output]) -> tuple[int, ...]:
+    """Return the places of outputs, in front that of the one with the highest mean log-probability."""
+    places = range(len(outputs))
     if len(outputs) == 1:  # whose log-probabilities may mean nothing
-        return tuple(outputs)
-    winner = max(range(len(outputs)), key=lambda place: mean_logprob(outputs[place]))
-    return (outputs[winner], *outputs[:winner], *outputs[winner + 1 :])
+        return tuple(places)
+    winner = max(places, key=lambda place: mean_logprob(outputs[place]))
+    return (winner, *(place for place in places if place != winner))
 
 
 def to_body(generate: Generate, outputs: Sequence[Output]) -> GenerateResponse:

@@ -33,6 +33,14 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     return ToolUse(tools=named, required=True, parallel=False)
 
 
+def same(value: object, other: object) -> bool:
+    """Return whether two values of JSON are equal; those nested without end are not."""
+    try:
+        return value == other
+    except RecursionError:
+        return False
+
+
 def _tools(given: Sequence[WireTool]) -> tuple[Tool, ...]:
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
     _refuse_namesakes(tools)
@@ -57,7 +65,7 @@ def _tool(tool: WireTool, where: str) -> Tool:
 def _parameters(function: FunctionDefinition, where: str) -> Mapping[str, object]:
     """Return the schema of the arguments; TGI takes it under two names."""
     schema, other = function.get("parameters"), function.get("arguments")
-    if schema is not None and other is not None and not _same(schema, other):
+    if schema is not None and other is not None and not same(schema, other):
         raise InvalidInput(f"`{where}` has `parameters` and `arguments`: they mean the same, give one")
     name = "arguments" if schema is None else "parameters"
     schema = other if schema is None else schema
@@ -66,14 +74,6 @@ def _parameters(function: FunctionDefinition, where: str) -> Mapping[str, object
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"`{where}.{name}` must be a JSON Schema, as an object")
     return schema
-
-
-def _same(schema: object, other: object) -> bool:
-    """Return whether two schemas are equal; those nested without end are not."""
-    try:
-        return schema == other
-    except RecursionError:
-        return False
 
 
 def _choice(given: ToolChoice | None) -> tuple[str, str]:

@@ -15,7 +15,11 @@ SEARCH_SECONDS = 0.25  # for the place of what is wrong; the keyword's first pla
 SEARCH_PLACES = 64
 
 WORK = "it takes more work than a grammar may. Shorten it, or leave out alternatives, repetitions or patterns"
-PATTERN = "the regular expression is not supported: {}. Write it without look-around and back-references"
+PATTERN = (
+    "the regular expression is not supported: {}. Write it without look-around, back-references and word "
+    r"boundaries (`\b`, `\B`), and with `^` and `$` at its ends alone"
+)
+MALFORMED = "the regular expression is not valid: {}"
 REGEXES = ("pattern", "patternProperties")
 
 
@@ -56,7 +60,8 @@ COMPLAINTS = (
     Complaint(
         r"Failed to generate regex for", "this range is not supported. Narrow it", tuple(sorted(BOUNDS))
     ),
-    Complaint(r"(?i)regex parse error|invalid regex|regex.*(?:error|not supported)|look-a", PATTERN, REGEXES),
+    Complaint(r"^regex parse error, (?:look-around|backref)|^it has an? (?:word|anchor)", PATTERN, REGEXES),
+    Complaint(r"(?i)regex parse error|invalid regex|regex.*(?:error|not supported)", MALFORMED, REGEXES),
     Complaint(
         r"NoExtension",
         "no text fits it. Allow something, or leave out what contradicts it",
@@ -85,9 +90,13 @@ def plain(message: str) -> str:
         return "an internal error"
     text = re.sub(r"^at \d+\(\d+\): ", "", message)
     text = re.sub(r"^(?:failed to compile JSON schema|lexer error|Parser Error): ", "", text)
+    text = re.sub(r'^invalid regex "(?:[^"\\]|\\.)*"(?: \([^)]*\))?: ', "", text)
     if re.match(r"(?i)regex parse error|invalid regex", text):  # says it in its last line
         found = re.search(r"^error: (.*)$", text, re.MULTILINE)
         return f"regex parse error, {found[1]}" if found else "regex parse error"
+    look = re.match(r"lookarounds not supported yet; (Word)?", text)
+    if look:  # what stands behind has the whole expression
+        return "it has a word boundary" if look[1] else "it has an anchor inside"
     return excerpt(text.split("\n")[0].removesuffix("<non-verbose/>").strip())
 
 

@@ -29,6 +29,18 @@ async def test_one_prompt_gives_one_choice() -> None:
     assert body["id"].startswith("cmpl-")
 
 
+@pytest.mark.parametrize(("model", "named"), [("org/m", False), ("tgi", False), ("gpt-3.5", True)])
+async def test_the_name_of_the_served_model_is_no_member_without_effect(model: str, named: bool) -> None:
+    chat = {"messages": [{"role": "user", "content": "one"}], "model": model}
+    async with served(fake=REPLIES, model_id="org/m") as server:
+        answers = [
+            await server.post(PATH, {"prompt": "one", "model": model}),
+            await server.post("/vertex", {"instances": [chat]}),
+        ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert ["model" in answer.headers.get("x-ignored-parameters", "") for answer in answers] == [named] * 2
+
+
 async def test_several_prompts_give_their_choices_in_order_and_sums() -> None:
     async with served(fake=REPLIES) as server:
         singles = [

@@ -142,7 +142,23 @@ async def test_best_of_answers_with_the_likeliest_and_shows_the_others() -> None
 
     assert mean(details["tokens"]) >= mean(loser["tokens"])
     assert details["seed"] != loser["seed"]
-    assert successes == 1
+    assert successes == 2
+    assert response.headers["x-generated-tokens"] == str(details["generated_tokens"])
+
+
+@pytest.mark.parametrize("path", ["/generate", "/", "/invocations"])
+async def test_alternatives_without_details_are_told_to_have_no_effect(path: str) -> None:
+    async with served() as server:
+        given: dict[str, Any] = {"top_n_tokens": 2, "max_new_tokens": 2}
+        alone = await server.post(path, {"inputs": "x", "parameters": {**given, "foo": 1}})
+        asked = await server.post(path, {"inputs": "x", "parameters": {**given, "details": True}})
+        streaming = "/generate_stream" if path == "/generate" else path
+        stream = await server.post(streaming, {"inputs": "x", "parameters": given, "stream": True})
+    assert alone.headers["x-ignored-parameters"] == "parameters.foo,parameters.top_n_tokens"
+    assert "top_tokens" in asked.text
+    assert all("top_tokens" in event for event in events_of(stream))
+    assert "top_n_tokens" not in asked.headers.get("x-ignored-parameters", "")
+    assert "top_n_tokens" not in stream.headers.get("x-ignored-parameters", "")
 
 
 async def test_the_prompts_logprobs_are_given_if_enabled_at_start() -> None:

@@ -70,8 +70,9 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     ("line", "message"),
     [
         (("--max-inputs-tokens", "5"), "there is no flag --max-inputs-tokens; did you mean --max-input-tok"),
-        (("serve", "--prot=80"), "there is no flag --prot=80; did you mean --port?"),
-        (("serve", "--ngrok"), "there is no flag --ngrok"),
+        (("serve", "--prot=80"), "there is no flag --prot; did you mean --port?"),
+        (("serve", "--ngrok"), "--ngrok true is not supported yet by this version: leave it out"),
+        (("serve", "--versoin"), "there is no flag --versoin; did you mean --version?"),
         (("serve", "--max-input", "5"), "there is no flag --max-input"),
         (("sevre",), "there is no command 'sevre'; did you mean serve?"),
         (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
@@ -134,6 +135,19 @@ def test_the_launchers_env_flag_prints_the_environment(capsys: pytest.CaptureFix
 def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == cli.main([flag])
     assert 0 == cli.launcher([flag])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    assert first.startswith("parley ")
+
+
+@pytest.mark.parametrize(
+    "line", [("--port", "3918", "--version"), ("-V", "--port", "x"), ("--env", "--version")]
+)
+def test_the_version_is_told_wherever_it_is_asked_for(
+    line: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 0 == cli.launcher(line)
+    assert 0 == cli.main(["check", *(flag for flag in line if flag != "--env")])
     first, second = capsys.readouterr().out.splitlines()
     assert first == second
     assert first.startswith("parley ")

@@ -100,6 +100,7 @@ LATER = [
     ("--sharded", "SHARDED", "true", "false"),
     ("--rope-scaling", "ROPE_SCALING", "linear", None),
     ("--rope-factor", "ROPE_FACTOR", "2.0", None),
+    ("--ngrok", "NGROK", "true", "false"),
 ]
 
 

@@ -96,6 +96,13 @@ def test_secrets_are_shown_nowhere() -> None:
     assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"
 
 
+def test_the_token_of_a_tunnel_is_told_to_have_no_effect_and_shown_nowhere() -> None:
+    for line, environment in ((("--ngrok-authtoken", "s3cret"), {}), ((), {"NGROK_AUTHTOKEN": "s3cret"})):
+        (warning,) = read_line(*line, **environment).warnings
+        assert "run ngrok beside it" in warning
+        assert "s3cret" not in warning
+
+
 def test_the_card_names_the_compute_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = tmp_path / "0000:00:01.0" / "information"
     card.parent.mkdir()

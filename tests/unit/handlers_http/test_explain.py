@@ -34,6 +34,18 @@ STRINGS_OR_NUMBERS = {
     [
         ({"type": "integer"}, True, "body: expected an integer, got true"),
         ({"type": "integer"}, 1.0, "body: expected an integer, got 1.0"),
+        (
+            {"type": ["integer", "null"], "maximum": 2**64 - 1},
+            2.0**64,
+            "body: expected at most 18446744073709551615, got 1.8446744073709552e+19",
+        ),
+        ({"type": "integer", "maximum": 5}, 1e300, "body: expected at most 5, got 1e+300"),
+        ({"type": "integer", "minimum": 0}, -(2.0**63), "body: expected at least 0, got -9.2"),
+        ({"type": "integer", "maximum": 2**64 - 1}, 1e19, "body: expected an integer, got 1e+19"),
+        ({"type": "integer", "maximum": 5}, 6.0, "body: expected an integer, got 6.0"),
+        ({"type": "integer", "maximum": 5}, float("inf"), "body: expected an integer, got null"),
+        ({"type": "integer"}, 2.0**64, "body: expected an integer, got 1.8"),
+        ({"type": "boolean", "maximum": 5}, 2.0**64, "body: expected a boolean, got 1.8"),
         ({"type": ["string", "null"]}, 1, "body: expected a string or null, got 1"),
         ({"enum": ["a", "b", None]}, "c", 'body: expected "a", "b" or null, got "c"'),
         ({"enum": [0]}, False, "body: expected 0, got false"),

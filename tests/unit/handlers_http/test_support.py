@@ -111,6 +111,16 @@ def test_a_neutral_value_asks_for_nothing(value: Any) -> None:
     assert rules(NODE).check({"colour": value}) == ()
 
 
+def test_what_means_the_same_in_this_server_asks_for_nothing_either() -> None:
+    schema = properties(
+        kind={"x-support": "reported", "x-neutral": ["usual"]},
+        label={"x-support": "reported", "x-default": 1},
+    )
+    known = SupportRules(schema, {}, lambda part: Draft4Validator(part).is_valid, {"usual": "ours"})
+    assert known.check({"kind": "ours"}) == known.check({"kind": "usual"}) == ()
+    assert known.check({"kind": "theirs", "label": "ours"}) == ("kind", "label")
+
+
 def test_a_mark_on_a_component_counts_where_it_is_referred_to() -> None:
     with pytest.raises(Refused, match="`a` is not supported yet"):
         rules(properties(a={"$ref": "#/components/schemas/Later"})).check({"a": {"deep": 1}})

@@ -148,6 +148,31 @@ def test_a_prompt_is_scored_by_the_one_token_that_is_not_told() -> None:
     assert not understand("a", max_tokens=1, echo=True).scored
 
 
+@pytest.mark.parametrize("least", [1, 5])
+def test_a_scored_prompt_has_no_text_to_be_of_some_length(least: int) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        understand("a", max_tokens=0, echo=True, min_tokens=least)
+    assert str(refusal.value) == (
+        f"`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). Given: {least} and 0"
+    )
+
+
+@pytest.mark.parametrize("least", [None, 0])
+def test_a_scored_prompt_may_say_that_its_text_has_no_shortest_length(least: int | None) -> None:
+    (request,) = understand("a", max_tokens=0, echo=True, min_tokens=least).requests
+    assert (request.min_new_tokens, request.max_new_tokens) == (0, 1)
+
+
+def test_what_else_is_wrong_with_a_scored_prompt_comes_first() -> None:
+    with pytest.raises(InvalidInput, match=r"^`top_p`"):
+        understand("a", max_tokens=0, echo=True, min_tokens=5, top_p=0)
+
+
+def test_requests_are_told_apart_by_prompt() -> None:
+    asked = understand(["a", "a"], n=2)
+    assert asked.by_prompt == (asked.requests[:2], asked.requests[2:])
+
+
 @pytest.mark.parametrize(
     ("members", "message"),
     [

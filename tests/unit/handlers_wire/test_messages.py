@@ -75,6 +75,37 @@ def test_arguments_may_be_called_parameters() -> None:
     }
 
 
+def called_with(**members: Any) -> Any:
+    (message,) = to_template(
+        [{"role": "assistant", "tool_calls": [call(None, function={"name": "f", **members})]}]
+    )
+    calls: Any = message["tool_calls"]
+    return calls[0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"arguments": None, "parameters": {"b": 2}},
+        {"arguments": {"b": 2}, "parameters": None},
+        {"arguments": '{"b": 2}', "parameters": {"b": 2}},
+    ],
+)
+def test_arguments_under_one_of_their_names_are_kept_where_the_other_says_nothing_else(
+    members: dict[str, Any],
+) -> None:
+    assert called_with(**members) == {"b": 2}
+
+
+@pytest.mark.parametrize("other", [{"b": 2}, "text", {}])
+def test_arguments_that_differ_under_their_two_names_are_refused(other: Any) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        called_with(arguments={"a": 1}, parameters=other)
+    assert str(refusal.value) == (
+        "`messages[0].tool_calls[0].function` has `arguments` and `parameters`: they mean the same, give one"
+    )
+
+
 @pytest.mark.parametrize("content", [None, ""])
 def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
     (message,) = to_template([{"role": "assistant", "content": content, "tool_calls": [call("{}")]}])

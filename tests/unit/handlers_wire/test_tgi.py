@@ -118,21 +118,51 @@ BEST = {"best_of": 2, "do_sample": True}
         ({"details": True}, Shown.WITH_DETAILS, True),
         ({"decoder_input_details": True}, Shown.WITH_DETAILS, True),
         (BEST, Shown.WITH_DETAILS, True),
-        ({"top_n_tokens": 2}, Shown.WITH_DETAILS, True),
+        ({"top_n_tokens": 2}, Shown.WITH_DETAILS, False),
+        ({"top_n_tokens": 2, "details": True}, Shown.WITH_DETAILS, True),
         (None, Shown.NEVER, False),
         ({"details": True}, Shown.NEVER, False),
         (BEST, Shown.NEVER, True),
-        ({"top_n_tokens": 2}, Shown.NEVER, True),
+        ({"top_n_tokens": 2}, Shown.NEVER, False),
         ({"decoder_input_details": True}, Shown.NEVER, True),
     ],
 )
 @pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED, LogprobsMode.RAW])
-def test_log_probabilities_are_computed_where_they_are_shown_or_rank_or_others_are_asked_for(
+def test_log_probabilities_are_computed_where_they_are_shown_or_rank_or_the_prompts_are_asked_for(
     parameters: Any, tokens: Shown, computed: bool, mode: LogprobsMode
 ) -> None:
     body: GenerateRequest = {"inputs": "Hi", "parameters": parameters}
     wanted = tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, logprobs=mode, tokens=tokens)
     assert {request.logprobs for request in wanted.requests} == {mode if computed else LogprobsMode.NONE}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "computed", "named"),
+    [
+        ({"top_n_tokens": 2}, Shown.ALWAYS, 2, False),
+        ({"top_n_tokens": 2}, Shown.WITH_DETAILS, 0, True),
+        ({"top_n_tokens": 2, **BEST}, Shown.WITH_DETAILS, 0, True),
+        ({"top_n_tokens": 2, "details": True}, Shown.WITH_DETAILS, 2, False),
+        ({"top_n_tokens": 2, "decoder_input_details": True}, Shown.WITH_DETAILS, 2, False),
+        ({"top_n_tokens": 2, "details": True}, Shown.NEVER, 0, True),
+        ({"top_n_tokens": 0}, Shown.WITH_DETAILS, 0, False),
+        ({"top_n_tokens": None}, Shown.WITH_DETAILS, 0, False),
+        (None, Shown.WITH_DETAILS, 0, False),
+    ],
+)
+def test_alternatives_that_nothing_shows_are_named_and_not_computed(
+    parameters: Any, tokens: Shown, computed: int, named: bool
+) -> None:
+    body: GenerateRequest = {"inputs": "Hi", "parameters": parameters}
+    wanted = tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, tokens=tokens)
+    assert {request.top_n_tokens for request in wanted.requests} == {computed}
+    assert wanted.without_effect == (("parameters.top_n_tokens",) if named else ())
+
+
+def test_alternatives_that_nothing_shows_are_checked_all_the_same() -> None:
+    body: GenerateRequest = {"inputs": "Hi", "parameters": {"top_n_tokens": 6}}
+    with pytest.raises(InvalidInput, match=r"^`top_n_tokens` must be >= 0 and <= 5\. Given: 6$"):
+        tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, tokens=Shown.WITH_DETAILS)
 
 
 def test_the_prompts_logprobs_are_for_servers_that_were_started_for_them() -> None:
@@ -239,7 +269,8 @@ def test_the_candidate_with_the_highest_mean_logprob_wins(sample: Any, fits: Fit
     unlikely = sample.output([sample.token(1, "a", -1.0), sample.token(1, "a", -3.0)], seed=1)
     likely = sample.output([sample.token(2, "b", -1.5), sample.token(2, "b", -1.5)], seed=2)
     short = sample.output([sample.token(3, "c", -1.75)], seed=3, reason=FinishReason.EOS)
-    outputs = tgi.winner_first([unlikely, likely, short])
+    candidates = [unlikely, likely, short]
+    outputs = [candidates[place] for place in tgi.winner_first(candidates)]
     body = tgi.to_body(understand({"best_of": 2, "do_sample": True, "details": True}), outputs)
     assert (body["generated_text"], body["details"]["seed"]) == ("bb", 2)
     losers = body["details"]["best_of_sequences"]
@@ -249,7 +280,7 @@ def test_the_candidate_with_the_highest_mean_logprob_wins(sample: Any, fits: Fit
 
 def test_an_output_that_is_alone_wins_whatever_stands_for_its_logprobs(sample: Any) -> None:
     output = sample.output([sample.token(1, "a", float("nan"))])
-    assert tgi.winner_first([output]) == (output,)
+    assert tgi.winner_first([output]) == (0,)
 
 
 def test_stream_events_have_nulls_until_the_last_one(sample: Any, fits: Fits) -> None:

@@ -36,6 +36,14 @@ def test_pieces_of_prompts_are_bigger_where_products_are_faster() -> None:
     assert make_plan(EngineConfig(prefill_chunk_tokens=7), DEMAND, MACHINE).beside_tokens == 7
 
 
+def test_no_more_of_prompts_is_computed_beside_texts_than_a_step_has() -> None:
+    plan = make_plan(EngineConfig(max_batch_prefill_tokens=10), DEMAND, MACHINE)
+    assert plan.beside_tokens == plan.step_tokens == 10
+    assert "up to 10 tokens of 10 sequences, 10 of prompts beside a text that goes on" in str(plan)
+    both = EngineConfig(max_batch_prefill_tokens=10, prefill_chunk_tokens=11)
+    assert make_plan(both, DEMAND, MACHINE).beside_tokens == 10
+
+
 def test_cache_of_a_big_model_is_a_quarter_of_what_is_left() -> None:
     long = replace(DEMAND, max_positions=131_072)
     tight = make_plan(EngineConfig(), long, replace(MACHINE, free_bytes=4 * GIB + 512 * MIB))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,6 @@ import pytest
 
 from inference.core import Core, Life, ReturningCore
 from inference.errors import ModelUnavailable
-from inference.process import stream
 from inference.process.address import Address
 from inference.process.remote import RemoteCore
 from inference.process.server import EngineServer
@@ -301,39 +299,6 @@ def test_a_socket_that_nobody_listens_at_any_more_is_the_end() -> None:
             assert not core.alive
 
         asyncio.run(attached(address.path, check))
-
-
-@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENOBUFS, errno.EAGAIN])
-def test_a_shortage_that_passes_does_not_keep_it_from_an_engine_that_is_back(
-    shortage: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference.process.remote.PAUSE_SECONDS", 0.01)
-    real, left = stream._greeting, 2
-
-    def short(address: str, hello: bytes, waits: bool) -> socket.socket:
-        nonlocal left
-        left -= 1
-        if left >= 0:
-            raise OSError(shortage, "there is too little of something")
-        return real(address, hello, waits)
-
-    with listening() as address:
-        engine = Replaced(address)
-        engine.ready()
-
-        async def check(core: RemoteCore, ear: Ear) -> None:
-            core.submit(request("a"))
-            monkeypatch.setattr(stream, "_greeting", short)
-            await asyncio.to_thread(engine.end)
-            await ear.wait(lambda: len(ear.lives) == 1)
-            engine.begin()
-            engine.ready()
-            await ear.wait(lambda: len(ear.lives) == 2)
-            assert [life for life, _ in ear.lives] == [Life.DOWN, Life.UP]
-            assert (core.alive, left) == (True, -1)
-
-        asyncio.run(attached(address.path, check))
-        engine.end()
 
 
 def test_what_comes_between_load_and_start_is_not_lost() -> None:

@@ -35,7 +35,17 @@ FINE: dict[str, Any] = {"oneOf": [{"type": "string"}, {"type": "null"}], "patter
             "/properties/b/pattern",
             "regular expression is not supported: regex parse error, look-around",
         ),
-        ({"patternProperties": {"(": {}}}, "/patternProperties", "regular expression is not supported"),
+        (
+            {"properties": {"a": {"pattern": "^a$"}, "b": {"pattern": r"\bfoo"}}},
+            "/properties/b/pattern",
+            "regular expression is not supported: it has a word boundary. Write it without look-around, "
+            r"back-references and word boundaries (`\b`, `\B`)",
+        ),
+        (
+            {"patternProperties": {"(": {}}},
+            "/patternProperties",
+            "regular expression is not valid: regex parse",
+        ),
         ({"type": "number", "multipleOf": 1.234567890123456}, "/multipleOf", "too many remainders"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "", "nothing is valid here: Unsatisfiable"),
         ({"type": "string", "const": 1}, "", "incompatible types"),
@@ -98,6 +108,15 @@ def test_a_schema_without_a_comment_is_the_members_and_a_rule_has_no_place() -> 
             'invalid regex "(": regex parse error:\n    (\n    ^\nerror: unclosed group',
             "regex parse error, unclosed group",
         ),
+        (
+            'invalid regex "\\\\b\\"x" (in regex): lookarounds not supported yet; WordAscii in regex /\\b"x/',
+            "it has a word boundary",
+        ),
+        (
+            'invalid regex "a^" (in r): lookarounds not supported yet; Start in regex /a^/',
+            "it has an anchor inside",
+        ),
+        ('invalid regex "a\\"b" (in regex): it is odd', "it is odd"),
         ("x" * 300, "x" * 200 + "..."),
     ],
 )

@@ -55,6 +55,9 @@ def test_ascii_texts_pass_as_in_python(pattern: str, text: str) -> None:
         ("^$", "nothing but the empty text"),
         ("(?=a)b", "look-around.* not supported"),
         (r"(a)\1", "backreferences are not supported"),
+        (r"\bfoo", "not supported: it has a word boundary"),
+        (r"a\Bb", "not supported: it has a word boundary"),
+        ("a^b", "not supported: it has an anchor inside"),
         ("a)|(b", "unopened group"),
         ("(" * 300 + ")" * 300, "nested"),
         ("[a", "unclosed character class"),
@@ -66,6 +69,24 @@ def test_ascii_texts_pass_as_in_python(pattern: str, text: str) -> None:
 def test_an_expression_that_cannot_be_used_is_refused_with_its_reason(pattern: str, words: str) -> None:
     with pytest.raises(GrammarFault, match=words):
         regex(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("[", "unclosed character class"),
+        ("a{5,2}", "invalid repetition count range, the start must be <= the end"),
+        ("*a", "repetition operator missing expression"),
+        ("a(b", "unclosed group"),
+        (r"ab\Z", "unrecognized escape sequence"),
+    ],
+)
+def test_a_slip_in_an_expression_is_told_without_advice_on_what_is_not_supported(
+    pattern: str, reason: str
+) -> None:
+    with pytest.raises(GrammarFault) as caught:
+        regex(pattern)
+    assert caught.value.reason == f"the regular expression is not valid: regex parse error, {reason}"
 
 
 def test_an_expression_that_explodes_in_its_first_masks_is_refused() -> None:

@@ -1,0 +1,125 @@
+"""What the log's line of a request tells of its generations, beside what its answer and the metrics tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from handlers.access_log import access
+from tests.contract.serving import events_of, served
+from tests.support import logging_kept
+
+pytestmark = pytest.mark.anyio
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "x y z"}]
+SAMPLED: dict[str, Any] = {"max_tokens": 6, "min_tokens": 6}
+BEST = {"best_of": 2, "do_sample": True, "max_new_tokens": 5, "min_new_tokens": 5}
+INSTANCE = {"inputs": "x y z", "parameters": BEST}
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+GENERATED = "tgi_request_generated_tokens_sum"
+
+
+class Lines(logging.Handler):
+    """Keeps the fields of every line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.fields.append(vars(record))
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, Any]]]:
+    """Return what is logged of requests from now on."""
+    kept = Lines()
+    with logging_kept():
+        access.setLevel(logging.INFO)
+        access.addHandler(kept)
+        yield kept.fields
+        access.removeHandler(kept)
+
+
+def usage_of(response: httpx.Response) -> dict[str, Any]:
+    """Return the usage of an answer, or that of all at a stream's end."""
+    streamed = response.headers["content-type"] == "text/event-stream"
+    usage: dict[str, Any] = (events_of(response)[-2] if streamed else response.json())["usage"]
+    return usage
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": ["x y z", "x"], **SAMPLED}),
+        (COMPLETIONS, {"prompt": ["x y", "x y"], "n": 2, **SAMPLED}),
+        (COMPLETIONS, {"prompt": [[5, 6, 7], [5]], "n": 1, "best_of": 3, **SAMPLED}),
+        (COMPLETIONS, {"prompt": ["x y z", "x"], "n": 2, **SAMPLED, **STREAMED}),
+        (COMPLETIONS, {"prompt": ["x y z", "x"], "n": 2, "max_tokens": 0, "echo": True}),
+        (COMPLETIONS, {"prompt": ["x y z", "x"], "max_tokens": 0, "echo": True, **STREAMED}),
+        (CHAT, {"messages": MESSAGES, "n": 3, **SAMPLED}),
+        (CHAT, {"messages": MESSAGES, "n": 3, **SAMPLED, **STREAMED}),
+    ],
+)
+async def test_the_log_counts_as_the_usage_does(
+    path: str, body: dict[str, Any], lines: list[dict[str, Any]]
+) -> None:
+    async with served() as server:
+        for _ in range(2):  # the second time prompts are cached
+            response = await server.post(path, body)
+    for line in lines:
+        assert line["generated_tokens"] == usage_of(response)["completion_tokens"]
+        assert line["prompt_tokens"] == usage_of(response)["prompt_tokens"]
+    assert lines[1]["cached_tokens"] == usage_of(response)["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prompts", "generations"),
+    [
+        ("/generate", INSTANCE, 1, 2),
+        ("/", INSTANCE, 1, 2),
+        ("/vertex", {"instances": [INSTANCE, INSTANCE]}, 2, 4),
+        (
+            "/vertex",
+            {"instances": [INSTANCE, {"messages": MESSAGES, "max_tokens": 5, "min_tokens": 5}]},
+            0,
+            3,
+        ),
+        ("/v2/models/m/infer", {"inputs": [{"data": ["x y z"] * 3}], "parameters": BEST}, 3, 6),
+    ],
+)
+async def test_what_best_of_leaves_out_is_logged_and_counted(
+    path: str, body: dict[str, Any], prompts: int, generations: int, lines: list[dict[str, Any]]
+) -> None:
+    async with served() as server:
+        tokens = len((await server.post("/tokenize", {"inputs": "x y z"})).json())
+        await server.post(path, body)
+        counted = [server.metric(name) for name in ("tgi_request_success", GENERATED)]
+    line = lines[-1]
+    assert [generations, 5 * generations] == counted
+    assert 5 * generations == line["generated_tokens"]
+    assert generations == len(line["finish_reason"].split(","))
+    if prompts:  # a chat's has more tokens
+        assert prompts * tokens == line["prompt_tokens"]
+
+
+async def test_the_seed_of_best_of_is_the_chosen_texts(lines: list[dict[str, Any]]) -> None:
+    async with served() as server:
+        body = {"inputs": "x", "parameters": {**BEST, "details": True}}
+        answers = [(await server.post("/generate", body)).json() for _ in range(8)]
+    seeds = [answer["details"]["seed"] for answer in answers]
+    assert seeds == [line["seed"] for line in lines]
+
+
+async def test_a_prompt_that_is_only_scored_has_no_generated_token(lines: list[dict[str, Any]]) -> None:
+    async with served() as server:
+        response = await server.post(COMPLETIONS, {"prompt": "hi", "max_tokens": 0, "echo": True})
+        counted = server.metric(GENERATED)
+    (line,) = lines
+    assert usage_of(response)["completion_tokens"] == int(response.headers["x-generated-tokens"]) == 0
+    assert (line["generated_tokens"], line["finish_reason"], counted) == (0, "length", 0)
