@@ -133,7 +133,7 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
         plan->decoding &= size == 1;
         most += (size + plan->queries - 1) / plan->queries;
     }
-    if (!grow(&plan->tiles, &plan->tile_room, most + members / 2, sizeof(Tile)) ||
+    if (!grow(&plan->tiles, &plan->tile_room, most + members, sizeof(Tile)) ||
         !grow(&plan->members, &plan->member_room, members, sizeof(Member)) ||
         !grow(&plan->candidates, &plan->candidate_room, step->pieces, sizeof(Member)) ||
         !grow(&plan->shared, &plan->shared_room, step->pieces, sizeof(Shared)))

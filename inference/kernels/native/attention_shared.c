@@ -30,7 +30,7 @@ static int same_pages(const Member *a, const Member *b) {
     return !memcmp(a->pages, b->pages, SPLIT_PAGES * sizeof *a->pages);
 }
 
-/* Tiles of about equal size, and of two queries at least. */
+/* Tiles of about equal size: of one query at least, as three make two tiles where these take two. */
 static void make_tiles(AttentionPlan *plan, const Step *step, const Member *group, int64_t count, int64_t split) {
     int64_t tiles = (count + plan->queries - 1) / plan->queries;
     Member *members = plan->members + plan->member_count;

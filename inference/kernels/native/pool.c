@@ -102,8 +102,8 @@ static void *serve(void *argument) {
     Pool *pool = start.pool;
     for (uint32_t seen = 0;;) {
         wait_while(&pool->epoch, seen, &pool->idle);
-        if (atomic_load(&pool->stopping)) return NULL;
         seen = atomic_load(&pool->epoch);
+        if (atomic_load(&pool->stopping)) return NULL; /* whoever has seen the last epoch sees this */
         if (seen % 2 == 0) continue;
         atomic_fetch_add(&pool->inside, 1);
         if (atomic_load(&pool->epoch) == seen) run_task(pool, start.index);

@@ -185,3 +185,23 @@ def test_each_query_keeps_its_own_window_over_shared_pages(dtype: Dtype, rounded
         )
         for ours, theirs in zip(found, alone, strict=True):
             assert torch.equal(ours[-DECODED:], theirs[-DECODED:])
+
+
+@pytest.mark.parametrize("group", [9, 12])
+def test_three_share_a_long_beginning_where_a_tile_takes_two(group: int) -> None:
+    splits, count = 40, 3
+    table = np.tile(np.arange(splits * SPLIT // PAGE + 1, dtype=np.int32), (count, 1))
+    table[:, -1] += np.arange(count, dtype=np.int32)
+    step = [(each, splits * SPLIT, splits * SPLIT + 1) for each in range(count)]
+    noise = torch.Generator().manual_seed(group)
+
+    def attended(pieces: Pieces) -> Tensor:
+        noise.manual_seed(group)
+        layer = NativeCacheLayer(LIBRARIES[ISAS[0], 1], LayerShape(1, 8, 8), int(table.max()) + 1)
+        for cached in (layer.keys, layer.values):
+            cached.normal_(generator=noise)
+        rows = [torch.randn(count, heads, 8, generator=noise) for heads in (group, 1, 1)]
+        rows = [each[[i for i, _, _ in pieces]] for each in rows]
+        return layer.attend(rows[0], rows[1], rows[2], native_step(pieces, table), Attention(scaling=0.3))
+
+    assert torch.equal(attended(step), torch.cat([attended([piece]) for piece in step]))
