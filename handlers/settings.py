@@ -212,7 +212,8 @@ class Settings:
         "requests of one named key of --api-keys-file in a minute, and of everyone else's together; one more "
         "is refused with 429; without it any number", unit="requests", tgi=False)
     tokens_per_minute: int | None = row(None, RATE, HTTP,
-        "tokens in the same way, those of prompts and those of answers", unit="tokens", tgi=False)
+        "tokens in the same way, those of answers and those of prompts, once for each text", unit="tokens",
+        tgi=False)
     max_connections: int = row(4096, COUNT, HTTP,
         "connections of one API worker, or what its limit of open files leaves room for; one that has no "
         "request in work is closed for one more; where all have, that is told 503, but a probe is answered",

@@ -165,7 +165,7 @@ def cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 def look_at_headers(scope: Scope) -> tuple[int, str]:
     """Return how many bytes path and headers have, and the client's own request id if it is sane, else ""."""
-    size = len(scope.get("raw_path") or b"")
+    size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     given = b""
     for name, value in scope["headers"]:
         size += len(name) + len(value)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sys
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from handlers.http.answering import AnsweringProtocol, arrived_bytes
 from handlers.http.errors import ENDING, Failure
 from handlers.http.exchange import KEY, Exchange
 from handlers.http.heads import fault_of, origin_form, target_fault
@@ -21,10 +21,6 @@ from handlers.http.parser import Parser, Unfit, failure_of
 from handlers.http.room import Room
 from handlers.http.sse import CUT
 from handlers.http.undelimited import end_by_closing
-
-if sys.platform == "linux":
-    import fcntl
-    import termios
 
 HEAD_LIMIT = 512 * 1024  # bytes; what is longer than `header_limit`, but not endless, gets a proper 431
 GRACE_SECONDS = 2.0  # that a body may be late: the application answers by itself
@@ -57,7 +53,7 @@ class Stage(Enum):
     BODY = auto()
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(AnsweringProtocol):
     """Closes connections beyond their number, those that send too slowly or too much, and those not read.
 
     A request that comes whole, as nearly all do, starts no timer.
@@ -65,7 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, bounds: Bounds, room: Room, **kwargs: Any) -> None:
         """`room` is the server's, for all of its connections."""
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, write_seconds=bounds.write_seconds, **kwargs)
         self.parser = Parser(self)
         self._bounds = bounds
         self._room = room
@@ -77,8 +73,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._repeating = False  # the parser reads a head that was told already
         self._timed = (0, Stage.NOTHING)  # the request and stage that the timer is for
         self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0  # when that timer was started
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or say that there are too many."""
@@ -94,20 +88,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
-        for timer in (self._timer, self._unread):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._room.busy(self)
         super().connection_lost(exc)
 
     def leave(self) -> bool:
         """Close for another one; return false if an answer is still being read, or a request has arrived."""
-        if self.transport.get_write_buffer_size() or _arrived_bytes(self.transport):
+        if self.transport.get_write_buffer_size() or arrived_bytes(self.transport):
             return False  # to close now would cut it off without a word
         if self._stage is Stage.HEAD and self._head_bytes:
             self._refuse(FULL)
         else:
-            self.transport.close()
+            self._close()
         self.connections.discard(self)
         return True
 
@@ -145,7 +138,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refusable:
             self._refuse(failure)
         elif self._stage is Stage.BODY or self._head_bytes > HEAD_LIMIT:
-            self.transport.close()
+            self._close()
         else:
             self.cycle.keep_alive = False  # what follows a whole request is no matter: its answer is
 
@@ -156,19 +149,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stage is Stage.BODY:
             return not self.pipeline and cycle is not None and not cycle.response_started
         return cycle is None or cycle.response_complete
-
-    def pause_writing(self) -> None:
-        """Note that the client reads more slowly than it is written to."""
-        super().pause_writing()
-        if self._unread is None:
-            self._await_reader()
-
-    def resume_writing(self) -> None:
-        """Note that it has read on."""
-        super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
 
     def decline_upgrade(self) -> httptools.HttpRequestParser:
         """Return a parser that stands where the body of the present request begins, or the next request."""
@@ -275,12 +255,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         answering = cycle is not None and not cycle.response_complete
-        if answering and (self._stage is Stage.HEAD or self.flow.read_paused):
+        if answering and (self._stage is Stage.HEAD or self.pipeline or self.flow.read_paused):
             self._await_rest()
         elif self._stage is Stage.HEAD and self._requests and not answering:
             self._refuse(Failure(408, "The headers took longer than `header_timeout`", "timeout"))
         else:
-            self.transport.close()
+            self._close()
 
     def _refuse(self, failure: Failure) -> None:
         """Answer in place of the application, and close."""
@@ -297,52 +277,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # not what was given: where lengths are wrong, that may be a piece of a body
         logger.info(REFUSED, told.request_id, told.status, told.error.partition(" Given:")[0])
         self.transport.write(STATUS_LINE[told.status] + lines.encode("ascii") + b"\r\n" + body)
-        self.transport.close()
+        self._close()
 
     def _request_id(self) -> str:
         """Return the id that the application has given the present request, or a new one."""
         known: object = self.scope["extensions"].get(KEY) if self._stage is Stage.BODY else None
         return known.request_id if isinstance(known, Exchange) else f"{random.getrandbits(128):032x}"
-
-    def _await_reader(self) -> None:
-        self._unread_bytes = _unread_bytes(self.transport)
-        self._unread = self.loop.call_later(self._bounds.write_seconds, self._look_at_reader)
-
-    def _look_at_reader(self) -> None:
-        """Cut a connection whose client doesn't read: a polite end would wait for it."""
-        self._unread = None
-        if _unread_bytes(self.transport) < self._unread_bytes:  # slowly, but it does
-            self._await_reader()
-            return
-        seconds = self._bounds.write_seconds
-        logger.info("A connection was cut: its client has read nothing for %g s (write_timeout)", seconds)
-        self._cut_off()
-
-    def _cut_off(self) -> None:
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None:
-            cycle.disconnected = True  # the answer is over for whoever sends it
-        self.transport.abort()
-
-
-def _unread_bytes(transport: asyncio.Transport) -> int:
-    """Return how much waits to be read: here, and in the system, which asks for more by the megabyte."""
-    here = transport.get_write_buffer_size()
-    return here + (_in_system(transport, termios.TIOCOUTQ) if sys.platform == "linux" else 0)
-
-
-def _arrived_bytes(transport: asyncio.Transport) -> int:
-    """Return how much has come that the event loop hasn't told yet; 0 where the system doesn't say."""
-    return _in_system(transport, termios.FIONREAD) if sys.platform == "linux" else 0
-
-
-def _in_system(transport: asyncio.Transport, queue: int) -> int:
-    """Return how many bytes are in one of the system's queues of a connection."""
-    sock = transport.get_extra_info("socket")
-    if sys.platform != "linux" or sock is None:
-        return 0
-    try:
-        waiting = fcntl.ioctl(sock.fileno(), queue, bytes(4))
-    except (OSError, ValueError):  # closed meanwhile: its number may be -1
-        return 0
-    return int.from_bytes(waiting, sys.byteorder)

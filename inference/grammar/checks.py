@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -12,6 +12,7 @@ from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.keywords import FORMATS, LITERALS, UNSUPPORTED, Node, forbids, may_be, scalars
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.numbers import check_numbers
+from inference.grammar.patterns import pieces, without_null
 from inference.grammar.tree import DRAFTS, LATEST, Place, Schema, SchemaTree
 
 DEFAULTS = (LATEST, "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-04/schema")
@@ -20,7 +21,6 @@ SHORT_ESCAPES = "\b\f\n\r\t"
 # In a pattern: a control character by itself, not the end of a range of characters
 HEX = "[01][0-9a-fA-F]|7[fF]"
 CONTROL = rf"(?:[\x00-\x07\x0b\x0e-\x1f\x7f]|\\(?:x(?:{HEX})|u00(?:{HEX})|[0ave]|c))"
-NEGATED_CLASS = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
 LONE_CONTROL = re.compile(rf"(?<!-){CONTROL}(?!-)")
 
 
@@ -115,12 +115,21 @@ def _check_objects(at: str, node: Node, limits: GrammarLimits) -> None:
             "Join their expressions by `|`",
             join(at, "patternProperties"),
         )
+    _check_names(join(at, "patternProperties"), node.get("patternProperties", ()))
     free = node.get("minProperties", 0) - len(set(node.get("required", ())))
     if free >= 2 and may_be(node, "object") and is_open(node):
         raise GrammarFault(
             "`minProperties` counts names that are not listed, and a model may give the same name twice. "
             "List the names in `required`, or leave `minProperties` out",
             join(at, "minProperties"),
+        )
+
+
+def _check_names(at: str, named: Collection[str]) -> None:
+    """Raise GrammarFault for expressions that become the same one: only the last would be in the grammar."""
+    if len({without_null(pattern, join(at, pattern)) for pattern in named}) < len(named):
+        raise GrammarFault(
+            "a name can match several of the `patternProperties`. Let each name match one at most", at
         )
 
 
@@ -137,13 +146,21 @@ def check_escapes(place: Place) -> None:
                 if isinstance(value, str) and any(needs_escape(char) for char in value):
                     raise _control_fault(pointer)
     for pointer, pattern in patterns(place.pointer, place.schema):
-        if LONE_CONTROL.search(NEGATED_CLASS.sub("", pattern)):
+        if LONE_CONTROL.search(_without_negated(pattern, pointer)):
             raise _control_fault(pointer)
 
 
 def needs_escape(char: str) -> bool:
     """Return whether JSON, as it is generated, can only write a character as `\\u` and its number."""
     return char == "\x7f" or (char < " " and char not in SHORT_ESCAPES)
+
+
+def _without_negated(pattern: str, at: str) -> str:
+    """Return an expression without its negated classes: what they leave out needs no escape."""
+    parts = (
+        piece if isinstance(piece, str) else piece.text * (not piece.negated) for piece in pieces(pattern, at)
+    )
+    return "".join(parts)
 
 
 def _control_fault(at: str) -> GrammarFault:

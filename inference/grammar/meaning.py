@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -21,6 +21,10 @@ OPENING_WORDS = frozenset(
 # What is below these is looked at together with others, so that each alone has to stay open
 JOINING_WORDS = frozenset("allOf oneOf not if then else dependentSchemas unevaluatedProperties".split())
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+# Beside `anyOf`, each speaks of the properties that all of its alternatives may have
+SPEAKING_WORDS = OPENING_WORDS - {"anyOf"} | REFERENCES | {"properties"}
+# An alternative with one of these may speak of any property
+REACHING_WORDS = JOINING_WORDS | {"anyOf", "patternProperties"}
 
 
 def as_meant(schema: Schema) -> dict[str, Any]:
@@ -28,12 +32,15 @@ def as_meant(schema: Schema) -> dict[str, Any]:
 
     JSON Schema lets a schema with `properties` and without `type` be a number, and an object have any
     further properties. TGI does neither, and a model that may goes on to invent some. So such a schema
-    gets the type, and `additionalProperties: false` where it doesn't speak of them and nothing else does.
-    What is written then is valid by the letter, too. A schema stays as it is if it both refers to parts of
-    itself and joins schemas, or is nested too deeply.
+    gets the type, and `additionalProperties: false` where it doesn't speak of them and nothing else does:
+    an alternative of `anyOf` may have what the words beside it speak of. What is written then is valid by
+    the letter, too. A schema stays as it is if it both refers to parts of itself and joins schemas, or is
+    nested too deeply.
     """
     try:
-        if mentions(schema, REFERENCES) and (mentions(schema, JOINING_WORDS) or joins_references(schema)):
+        if mentions(schema, REFERENCES) and (
+            mentions(schema, JOINING_WORDS) or References(schema).are_joined(schema)
+        ):
             return dict(schema)  # what is referred to may have to stay open where it is referred to
         return dict(closed(with_types(schema)))
     except RecursionError:
@@ -50,29 +57,111 @@ def with_types(schema: Any) -> Any:
     return typed
 
 
-def closed(schema: Any) -> Any:
-    """Return a schema whose objects have no property but those they list, wherever that is safe."""
+def closed(schema: Any, required: Sequence[Set[Any]] = ()) -> Any:
+    """Return a schema whose objects have no property but those they list, wherever that is safe.
+
+    `required` has the names that are required beside the alternatives that the schema is one of.
+    """
     if not isinstance(schema, Mapping) or JOINING_WORDS & schema.keys():
         return schema
-    made = dict(schema)
+    made, required, shared = dict(schema), (*required, _required(schema)), _shared(schema)
     for key in ("properties", "$defs", "definitions"):
         if isinstance(schema.get(key), Mapping):
-            made[key] = {name: closed(each) for name, each in schema[key].items()}
+            open_names = shared if key == "properties" else ()
+            made[key] = {
+                name: each if name in open_names else closed(each) for name, each in schema[key].items()
+            }
     if isinstance(schema.get("items"), Mapping):
         made["items"] = closed(schema["items"])
-    if isinstance(schema.get("anyOf"), list) and "properties" not in schema:
-        made["anyOf"] = [closed(each) for each in schema["anyOf"]]
-    if _lists_all(schema) and not OPENING_WORDS & schema.keys():
+    if _alternatives(schema) and not _speaking(schema):
+        made["anyOf"] = [closed(each, required) for each in schema["anyOf"]]
+    if _lists_all(schema, required) and not OPENING_WORDS & schema.keys():
         made["additionalProperties"] = False
     return made
 
 
-def joins_references(schema: Any) -> bool:
-    """Return whether a reference stands beside properties, which then are those of one object."""
-    if isinstance(schema, Mapping):
-        joined = isinstance(schema.get("$ref"), str) and isinstance(schema.get("properties"), Mapping)
-        return joined or any(joins_references(each) for each in schema.values())
-    return isinstance(schema, list) and any(joins_references(each) for each in schema)
+class References:
+    """Where a schema refers to others: found once for all its parts, as it may be large and deep."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._holders: set[int] = set()  # ids of parts with a reference at any depth
+        self._referring: set[int] = set()  # ids of parts that are, or may be, what they refer to
+        self._find(root)
+
+    def are_joined(self, part: Any) -> bool:
+        """Return whether, in a part, what is referred to is one object with what others speak of."""
+        if isinstance(part, Mapping):
+            return self._joined_by(part) or any(self.are_joined(each) for each in part.values())
+        return isinstance(part, list) and any(self.are_joined(each) for each in part)
+
+    def _find(self, part: Any) -> None:
+        words = REFERENCES & part.keys() if isinstance(part, Mapping) else ()
+        below = _below_all(part)
+        for each in below:
+            self._find(each)
+        if words or any(id(each) in self._holders for each in below):
+            self._holders.add(id(part))
+        refers = any(isinstance(part[word], str) for word in words)
+        if refers or any(id(each) in self._referring for each in _alternatives(part)):
+            self._referring.add(id(part))
+
+    def _joined_by(self, schema: Schema) -> bool:
+        alternatives = _alternatives(schema)
+        if id(schema) in self._referring:
+            words = len(_speaking(schema)) + bool(alternatives)  # that which refers is one of them
+            return words > 1 or not self._all_list(alternatives or [schema], _required(schema))
+        met = [schema[key] for key in ("patternProperties", "additionalProperties") if key in schema]
+        met += [schema["properties"][name] for name in _shared(schema)]
+        return bool(alternatives and met) and any(id(each) in self._holders for each in (*met, *alternatives))
+
+    def _all_list(self, alternatives: list[Any], names: Set[Any]) -> bool:
+        """Return whether all that alternatives refer to lists the names, and says nothing of others."""
+        referring = [each for each in alternatives if id(each) in self._referring]
+        if any("anyOf" in each or not isinstance(each.get("$ref"), str) for each in referring):
+            return not names
+        definitions = map(self._definition, {each["$ref"] for each in referring})
+        return not names or all(
+            not OPENING_WORDS & each.keys() and _lists_all(each, [names]) for each in definitions
+        )
+
+    def _definition(self, reference: str) -> Schema:
+        key, _, name = reference.removeprefix("#/").partition("/")
+        definitions = self._root.get(key) if key in ("$defs", "definitions") else None
+        definition = definitions.get(name) if isinstance(definitions, Mapping) else None
+        return definition if isinstance(definition, Mapping) else {}
+
+
+def _below_all(part: Any) -> Collection[Any]:
+    if isinstance(part, Mapping):
+        return part.values()
+    return part if isinstance(part, list) else ()
+
+
+def _alternatives(schema: Any) -> list[Any]:
+    alternatives = schema.get("anyOf") if isinstance(schema, Mapping) else None
+    return alternatives if isinstance(alternatives, list) else []
+
+
+def _speaking(schema: Schema) -> list[str]:
+    """Return the words that speak of properties which an alternative beside them may have."""
+    return [word for word in SPEAKING_WORDS & schema.keys() if schema[word] is not False]
+
+
+def _shared(schema: Schema) -> Set[str]:
+    """Return the properties listed of which an alternative, too, may speak."""
+    listed = schema.get("properties")
+    if not isinstance(listed, Mapping):
+        return frozenset()
+    spoken: set[str] = set()
+    for each in _alternatives(schema):
+        if not isinstance(each, Mapping):
+            continue
+        if REACHING_WORDS & each.keys() or isinstance(each.get("additionalProperties"), Mapping):
+            return listed.keys()
+        if isinstance(each.get("properties"), Mapping):
+            spoken |= each["properties"].keys()
+    return listed.keys() & spoken
 
 
 def mentions(schema: Any, words: frozenset[str]) -> bool:
@@ -82,13 +171,17 @@ def mentions(schema: Any, words: frozenset[str]) -> bool:
     return isinstance(schema, list) and any(mentions(each, words) for each in schema)
 
 
-def _lists_all(schema: Schema) -> bool:
-    listed, required = schema.get("properties"), schema.get("required", ())
-    return (
-        isinstance(listed, Mapping)
-        and isinstance(required, list | tuple)
-        and all(isinstance(name, str) and name in listed for name in required)
-    )
+def _required(schema: Schema) -> Set[Any]:
+    """Return the names that a schema requires; None stands for what is no name, and is never listed."""
+    required = schema.get("required", ())
+    if not isinstance(required, list | tuple):
+        return {None}
+    return {name if isinstance(name, str) else None for name in required}
+
+
+def _lists_all(schema: Schema, required: Iterable[Set[Any]]) -> bool:
+    listed = schema.get("properties")
+    return isinstance(listed, Mapping) and all(names <= listed.keys() for names in required)
 
 
 def _below(key: str, value: Any) -> Any:

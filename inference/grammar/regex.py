@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 from inference.grammar.fault import GrammarFault
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.patterns import literal, pieces
 
 # What \d, \w and \s stand for: ASCII, where Python and Rust mean all of Unicode and JavaScript does not
 CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\x20\t\n\r\f\v"}
-# What \D, \W, \S and [^\d] leave out: what any of the three means. What is written matches for all
+# What \D, \W, \S and [^\d] leave out: what any of the three means. What is written matches for all,
+# so that [^\D] is CLASSES again
 OUTSIDE = {"d": r"\d", "w": r"\w\p{N}", "s": r"\s\x1c-\x1f\x{feff}"}
+
+ONE = re.compile(r"\\.|/|\n", re.DOTALL)  # what may have to be written in another way
 
 
 def regex_grammar(pattern: str, limits: GrammarLimits) -> str:
@@ -40,31 +47,32 @@ def _unanchored(pattern: str) -> str:
 
 def _translated(pattern: str) -> str:
     """Return the expression as it stands between the slashes of Lark."""
-    parts: list[str] = []
-    in_class = negated = False
-    at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\" and at + 1 < len(pattern):
-            parts.append(_escape(pattern[at + 1], in_class, negated))
-            at += 2
-            continue
-        if char == "[" and not in_class:
-            in_class, negated = True, pattern.startswith("^", at + 1)
-        elif char == "]":
-            in_class = negated = False
-        parts.append({"/": r"\/", "\n": r"\n"}.get(char, char))
-        at += 1
-    return "".join(parts)
+    return "".join(
+        ONE.sub(_outside, piece)
+        if isinstance(piece, str)
+        else piece.written(partial(_inside, negated=piece.negated))
+        for piece in pieces(pattern, "")
+    )
 
 
-def _escape(letter: str, in_class: bool, negated: bool) -> str:
-    """Return what stands for a backslash and a letter."""
-    if letter == "\n":
-        return r"\n"
+def _outside(found: re.Match[str]) -> str:
+    """Return what stands for an escape, a slash or a line's end that is in no class."""
+    piece = found.group()
+    letter = piece[1:]
     if letter in CLASSES:
-        inner = OUTSIDE[letter] if negated else CLASSES[letter]
-        return inner if in_class else f"[{inner}]"
-    if letter.lower() in OUTSIDE and not negated:
-        return f"[^{OUTSIDE[letter.lower()]}]"
-    return "\\" + letter
+        return f"[{CLASSES[letter]}]"
+    return f"[^{OUTSIDE[letter.lower()]}]" if letter.lower() in OUTSIDE else _plain(piece)
+
+
+def _inside(member: str, negated: bool) -> str:
+    """Return what stands for a member of a class; for one that is left out, what any reader means by it."""
+    letter = member[1:]
+    if letter in CLASSES:
+        return OUTSIDE[letter] if negated else CLASSES[letter]
+    if letter.lower() in OUTSIDE:
+        return f"[^{(CLASSES if negated else OUTSIDE)[letter.lower()]}]"
+    return _plain(literal(member))
+
+
+def _plain(piece: str) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(piece, piece)

@@ -4,8 +4,10 @@ Two ways, chosen by the tokenizer's decoder:
 
 * `ByteStream`, where a token stands for fixed bytes (byte-level BPE, SentencePiece with byte
   fallback, which is nearly every decoder-only model): the bytes go through an incremental UTF-8
-  decoder. Bytes that can't become a character turn into U+FFFD, exactly where a decoder of the
-  whole would put it.
+  decoder. Bytes that can't become a character turn into U+FFFD, exactly where a UTF-8 decoder of
+  the whole would put it. The tokenizer's own decoder with byte fallback puts more: it gives up all
+  byte tokens in a row with a bad one, where this keeps their characters: <0x9F><0x0A> is U+FFFD
+  and a newline here, and twice U+FFFD there.
 * `WindowStream`, for every other decoder: TGI's rule of two offsets. The last tokens are decoded
   without and with the new one, and the difference is its text.
 

@@ -2,13 +2,14 @@
 
 A template comes with a model and is a program. Loops, macros, calls and filters look at the clock, so that
 it ends soon after its time; what can't look is one operation of Python, and those are bounded by the size of
-what they are given: texts, numbers and lists are refused where they would become huge. So a template holds a
-thread no longer than its time and some tens of milliseconds, and never more memory than a few such values.
+what they are given: texts, numbers and lists are refused where they would become huge (`growth.py`,
+`forms.py`), as are methods (`methods.py`) and filters (`filters.py`) that would take long. So a template
+holds a thread no longer than its time and one operation on a few such values; how many of them it holds,
+its time bounds alone.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -23,14 +24,19 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
 
 from inference.errors import TemplateFailed
-from inference.text.growth import FILTERS, METHODS, bounded, grown, power, product, width
+from inference.text.filters import FILTERS
+from inference.text.forms import percent_bounded, tojson
+from inference.text.growth import bounded, grown, power, product
+from inference.text.methods import METHODS
 
 LEFT_OUT = ("urlize", "striptags", "pprint", "wordwrap", "xmlattr")  # slow on long texts, of no use in chats
 FORM_CHARACTERS = 256  # of a form for `strftime_now`
+GUARDED = (str, bytes, int, dict, type, type(None))  # what has methods among METHODS; a static one has None
+SCOPES = ("_loop_vars", "_block_vars")  # which jinja2 passes with each call within a loop or a block
 
 Clock = Callable[[], datetime]
 
@@ -71,6 +77,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: clock().strftime(short_form(form))
         self.globals["namespace"] = PlainNamespace
         self.globals["dict"] = PlainDict()
+        self.globals["cycler"] = lambda *items: Cycler(*bounded(items))
         del self.globals["lipsum"]
         for name in LEFT_OUT:
             del self.filters[name]
@@ -82,10 +89,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         __self.watchdog.check()
         method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps `format`
         owner = getattr(method, "__self__", None)
-        if isinstance(owner, (str, bytes, int)):
+        if isinstance(owner, GUARDED):
             guard = METHODS.get(getattr(method, "__name__", ""))
             if guard is not None:
-                args = guard(owner, *args, **kwargs)
+                named = {name: value for name, value in kwargs.items() if name not in SCOPES}
+                args = guard(owner, *args, **named)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -97,8 +105,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**":
             power(left, right)
         elif isinstance(left, (str, bytes)):  # "%"
-            width(left if isinstance(left, str) else left.decode("latin-1"))
-            bounded(right)
+            percent_bounded(left, right)
         return super().call_binop(context, operator, left, right)
 
     def _watched(self, filter: Callable[..., Any], guard: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -157,6 +164,11 @@ class Watch(NodeTransformer):
         """Have `~` bounded."""
         self.generic_visit(node)
         return calling("concat", node.nodes, node)
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        """Have what a macro was passed beyond its parameters bounded: it's a new tuple or dict."""
+        passed = node.name in ("varargs", "kwargs") and node.ctx == "load"
+        return calling("bounded", [node], node) if passed else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
         """Have a list bounded; those in each other can print as more than there is memory."""
@@ -223,22 +235,6 @@ class PlainNamespace(Namespace):
 
     def __repr__(self) -> str:  # not what is in it, which may be others, without end
         return "<Namespace>"
-
-
-def tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return JSON without the HTML escapes of jinja2's own filter."""
-    bounded(value)
-    if isinstance(indent, int) and indent > FORM_CHARACTERS:
-        raise SecurityError(f"an indent must be at most {FORM_CHARACTERS}")
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
 
 
 def raise_exception(message: str) -> None:

@@ -101,23 +101,40 @@ def call_names(chat: Iterable[Message]) -> dict[str, str]:
 def one_call_each(chat: Sequence[Message]) -> list[Message]:
     """Return a chat with one call in a message, each followed by its results."""
     apart: list[Message] = []
-    waiting = list(chat)
-    while waiting:
-        message = waiting.pop(0)
-        calls = message.get("tool_calls", ())
-        if len(calls) < 2:
+    at = 0
+    while at < len(chat):
+        message, after = chat[at], at + 1
+        if len(message.get("tool_calls", ())) < 2:
             apart.append(message)
-            continue
-        answers = []
-        while waiting and waiting[0].get("role") == "tool":
-            answers.append(waiting.pop(0))
-        for at, call in enumerate(calls):
-            own = [answer for answer in answers if answer.get("tool_call_id") == call.get("id")]
-            words = message.get("content") if at == 0 else None
-            apart += [message | {"content": words, "tool_calls": [call]}, *own]
-            answers = [answer for answer in answers if answer not in own]
-        apart += answers
+        else:
+            while after < len(chat) and is_result(chat[after]):
+                after += 1
+            apart += calls_apart(message, chat[at + 1 : after])
+        at = after
     return apart
+
+
+def calls_apart(message: Message, answers: Sequence[Message]) -> list[Message]:
+    """Return a message's calls, each in a message with its results behind it; then results of no call.
+
+    A request may hold tens of thousands of results: each is looked at a fixed number of times.
+    """
+    by_id: dict[object, list[Message]] = {}
+    for answer in answers:
+        by_id.setdefault(answer.get("tool_call_id"), []).append(answer)
+    apart: list[Message] = []
+    words = message.get("content")
+    for call in message["tool_calls"]:
+        # Of calls with the same id the first gets all results
+        apart += [message | {"content": words, "tool_calls": [call]}, *by_id.pop(call.get("id"), ())]
+        words = None
+    apart += [answer for answer in answers if answer.get("tool_call_id") in by_id]
+    return apart
+
+
+def is_result(message: Mapping[str, Any]) -> bool:
+    """Return whether a message tells what a function returned."""
+    return message.get("role") == "tool"
 
 
 def told(message: Message, habits: Habits) -> list[Message]:
@@ -158,17 +175,23 @@ def with_results_as_text(chat: Iterable[Message], names: Mapping[str, str]) -> l
     Many templates insist that user and assistant take turns.
     """
     retold: list[Message] = []
-    after_result = False
+    results: list[str] = []  # told, and not yet in `retold`: they are joined once, as there may be many
     for message in chat:
-        is_result = message.get("role") == "tool"
-        if is_result:
-            message = {"role": "user", "content": result_text(message, names)}
-        if after_result and message.get("role") == "user" and isinstance(message.get("content"), str):
-            retold[-1] = message | {"content": f"{retold[-1]['content']}\n\n{message['content']}"}
-        else:
-            retold.append(message)
-        after_result = is_result
-    return retold
+        if is_result(message):
+            results.append(result_text(message, names))
+            continue
+        if results and message.get("role") == "user" and isinstance(message.get("content"), str):
+            message = message | {"content": joined([*results, message["content"]])}
+        elif results:
+            retold.append({"role": "user", "content": joined(results)})
+        results = []
+        retold.append(message)
+    return [*retold, {"role": "user", "content": joined(results)}] if results else retold
+
+
+def joined(paragraphs: Iterable[str]) -> str:
+    """Return what one message says of all that was to be told."""
+    return "\n\n".join(paragraphs)
 
 
 def result_text(message: Message, names: Mapping[str, str]) -> str:

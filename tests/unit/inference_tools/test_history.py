@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference.tools.formats import FORMATS, GENERIC
 from inference.tools.habits import Habits
-from inference.tools.history import fit, short_id
+from inference.tools.history import fit, one_call_each, short_id
 
 ALL = Habits(shows_tools=True, shows_calls=True, shows_results=True)
 USER = {"role": "user", "content": "Weather?"}
@@ -77,6 +77,81 @@ def test_calls_are_taken_apart_and_each_keeps_its_results() -> None:
     ]
 
 
+ids = st.sampled_from(["0", "1", "2"])
+turns = st.one_of(
+    st.just(USER),
+    st.builds(
+        lambda ids, content: calling(*map(call, ids), content=content), st.lists(ids), st.sampled_from("xy")
+    ),
+    st.builds(result, ids, st.sampled_from("xy")),
+    st.just({"role": "tool", "content": "of no call"}),
+)
+
+
+def plainly_apart(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what `one_call_each` returns, in the plainest way."""
+    apart: list[dict[str, Any]] = []
+    rest = list(chat)
+    while rest:
+        message = rest.pop(0)
+        calls = message.get("tool_calls", [])
+        if len(calls) < 2:
+            apart.append(message)
+            continue
+        answers = []
+        while rest and rest[0]["role"] == "tool":
+            answers.append(rest.pop(0))
+        for made in calls:
+            apart.append(message | {"content": message["content"] if made is calls[0] else None})
+            apart[-1]["tool_calls"] = [made]
+            apart += [answer for answer in answers if answer.get("tool_call_id") == made["id"]]
+            answers = [answer for answer in answers if answer.get("tool_call_id") != made["id"]]
+        apart += answers
+    return apart
+
+
+@given(st.lists(turns, max_size=12))
+def test_calls_taken_apart_are_those_of_a_plain_search(chat: list[dict[str, Any]]) -> None:
+    assert one_call_each(chat) == plainly_apart(chat)
+
+
+class Uncompared(str):
+    """A text that nobody may compare: comparing each with each would take time without a limit."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError
+
+
+def test_results_of_one_call_are_not_compared_with_each_other() -> None:
+    results = [result("1", Uncompared(number)) for number in range(100)]
+    apart = one_call_each([calling(call("1"), call("2")), *results])
+    assert [id(message) for message in apart[1:101]] == [id(each) for each in results]
+
+
+class Counted(str):
+    """An id that counts how often one is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_each_call_finds_its_results_without_a_search() -> None:
+    numbers = [str(number) for number in range(200)]
+    calls, results = map(call, map(Counted, numbers)), [result(Counted(number)) for number in numbers]
+    apart = one_call_each([calling(*calls), *reversed(results)])
+    assert [message["tool_call_id"] for message in apart[1::2]] == numbers
+    # Its own result's, once or twice, and what happens to have the same hash
+    assert Counted.compared < 5 * len(numbers)
+
+
 def test_ids_get_nine_letters_and_digits_and_still_match() -> None:
     chat = [calling(call("0"), call("call-with-a-long-id")), result("0"), result("call-with-a-long-id")]
     message, *results = fit(chat, replace(ALL, short_ids=True), GENERIC)
@@ -134,6 +209,24 @@ def test_results_that_the_template_leaves_out_are_told_by_the_user_who_goes_on()
         "content": "The function f returned:\n22\n\nThe function g returned:\n23\n\nWeather?",
     }
     assert after == USER
+
+
+@given(st.lists(turns, max_size=8))
+def test_results_told_by_the_user_join_and_what_the_user_says_next_joins_them(
+    chat: list[dict[str, Any]],
+) -> None:
+    runs: list[list[str]] = [[]]  # what the user says at a time
+    after_result = False
+    for message in chat:
+        is_result = message["role"] == "tool"
+        if not after_result or message["role"] == "assistant":
+            runs.append([])
+        if message["role"] != "assistant":
+            runs[-1].append(f"returned:\n{message['content']}" if is_result else message["content"])
+        after_result = is_result
+    said = [each["content"] for each in fit(chat, Habits(), GENERIC) if each["role"] == "user"]
+    said = [re.sub(r"The function( f)? returned", "returned", text) for text in said]
+    assert said == ["\n\n".join(run) for run in runs if run]
 
 
 def test_a_result_without_a_name_is_told_all_the_same() -> None:

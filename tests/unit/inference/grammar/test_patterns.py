@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.grammar.fault import GrammarFault
-from inference.grammar.patterns import class_end, without_null
+from inference.grammar.patterns import pieces, without_null
 from tests.unit.inference.grammar.vocabularies import follows, schema
 
 CLASSES = [
@@ -56,12 +57,46 @@ def test_a_class_by_name_that_has_control_characters_is_refused(pattern: str) ->
 
 
 @given(st.text(st.sampled_from(r"ab[]^-\x00"), max_size=12))
-def test_a_class_ends_within_the_expression(pattern: str) -> None:
-    for start, char in enumerate(pattern):
-        if char == "[":
-            assert start < class_end(pattern, start) <= len(pattern)
+def test_the_pieces_of_an_expression_are_the_expression(pattern: str) -> None:
+    texts = [piece if isinstance(piece, str) else piece.text for piece in pieces(pattern, "")]
+    assert "".join(texts) == pattern
 
 
 @pytest.mark.parametrize("pattern", [r"a\[^b]", "a", r"\\", "[a-z]+", "[ab", "", *NAMED])
 def test_other_expressions_stay_as_they_are(pattern: str) -> None:
     assert without_null(pattern, "") == pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "written"),
+    [
+        (r"[a[b]]", r"[a\[b]]"),
+        (r"[]a]x", r"[\]a]x"),
+        (r"[^]a]", r"[^\x00\]a]"),
+        (r"[^-a]", r"[^\x00\-a]"),
+        (r"[--/]", r"[\--/]"),
+        (r"[*--]", r"[*-\-]"),
+        (r"[[:dig:]", r"[\[:dig:]"),
+        (r"[\x{0}-\x{1f}\u{00}-]", r"[\x01-\x{1f}\u{00}\-]"),
+        (r"[\w-.]", r"[\w\-.]"),
+        (r"[\w-a-c]", r"[\w\-a-c]"),
+    ],
+)
+def test_a_class_is_written_without_what_only_rust_reads(pattern: str, written: str) -> None:
+    assert without_null(pattern, "") == written
+
+
+@pytest.mark.parametrize("pattern", [r"[!-\d]", r"[\w--/]", r"[a-\p{L}]"])
+def test_what_readers_disagree_on_is_refused(pattern: str) -> None:
+    with pytest.raises(GrammarFault, match="is no range"):
+        without_null(pattern, "/pattern")
+
+
+@pytest.mark.parametrize(
+    "opener", ["[^", "[", r"\p{", r"[\p{", r"\x{0", r"[\u{0", "[:a", "[[:a", "[a-", "[^\\\n", "[[:alpha:"]
+)
+def test_an_expression_of_openers_is_read_in_time_that_grows_with_it(opener: str) -> None:
+    pattern = (opener * 32_768)[:32_768]
+    start = time.process_time()
+    without_null(pattern, "")
+    assert time.process_time() - start < 1
