@@ -44,10 +44,15 @@ def protocol_of(sock: socket.socket) -> AnsweringProtocol:
     return found[0]
 
 
+def answered(by: AnsweringProtocol, count: int) -> None:
+    """Wait until the server has answered so many requests."""
+    wait_until(lambda: by.server_state.total_requests >= count, "requests aren't answered")
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
     """Serve with room for one connection, which is closed when it has been silent for a moment."""
-    monkeypatch.setattr(server_module, "IDLE_CONNECTION_SECONDS", SOON)
+    monkeypatch.setattr(server_module, "IDLE_CONNECTION_SECONDS", 5 * SOON)
     with live_server(max_connections=1, write_timeout=SOON) as live:
         yield live
 
@@ -57,9 +62,11 @@ def test_a_little_that_is_never_read_keeps_nobody_out(patient: LiveServer) -> No
     with connected(patient, receive_buffer=4096) as sock:
         sock.sendall(INFO)
         held = protocol_of(sock)
-        while not held.transport.get_write_buffer_size():
+        sent = 1
+        while not held.transport.get_write_buffer_size():  # all are answered before more are sent
             sock.sendall(INFO * 20)
-            time.sleep(0.01)
+            sent += 20
+            answered(held, sent)
         assert held._unread is None
         wait_until(lambda: held not in held.connections, "the connection is held for ever")
         with httpx.Client(base_url=patient.base_url) as other:
