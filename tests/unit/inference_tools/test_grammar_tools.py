@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference.errors import GrammarRefused, ToolRefused
-from inference.tools.grammar import call_grammar
+from inference.tools.grammar import call_grammar, marker_in
 from inference.tools.types import Tool, ToolUse
 from tests.unit.inference_tools.answers import (
     Call,
@@ -31,11 +31,16 @@ from tests.unit.inference_tools.grammars import (
     st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True),
     st.sampled_from(sorted(FORMS)),
 )
+@example(names=["[ARGS]"], form="mistral_args")
 def test_tools_may_have_any_names(names: list[str], form: str) -> None:
     fmt, tool_use = FORMS[form], use(*(Tool(name=name) for name in names))
     calls = [Call(name, "{}") for name in names]
     if any("\ud800" <= char <= "\udfff" for name in names for char in name):
         with pytest.raises(ToolRefused, match="surrogate"):
+            call_grammar(fmt, tool_use)
+        return
+    if fmt.name_end is not None and any(marker_in(fmt, name) for name in names):
+        with pytest.raises(ToolRefused, match="by which this model ends names"):
             call_grammar(fmt, tool_use)
         return
     pieces = written(fmt, calls)
