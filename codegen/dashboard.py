@@ -96,7 +96,7 @@ ROWS = (
                 "Answered",
                 ANSWERED,
                 "percentunit",
-                "Requests that the server did not fail: all but 424, 5xx.",
+                "Requests that the server did not fail: all but 424, 5xx. Probes are not among them.",
             ),
             stat("Engines up", f"sum({of('parley_engine_up')})", "none"),
             stat(
@@ -125,6 +125,7 @@ ROWS = (
         "Traffic",
         (
             Panel("Requests by status", {"{{status}}": by("status", "parley_http_requests")}, "reqps"),
+            Panel("Probes by status", {"{{status}}": by("status", "parley_http_probes")}, "reqps"),
             Panel("Failures by type", {"{{error_type}}": by("error_type", "parley_http_failures")}, "reqps"),
             Panel("Generations that failed", {"{{err}}": by("err", "tgi_request_failure")}, "reqps"),
             Panel(

@@ -1,6 +1,7 @@
 """Ask the server of this container whether it can generate; the image's HEALTHCHECK.
 
-Its port is the one that the server was started with: this reads the same arguments and variables.
+Its port is the one that the server was started with: this reads the same arguments and variables. The
+container's first process need not be the server: `docker run --init` puts one before it, and so may a shell.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import argparse
 import http.client
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from handlers.settings_reading import add_arguments, read
 from handlers.settings_table import SettingsError
 
-LINE = Path("/proc/1/cmdline")  # of the container's first process
+PROCESSES = Path("/proc")
+PROGRAMS = ("text-generation-launcher", "parley")
 SECONDS = 8  # less than what Docker waits
 
 
@@ -42,5 +44,31 @@ def main(line: Sequence[str]) -> int:
     return int(status != 200)
 
 
+def command_lines(processes: Path) -> list[list[str]]:
+    """Return the command lines of all processes, the first one's first."""
+    found = []
+    for folder in sorted((each for each in processes.iterdir() if each.name.isdecimal()), key=_number):
+        try:
+            raw = (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        found.append(raw.decode(errors="replace").split("\0")[:-1])
+    return found
+
+
+def server_arguments(lines: Iterable[Sequence[str]]) -> Sequence[str]:
+    """Return what the server was started with; what the first process was, if none is known by its name."""
+    every = [*lines]
+    for line in every:
+        for at, word in enumerate(line):
+            if word.rpartition("/")[2] in PROGRAMS:
+                return line[at + 1 :]
+    return every[0][1:] if every else ()
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name)
+
+
 if __name__ == "__main__":
-    sys.exit(main(LINE.read_bytes().decode(errors="replace").split("\0")[1:-1]))
+    sys.exit(main(server_arguments(command_lines(PROCESSES))))

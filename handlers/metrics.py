@@ -9,6 +9,7 @@ from handlers.account import Account, note_generation
 from handlers.board import Board
 from handlers.buckets import Histogram
 from handlers.exposition import Exposition
+from handlers.http.operations import PROBES
 from handlers.http.replies import TextReply, text_reply
 from handlers.metric_table import all_series, bounds, width
 from handlers.version import version
@@ -161,7 +162,8 @@ class Metrics:
         """Count a request that was answered, refused or left."""
         self._increase("parley_worker_in_flight", by=-1)
         self._increase("parley_worker_requests")
-        self._increase_known("parley_http_requests", str(account.status))
+        kind = "parley_http_probes" if account.operation in PROBES else "parley_http_requests"
+        self._increase_known(kind, str(account.status))
         if account.error_type:
             self._increase_known("parley_http_failures", account.error_type)
         self._observe("parley_http_duration", time.monotonic() - account.received)

@@ -8,6 +8,13 @@ from typing import Any
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 Document = Mapping[str, Any]
+# what asks whether the server is ready or alive: no work that could fail
+PROBES = frozenset(
+    {
+        *("root_health", "health", "livez", "readyz", "ping", "vertex_health_route"),
+        *("kserve_live", "kserve_ready", "kserve_model_ready", "kserve_model_ready_unversioned"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,13 @@
-"""A reader of PromQL, as far as boards and alerts need it: is it one, and which series does it select."""
+"""A reader of PromQL, as far as boards and alerts need it.
+
+Is it one, which series does it select, and do the vectors that its operators join have the same labels: those
+of different ones never meet, and what is asked by them is never so.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count", "topk"})
@@ -11,7 +15,15 @@ FUNCTIONS = {  # name: how many arguments
     **dict.fromkeys(("rate", "increase", "changes", "absent", "vector"), 1),
     **dict.fromkeys(("histogram_quantile", "clamp_min"), 2),
 }
-OPERATORS = frozenset({"+", "-", "*", "/", ">", "<", ">=", "<=", "==", "!=", "and", "or", "unless"})
+OPERATORS = (  # by how closely they bind
+    frozenset({"or"}),
+    frozenset({"and", "unless"}),
+    frozenset({">", "<", ">=", "<=", "==", "!="}),
+    frozenset({"+", "-"}),
+    frozenset({"*", "/"}),
+)
+SETS = OPERATORS[0] | OPERATORS[1]  # whose result has all labels of the left side
+MATCHING = ("on", "ignoring")
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>\d+\.?\d*(?:e-?\d+)?)|(?P<string>"(?:\\.|[^"\\])*")|(?P<name>[A-Za-z_:][\w:]*)
     |(?P<range>\[(?:\d+[smhd]|\$__rate_interval)\])|(?P<op>=~|!~|[<>=!]=|[-+*/<>(){},=]))""",
@@ -37,12 +49,48 @@ class Selector:
         )
 
 
+Names = frozenset[str] | None  # of labels; None: a number, which has none
+Labels = Callable[[Mapping[str, frozenset[str]]], Names]  # of a vector, by those of each metric
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Two sides of an operator, and by which labels their series find each other."""
+
+    operator: str
+    left: Labels
+    right: Labels
+    matching: str = ""  # `on`, `ignoring`, or "": by all labels
+    named: frozenset[str] = frozenset()
+
+    def labels(self, exported: Mapping[str, frozenset[str]]) -> Names:
+        """Return the labels of the result."""
+        left, right = self.left(exported), self.right(exported)
+        if left is None or right is None:
+            return right if left is None else left
+        if self.operator in SETS or not self.matching:
+            return left
+        return self.named if self.matching == "on" else left - self.named
+
+    def fault(self, exported: Mapping[str, frozenset[str]]) -> str | None:
+        """Return why its sides never meet, or None."""
+        left, right = self.left(exported), self.right(exported)
+        if left is None or right is None:
+            return None
+        if self.matching == "on":
+            lacking = self.named - (left & right)
+            return f"{self.operator} on {sorted(lacking)}, which one side lacks" if lacking else None
+        odd = (left ^ right) - self.named
+        return f"{self.operator} between sides of which one alone has {sorted(odd)}" if odd else None
+
+
 @dataclass(slots=True)
 class Query:
     """What was read of one."""
 
     selectors: list[Selector] = field(default_factory=list)
     grouping: set[str] = field(default_factory=set)  # labels of `by`
+    joins: list[Join] = field(default_factory=list)
 
 
 def read(text: str) -> Query:
@@ -78,53 +126,75 @@ class _Reader:
             raise NotPromQL(f"{text!r} where {wanted} should come")
         return kind, text
 
-    def expression(self) -> None:
-        self.operand()
-        while self.peek() in OPERATORS:
-            self.take()
-            self.operand()
+    def expression(self, level: int = 0) -> Labels:
+        """Read operands of operators that bind at least so closely; return the labels of the result."""
+        if level == len(OPERATORS):
+            return self.operand()
+        left = self.expression(level + 1)
+        while self.peek() in OPERATORS[level]:
+            operator = self.take()[1]
+            matching, named = "", frozenset[str]()
+            if self.peek() in MATCHING:
+                matching, named = self.take()[1], self.names()
+            join = Join(operator, left, self.expression(level + 1), matching, named)
+            self.query.joins.append(join)
+            left = join.labels
+        return left
 
-    def operand(self) -> None:
+    def operand(self) -> Labels:
         if self.peek() == "(":
             self.take()
-            self.expression()
+            inner = self.expression()
             self.take(")")
-        else:
-            kind, text = self.take("number", "name")
-            if kind == "name":
-                self.named(text)
+            return inner
+        kind, text = self.take("number", "name")
+        return self.named(text) if kind == "name" else _number
 
-    def named(self, name: str) -> None:
+    def named(self, name: str) -> Labels:
         if name in AGGREGATIONS:
-            self.by()
-            self.arguments(2 if name == "topk" else 1)
-            self.by()
-        elif name in FUNCTIONS:
-            self.arguments(FUNCTIONS[name], ranged=name in ("rate", "increase", "changes"))
-        elif self.peek() == "(":
+            before = self.by()
+            (*_, of) = self.arguments(2 if name == "topk" else 1)
+            grouped = before | self.by()
+            return of if name == "topk" else lambda exported: grouped
+        if name in FUNCTIONS:
+            given = self.arguments(FUNCTIONS[name], ranged=name in ("rate", "increase", "changes"))
+            if name in ("absent", "vector"):
+                return lambda exported: frozenset()
+            if name == "histogram_quantile":
+                return lambda exported: (given[1](exported) or frozenset()) - {"le"}
+            return given[0]
+        if self.peek() == "(":
             raise NotPromQL(f"there is no function {name}")
-        else:
-            self.selector(name)
+        return self.selector(name)
 
-    def by(self) -> None:
-        if self.peek() == "by":
-            self.take()
-            self.take("(")
-            self.query.grouping.add(self.take("name")[1])
-            while self.take(",", ")")[1] == ",":
-                self.query.grouping.add(self.take("name")[1])
+    def by(self) -> frozenset[str]:
+        if self.peek() != "by":
+            return frozenset()
+        self.take()
+        names = self.names()
+        self.query.grouping |= names
+        return names
 
-    def arguments(self, count: int, *, ranged: bool = False) -> None:
+    def names(self) -> frozenset[str]:
         self.take("(")
+        names = {self.take("name")[1]}
+        while self.take(",", ")")[1] == ",":
+            names.add(self.take("name")[1])
+        return frozenset(names)
+
+    def arguments(self, count: int, *, ranged: bool = False) -> list[Labels]:
+        self.take("(")
+        given = []
         for place in range(count):
             if place:
                 self.take(",")
-            self.expression()
+            given.append(self.expression())
         if ranged:
             self.take("range")
         self.take(")")
+        return given
 
-    def selector(self, name: str) -> None:
+    def selector(self, name: str) -> Labels:
         matchers = []
         if self.peek() == "{":
             self.take()
@@ -136,6 +206,11 @@ class _Reader:
                     self.take(",")
             self.take("}")
         self.query.selectors.append(Selector(name, tuple(matchers)))
+        return lambda exported: exported.get(name, frozenset())
+
+
+def _number(exported: Mapping[str, frozenset[str]]) -> Names:
+    return None
 
 
 def _holds(value: str, operator: str, wanted: str) -> bool:
@@ -156,3 +231,9 @@ def selected(query: Query, samples: Iterable[Sample]) -> dict[Selector, list[Sam
     """Return what each selector finds."""
     every = list(samples)
     return {each: [s for s in every if each.matches(s.name, s.labels)] for each in query.selectors}
+
+
+def mismatched(query: Query, samples: Iterable[Sample]) -> list[str]:
+    """Return what is wrong with operators between vectors whose series never meet."""
+    exported = {each.name: frozenset(each.labels) for each in samples}
+    return [fault for join in query.joins if (fault := join.fault(exported)) is not None]

@@ -32,6 +32,7 @@ async def traffic(server: Served) -> None:
     assert {200} == {answer.status_code for answer in answers}
     assert 422 == (await server.post("/generate", body("", 1))).status_code
     assert 424 == (await server.post("/generate", body(FAILING, 5))).status_code
+    assert 200 == (await server.http.get("/health")).status_code
     await first
 
 

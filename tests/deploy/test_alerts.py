@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.promql import Sample, read, selected
+from tests.deploy.promql import Sample, mismatched, read, selected
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
@@ -32,6 +32,11 @@ def test_an_expression_selects_what_is_exported(rule: dict[str, Any], samples: l
     found = selected(read(expanded(rule["expr"])), samples)
     assert found
     assert all(found.values()), [selector for selector, hits in found.items() if not hits]
+
+
+@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_the_sides_of_an_operator_have_the_same_labels(rule: dict[str, Any], samples: list[Sample]) -> None:
+    assert [] == mismatched(read(expanded(rule["expr"])), samples)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])

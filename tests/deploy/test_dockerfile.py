@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib
 import os
 import re
 import subprocess
@@ -156,6 +157,39 @@ def test_a_server_that_does_not_answer_is_not_healthy() -> None:
     found = check_health([], {"PORT": "1"})
     assert 1 == found.returncode
     assert "127.0.0.1:1" in found.stderr
+
+
+LAUNCHER = "/opt/parley/bin/text-generation-launcher"
+FIRST = {
+    "alone": [f"/usr/local/bin/python3.11\0{LAUNCHER}\0--port\x009\0"],
+    "docker run --init": [
+        "/sbin/docker-init\0--\0text-generation-launcher\0--port\x009\0",
+        f"python\0{LAUNCHER}\0",
+    ],
+    "tini with options": [f"tini\0-g\0-p\0SIGTERM\0--\0{LAUNCHER}\0--port\x009\0"],
+    "a shell": ["sh\0-c\0text-generation-launcher --port 9; true\0", f"python\0{LAUNCHER}\0--port\x009\0"],
+    "parley": ["python\0/opt/parley/bin/parley\0serve\0--port\x009\0", f"python\0{LAUNCHER}\0--port\x008\0"],
+    "python -m": ["python\0-m\0handlers\0serve\0--port\x009\0"],
+}
+
+
+@pytest.mark.parametrize("lines", FIRST.values(), ids=FIRST)
+def test_the_healthcheck_finds_the_servers_arguments_behind_whoever_started_it(
+    lines: list[str], tmp_path: Path
+) -> None:
+    for number, line in zip((1, 7, 10), lines, strict=False):  # 10 comes after 7
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cmdline").write_bytes(line.encode())
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "3").mkdir()  # a process that ended meanwhile
+    sys.path.insert(0, str(DEPLOY))
+    try:
+        healthcheck = importlib.import_module("healthcheck")
+    finally:
+        sys.path.remove(str(DEPLOY))
+    found = healthcheck.server_arguments(healthcheck.command_lines(tmp_path))
+    assert ["--port", "9"] == list(found)[-2:]
+    assert LAUNCHER not in found
 
 
 def check_health(line: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

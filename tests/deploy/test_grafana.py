@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handlers.metric_table import table
-from tests.deploy.promql import NotPromQL, Query, Sample, read, selected
+from tests.deploy.promql import NotPromQL, Query, Sample, mismatched, read, selected
 
 # beside the checkout, or where the variable says: TGI's own board
 REFERENCE = Path(os.environ.get("PARLEY_TEST_REFERENCE", Path(__file__).parents[3] / "shared" / "reference"))
@@ -96,6 +96,12 @@ def test_every_series_and_label_of_our_board_is_exported(samples: list[Sample]) 
     assert [] == [(title, what) for title, what in lacking if what]
 
 
+def test_the_sides_of_an_operator_on_our_board_have_the_same_labels(samples: list[Sample]) -> None:
+    queries = [read(with_variables(query)) for _, each in panels(OURS) for query in each]
+    assert 5 < sum(len(query.joins) for query in queries)
+    assert [] == [fault for query in queries for fault in mismatched(query, samples)]
+
+
 def test_our_board_shows_data_wherever_something_has_happened(samples: list[Sample]) -> None:
     dark = {
         title
@@ -143,3 +149,29 @@ def test_a_query_selects_by_all_of_its_matchers() -> None:
     ]
     ((_, found),) = selected(query, hits).items()
     assert hits[:1] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("a > 0 and b > 0.9", False),
+        ("a > 0 and ignoring(m) b > 0.9", True),
+        ("a > 0 and on(job) b > 0.9", True),
+        ("a > 0 and on(m) b", False),
+        ("a / b", False),
+        ("sum by (job) (a) / sum by (job) (rate(b[5m])) > 0.1", True),
+        ("sum by (job, m) (a) / sum(b)", False),
+        ("sum(a) / sum(b) + 1", True),
+        ("1 - sum(a) / sum by (job) (b)", False),
+        ("histogram_quantile(0.9, sum by (le, job) (rate(c[5m]))) > sum by (job) (b)", True),
+        ("c + b", False),
+        ("(a * ignoring(m) b) / b", True),
+        ("(a and ignoring(m) b) / b", False),
+        ("clamp_min(b, 1) unless b == 2 or b", True),
+        ("sum(b) or vector(0)", True),
+    ],
+)
+def test_sides_whose_series_never_meet_are_found(text: str, fits: bool) -> None:
+    of = {"a": {"job", "m"}, "b": {"job"}, "c": {"job", "le"}}
+    samples = [Sample(name, dict.fromkeys(labels, "x"), 1.0) for name, labels in of.items()]
+    assert fits is not bool(mismatched(read(text), samples))

@@ -3,9 +3,13 @@
 import time
 from dataclasses import replace
 
+import pytest
+
 import openapi
 from handlers.account import Account
+from handlers.aliases import HEALTH
 from handlers.board import Board
+from handlers.http.operations import PROBES, operation_table
 from handlers.metric_table import table, width
 from handlers.metrics import Metrics
 from inference.core import Life
@@ -32,6 +36,27 @@ def test_http_requests_count_by_status_and_what_went_wrong() -> None:
         == value(metrics, "parley_worker_requests", worker="0")
         == value(metrics, "parley_http_duration_count")
     )
+
+
+@pytest.mark.parametrize("operation", sorted(PROBES))
+def test_a_probe_is_no_request_that_could_fail(operation: str) -> None:
+    metrics = Metrics()
+    for status in (503, 503, 200, 500):
+        account = Account("id", time.monotonic(), operation=operation, status=status)
+        metrics.began({}, account)
+        metrics.ended({}, account)
+    assert 0 == sum(each.value for each in families(metrics)["parley_http_requests"].samples)
+    statuses = {"503": 2, "200": 1, "other": 1}
+    assert statuses == {s: value(metrics, "parley_http_probes", status=s) for s in statuses}
+
+
+def test_every_probe_of_the_contract_is_known() -> None:
+    document = openapi.load()
+    unhealthy = document["components"]["responses"]["Unhealthy"]
+    rows = [row for row in operation_table(document).values() if row.method == "GET"]
+    asking = {row.id for row in rows if row.responses.get("503") is unhealthy}
+    asking |= {row.id for row in rows if "content" not in row.responses["200"]}
+    assert PROBES == asking | {"kserve_live", HEALTH.operation_id}
 
 
 def test_every_error_type_of_the_contract_has_a_series() -> None:
