@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.model_files import check_config, check_index
-from inference.safetensors import read_header
+from inference.hub import trouble
+from inference.model_files import (
+    ADAPTER,
+    check_config,
+    check_directory,
+    check_index,
+    check_no_file,
+    pickled_files,
+    safetensors_files,
+)
+from inference.safetensors import Tensor, read_header
 
 LOG = logging.getLogger(__name__)
 
 _HUB_SECONDS = 5.0  # for what the model can be served without
 _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
 _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
+# Weights that nothing is loaded from: patterns match names with folders, and repositories hold the same
+# model in several forms. What is read of folders is templates and code.
+_OTHER_FORMS = (
+    *("*/*.safetensors", "*/*.bin", "*/*.json", "*/*.txt", "*/*.model", "*/*.tiktoken"),
+    *(
+        "consolidated*.safetensors",
+        "adapter_model*",
+        "*.fp16.*",
+        "*.fp16-*",
+        "training_args.bin",
+        "optimizer*",
+    ),
+)
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch calls them
 
@@ -33,7 +54,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What the safetensors files hold, as their headers say."""
+    """What the files hold, as their headers say."""
 
     floats: int  # numbers of 16 bits and more
     other_bytes: int  # quantised weights and the like, which keep their size
@@ -57,6 +78,7 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
     if config.model_id is None:
         return Checkpoint(_checked(EMBEDDED_MODEL, config, "The embedded model is not installed"), None)
     path = Path(config.model_id).expanduser()
+    check_no_file(path)
     if path.is_dir():
         return Checkpoint(_checked(path, config, f"`{path}` holds no model that can be loaded"), None)
     if path.is_absolute() or config.model_id.startswith((".", "~")) or config.model_id.count("/") > 1:
@@ -65,43 +87,54 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
     return _download(config)
 
 
-def read_weights(path: Path) -> Weights:
-    """Return what the directory's safetensors files hold; only their headers are read."""
+def read_weights(path: Path, *, pickled: bool = False) -> Weights:
+    """Return what the files hold that the model will be loaded from; only their headers are read.
+
+    `pickled`: pickles are read where there is nothing else.
+    """
+    files = safetensors_files(path) or sorted(path.glob("*.safetensors"))
+    if files or not pickled:
+        return _counted(tensor for file in files for tensor in read_header(file).items())
+    from inference.pickled import read_table  # needs torch, which the command that downloads does without
+
+    return _counted(tensor for file in pickled_files(path) for tensor in read_table(file).items())
+
+
+def _counted(tensors: Iterable[tuple[str, Tensor]]) -> Weights:
     floats = other_bytes = matrices = 0
     dtypes: dict[str, str] = {}
-    for file in path.glob("*.safetensors"):
-        for name, tensor in read_header(file).items():
-            if tensor.dtype not in _FLOATS:
-                other_bytes += tensor.stop - tensor.start
-                continue
-            floats += tensor.count
-            matrices += tensor.count if len(tensor.shape) == 2 else 0
-            dtypes[name] = _DTYPES.get(tensor.dtype, "float32")
+    for name, tensor in tensors:
+        if tensor.dtype not in _FLOATS:
+            other_bytes += tensor.stop - tensor.start
+            continue
+        floats += tensor.count
+        matrices += tensor.count if len(tensor.shape) == 2 else 0
+        dtypes[name] = _DTYPES.get(tensor.dtype, "float32")
     return Weights(floats, other_bytes, matrices, dtypes)
 
 
-def tokenizer_eos(path: Path) -> tuple[int, ...]:
-    """Return the id of the tokenizer's end-of-sequence token, if its files name one."""
-    try:
-        eos = json.loads((path / "tokenizer_config.json").read_text())["eos_token"]
-        added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
-    except (FileNotFoundError, KeyError, ValueError, TypeError, RecursionError):
-        return ()  # the files of the text side are read, and complained about, elsewhere
-    text = eos["content"] if isinstance(eos, dict) else eos
-    return tuple(token["id"] for token in added if token["content"] == text)
-
-
 def _checked(path: Path, config: ModelConfig, complaint: str) -> Path:
+    check_directory(path)
     if not (path / "config.json").is_file():
         raise ModelUnavailable(f"{complaint}: no `config.json` in {path}")
     check_config(path / "config.json")
     check_index(path)
-    if any(path.glob("*.safetensors")) or config.trust_remote_code:
+    if safetensors_files(path) or (config.trust_remote_code and pickled_files(path)):
+        if (path / ADAPTER).is_file():
+            LOG.warning("%s holds a LoRA adapter beside the model: it isn't applied, merge it first", path)
         return path
+    raise ModelUnavailable(f"{complaint}: {_without_weights(path)} ({path})")
+
+
+def _without_weights(path: Path) -> str:
+    found = sorted(file.name for file in path.glob("*.safetensors"))
+    if found:
+        index = "`model.safetensors`, and no `model.safetensors.index.json` names it"
+        return f"none of its files is {index}, but there is {found[0]}: download the model again"
     hint = "no `*.safetensors` file in it"
     if any(path.glob("*.bin")):
         hint += ", only pickled weights, which can run code: convert them, or start with --trust-remote-code"
-    raise ModelUnavailable(f"{complaint}: {hint} ({path})")
+    return hint
 
 
 def _download(config: ModelConfig) -> Checkpoint:
@@ -116,6 +149,7 @@ def _download(config: ModelConfig) -> Checkpoint:
             revision=config.revision,
             cache_dir=config.cache_dir,
             allow_patterns=patterns,
+            ignore_patterns=list(_OTHER_FORMS),
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(_why_not(config, error)) from error
@@ -145,6 +179,9 @@ def _why_not(config: ModelConfig, error: Exception) -> str:
         return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
     if isinstance(error, errors.HFValidationError):
         return f"`{name}` is neither a directory nor a hub id (`org/name`)"
+    reason = trouble(error)
+    if reason is not None:
+        return f"`{name}` can't be downloaded: {reason}"
     return (
         f"`{name}` is not in the hub's cache and the hub can't be reached ({type(error).__name__}): "
         f"check the network, or download the model elsewhere and give its directory, "

@@ -15,6 +15,7 @@ from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
+from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
 from inference.gpu.assembly import Assembly, choose_ops
 from inference.gpu.memory import memory_named
@@ -27,7 +28,6 @@ from inference.model import (
     choose_device,
     choose_dtype,
     describe_demand,
-    eos_token_ids,
     load_model,
     read_config,
     vocabulary_size,
@@ -78,7 +78,8 @@ class TorchCore:
         device = self._device = choose_device(config.model)
         library, without = self._open_library(device)
         dtype = choose_dtype(config.model, described, device)
-        weights = read_weights(checkpoint.path)
+        weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
+        eos = eos_token_ids(checkpoint.path)
         cached = kv_dtype(config, library, without, dtype)
         linears = linears_dtype(config, weights, dtype, library)
         demand = describe_demand(described, weights, dtype, linears, cached)
@@ -93,7 +94,7 @@ class TorchCore:
         progress(str(plan))
         with memory_named("the model was loaded", device):
             model = load_model(checkpoint, config.model, described, weights, device, progress)
-            vocabulary, eos = vocabulary_size(model), eos_token_ids(model, checkpoint)
+            vocabulary = vocabulary_size(model)
             options = _options(config, library, dtype, plan)
             ops = choose_ops(config, device) if self._takes_device_path(device) else None
             served = bring_up(model, replace(options, without=without, kv_dtype=cached, ops=ops))

@@ -17,10 +17,12 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from inference.checkpoint import Checkpoint, Weights, tokenizer_eos
+from inference.checkpoint import Checkpoint, Weights
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
+from inference.loading import check_loaded, quantisation, unavailable
 from inference.plan import Demand
+from inference.shortage import is_shortage
 from inference.weights import loading_class, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
@@ -62,8 +64,9 @@ def read_config(checkpoint: Checkpoint, config: ModelConfig) -> PreTrainedConfig
         found: PreTrainedConfig = AutoConfig.from_pretrained(
             checkpoint.path, trust_remote_code=config.trust_remote_code
         )
-    except (ValueError, KeyError, OSError, ImportError) as error:
-        raise _unavailable(config, error) from error
+    except Exception as error:  # what values of the wrong type lead to can be anything
+        raise unavailable(config.name, checkpoint.path, error) from error
+    quantisation(config.name, found)
     return found
 
 
@@ -84,17 +87,24 @@ def load_model(
         transformers_logging.disable_progress_bar()
     loader, described = _loader(described, config, weights, device)
     remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
+    model: PreTrainedModel
     try:
-        model: PreTrainedModel = loader.from_pretrained(
+        model, loaded = loader.from_pretrained(
             checkpoint.path,
             config=described,
             dtype=choose_dtype(config, described, device),
             attn_implementation="eager",
             use_safetensors=None if config.trust_remote_code else True,
+            ignore_mismatched_sizes=True,  # so that they are told of, and refused below
+            output_loading_info=True,
             **remote,
         )
-    except (ValueError, KeyError, OSError, ImportError, RuntimeError) as error:
-        raise _unavailable(config, error) from error
+    except Exception as error:  # what values of the wrong type lead to can be anything
+        if device.type != "cpu" and is_shortage(error):
+            raise  # told elsewhere, with what is free
+        quantised = quantisation(config.name, described)
+        raise unavailable(config.name, checkpoint.path, error, quantised) from error
+    check_loaded(config.name, type(model).__name__, loaded)
     model.to(device).eval().requires_grad_(False)
     if device.type == "cpu":
         widen(model)
@@ -156,16 +166,6 @@ def describe_demand(
     )
 
 
-def eos_token_ids(model: PreTrainedModel, checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Return the tokens that end a sequence, of the generation config, else the model, else the tokenizer."""
-    text = model.config.get_text_config()
-    for source in (model.generation_config, text):
-        ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            return tuple(ids) if isinstance(ids, list | tuple) else (int(ids),)
-    return tokenizer_eos(checkpoint.path)
-
-
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Return how many token ids the model takes: it can be padded, so more than its tokenizer has."""
     rows: int = model.get_input_embeddings().weight.shape[0]
@@ -213,17 +213,3 @@ def _member(config: PreTrainedConfig, name: str) -> Any:
         return getattr(config, name, None)
     except RuntimeError:  # as transformers says that it has several values
         return None
-
-
-def _unavailable(config: ModelConfig, error: Exception) -> ModelUnavailable:
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ModelUnavailable(f"`{config.name}` can't be loaded: {first_line}{_hint(error)}")
-
-
-def _hint(error: Exception) -> str:
-    text = str(error)
-    if "trust_remote_code" in text:
-        return "; it brings its own code: read it, then start with --trust-remote-code to run it"
-    if "does not recognize this architecture" in text or "Unrecognized" in text:
-        return "; this architecture needs another version of transformers, or is no text generation model"
-    return ""

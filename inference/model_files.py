@@ -16,13 +16,27 @@ DEPTH = 32
 COUNTS = ("layers", "layer", "heads", "groups", "experts", "blocks", "stages")
 SIZES = ("size", "dim", "rank", "hidden", "embd", "inner", "ffn", "channels", "width")
 MOST_COUNTED, LARGEST_SIZE = 4096, 2**24
-INDEX = "model.safetensors.index.json"
+NEVER_NEGATIVE = ("layers", "heads", "experts")  # where the name says that it is a number of them
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+# What transformers looks for: one file, else an index of several
+SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE, PICKLES_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+SHOWN = 3  # names of files in a message
+EXPLICIT = "transformers_weights"  # the member of config.json that names another file, or index
+
+_GGUF = (
+    "GGUF, which isn't served: give the model that it was made of, as a directory with safetensors files or "
+    "a hub id (`org/name`)"
+)
 
 
 def check_config(file: Path) -> None:
     """Raise ModelUnavailable for a config.json that describes no model that could be."""
-    for name, value in _numbers(_read(file), 0, file):
+    for name, value in _numbers(read_object(file), 0, file):
         word = name.rsplit("_", 1)[-1].lower()
+        if value < 0 and word in NEVER_NEGATIVE and name.startswith(("num_", "n_")):
+            raise ModelUnavailable(f"{file} says that `{name}` is {value!r:.40}: the file is damaged")
         most = MOST_COUNTED if word in COUNTS else LARGEST_SIZE if word in SIZES else None
         if most is not None and value > most:
             raise ModelUnavailable(
@@ -31,21 +45,101 @@ def check_config(file: Path) -> None:
             )
 
 
-def check_index(directory: Path) -> None:
-    """Raise ModelUnavailable if the index of the weights' files names any that aren't in the directory."""
-    if not (directory / INDEX).is_file():
+def check_directory(directory: Path) -> None:
+    """Raise ModelUnavailable for a directory that holds something else instead of a model, saying what."""
+    adapter = directory / ADAPTER
+    if adapter.is_file() and not (safetensors_files(directory) or pickled_files(directory)):
+        base = read_object(adapter).get("base_model_name_or_path")
+        of = f"of `{base!s:.200}`" if base else "without the model that it is for"
+        raise ModelUnavailable(
+            f"`{directory}` holds a LoRA adapter {of}: merge it into its model first "
+            "(`merge_and_unload` of the package peft), and give that directory"
+        )
+    if not (directory / CONFIG).is_file() and any(directory.glob("*.gguf")):
+        raise ModelUnavailable(f"`{directory}` holds {_GGUF}")
+
+
+def check_no_file(path: Path) -> None:
+    """Raise ModelUnavailable if a model's name is that of a file."""
+    if not path.is_file():
         return
-    files = _read(directory / INDEX).get("weight_map")
-    if not isinstance(files, dict):
-        raise ModelUnavailable(f"{directory / INDEX} has no object `weight_map`: download it again")
-    for name in {str(file) for file in files.values()}:
-        if Path(name).name != name or not name.endswith(".safetensors"):
+    if path.suffix == ".gguf":
+        raise ModelUnavailable(f"`{path}` is {_GGUF}")
+    raise ModelUnavailable(f"`{path}` is a file: give the directory of its model, `{path.parent}`")
+
+
+def check_index(directory: Path) -> None:
+    """Raise ModelUnavailable for an index that leads elsewhere, or to files that aren't in the directory.
+
+    An index that nothing is loaded by, beside weights in one file, may be of files that aren't there.
+    """
+    for index, suffix in ((INDEX, ".safetensors"), (PICKLES_INDEX, ".bin")):
+        names = _indexed(directory / index, suffix)
+        if index == INDEX and (directory / SAFETENSORS).is_file():
+            continue
+        if index == PICKLES_INDEX and (safetensors_files(directory) or (directory / PICKLE).is_file()):
+            continue
+        missing = [name for name in names if not (directory / name).is_file()]
+        if missing:
             raise ModelUnavailable(
-                f"{directory / INDEX} names the file {name!r:.120}, and must name `*.safetensors` beside it"
+                f"{directory / index} names {len(names)} files, and {len(missing)} of them aren't there: "
+                f"{_listed(missing)}: download them again"
             )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def safetensors_files(directory: Path) -> list[Path]:
+    """Return the files that transformers will load the weights from; [] if it finds none."""
+    explicit = _explicit(directory)
+    if explicit is not None:
+        if explicit.endswith(".index.json"):
+            return [directory / name for name in _indexed(directory / explicit, ".safetensors")]
+        return [directory / explicit]
+    if (directory / SAFETENSORS).is_file():
+        return [directory / SAFETENSORS]
+    return [directory / name for name in _indexed(directory / INDEX, ".safetensors")]
+
+
+def pickled_files(directory: Path) -> list[Path]:
+    """Return the pickles that transformers will load where there are no safetensors; [] if it finds none."""
+    if (directory / PICKLE).is_file():
+        return [directory / PICKLE]
+    return [directory / name for name in _indexed(directory / PICKLES_INDEX, ".bin")]
+
+
+def _explicit(directory: Path) -> str | None:
+    file = directory / CONFIG
+    name = read_object(file).get(EXPLICIT) if file.is_file() else None
+    if name is None:
+        return None
+    if not isinstance(name, str) or Path(name).name != name or not (directory / name).is_file():
+        raise ModelUnavailable(
+            f"{file} says that `{EXPLICIT}` is {name!r:.120}, and no such file is beside it"
+        )
+    return name
+
+
+def _indexed(index: Path, suffix: str) -> list[str]:
+    """Return the names of the files that an index has; [] where there is none."""
+    if not index.is_file():
+        return []
+    files = read_object(index).get("weight_map")
+    if not isinstance(files, dict):
+        raise ModelUnavailable(f"{index} has no object `weight_map`: download it again")
+    names = sorted({str(file) for file in files.values()})
+    for name in names:
+        if Path(name).name != name or not name.endswith(suffix):
+            raise ModelUnavailable(
+                f"{index} names the file {name!r:.120}, and must name `*{suffix}` beside it"
+            )
+    return names
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in one of a model's JSON files; raise ModelUnavailable if there is none."""
     try:
         if file.stat().st_size > FILE_BYTES:
             raise ValueError(f"more than {FILE_BYTES} bytes")

@@ -9,6 +9,8 @@ from typing import Any
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
+from inference.hub import trouble
+from inference.model_files import check_no_file
 
 PATTERNS = (
     "tokenizer*",
@@ -18,6 +20,7 @@ PATTERNS = (
     "merges.txt",
     "*.model",
     "*.tiktoken",
+    "tekken.json",
     "*.jinja",
     "chat_template.json",
     "processor_config.json",
@@ -44,8 +47,7 @@ class ModelFiles:
         path = self.path(name)
         if path is None:
             return None
-        refuse_huge(path)
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a JSON file's object, {} where there is none; raise ModelUnavailable if it is broken."""
@@ -60,6 +62,7 @@ def find_files(config: ModelConfig) -> ModelFiles:
     local = Path(config.model_id).expanduser()
     if local.is_dir():
         return ModelFiles(local)
+    check_no_file(local)
     return ModelFiles(fetch(config, config.model_id))
 
 
@@ -92,6 +95,9 @@ def fetch(config: ModelConfig, model_id: str) -> Path:
             f"`model_id` {model_id!r} is neither a directory nor on the hub; if it is private, set HF_TOKEN"
         ) from error
     except (LocalEntryNotFoundError, OSError) as error:
+        reason = trouble(error)
+        if reason is not None:
+            raise ModelUnavailable(f"`model_id` {model_id!r} can't be downloaded: {reason}") from error
         raise ModelUnavailable(
             f"`model_id` {model_id!r} is not a directory here, not in the hub's cache, and the hub can't be "
             f"reached ({type(error).__name__}): give a local directory, or go online once to fetch it"
@@ -109,10 +115,19 @@ def refuse_huge(path: Path) -> None:
         )
 
 
+def read_text(path: Path) -> str:
+    """Return what is in a file; raise ModelUnavailable if it isn't there, or isn't UTF-8."""
+    try:
+        refuse_huge(path)
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelUnavailable(f"{path} can't be read: {error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raise ModelUnavailable if it is not one."""
-    refuse_huge(path)
     try:
+        refuse_huge(path)
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path} can't be read as JSON: {error}") from error

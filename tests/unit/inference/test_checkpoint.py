@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from inference.checkpoint import find_checkpoint, read_weights, tokenizer_eos
+from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
@@ -168,15 +168,3 @@ def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors` is damaged"):
         read_weights(tmp_path)
-
-
-@pytest.mark.parametrize("eos", ["</s>", {"content": "</s>", "lstrip": False}])
-def test_tokenizers_eos_is_found(tmp_path: Path, eos: object) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
-    added = [{"id": 4, "content": "<s>"}, {"id": 5, "content": "</s>"}]
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    assert tokenizer_eos(tmp_path) == (5,)
-
-
-def test_tokenizer_without_eos_has_none(tmp_path: Path) -> None:
-    assert tokenizer_eos(tmp_path) == ()

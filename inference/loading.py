@@ -1,0 +1,133 @@
+"""What keeps transformers from loading a model, in words that say what to mend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import (
+    StrictDataclassClassValidationError,
+    StrictDataclassFieldValidationError,
+)
+from transformers import PreTrainedConfig
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from inference.errors import ModelUnavailable
+
+_SHOWN = 3  # tensors in a message
+_CHARACTERS = 400  # of what a library says
+_VALIDATION = (StrictDataclassFieldValidationError, StrictDataclassClassValidationError)
+_ORIGINAL = "give the model that it was made of (--quantize int8 has this server round it on CPU)"
+
+
+def unavailable(
+    name: str, directory: Path, error: Exception, quantised: str | None = None
+) -> ModelUnavailable:
+    """Return the refusal of a model that transformers fails on; `quantised` is by what its files are."""
+    said = _first_line(error)
+    if quantised is not None:
+        return ModelUnavailable(
+            f"`{name}` is quantised ({quantised}), and can't be served so ({said}): {_ORIGINAL}"
+        )
+    return ModelUnavailable(f"`{name}` can't be loaded: {said}{_hint(error, directory / 'config.json')}")
+
+
+def quantisation(name: str, described: PreTrainedConfig) -> str | None:
+    """Return by what a model's files are quantised, None if they aren't; raise ModelUnavailable if unknown.
+
+    transformers goes on without a word, and without the weights, where it doesn't know the method.
+    """
+    found = getattr(described, "quantization_config", None)
+    if found is None:
+        return None
+    given = found if isinstance(found, dict) else found.to_dict()
+    method = given.get("quant_method")
+    method = str(getattr(method, "value", method) or "")  # they have an enumeration for it
+    loads = bool(given.get("load_in_4bit") or given.get("load_in_8bit"))
+    if not loads and (
+        not method or not AutoHfQuantizer.supports_quant_method({**given, "quant_method": method})
+    ):
+        raise ModelUnavailable(
+            f"`{name}` is quantised by a method that isn't known: config.json says that `quant_method` of "
+            f"`quantization_config` is {method[:80]!r}: {_ORIGINAL}"
+        )
+    return method or "bitsandbytes"
+
+
+def check_loaded(name: str, kind: str, info: Mapping[str, Any]) -> None:
+    """Raise ModelUnavailable if the files lack any of the model's weights: those would be random numbers.
+
+    `info` is transformers' account of what it loaded, which leaves out what is tied to something else.
+    """
+    wrong = sorted(info["mismatched_keys"])
+    if wrong:
+        shown = ", ".join(
+            f"`{tensor}` is {_shape(stored)} in the files and {_shape(expected)} by config.json"
+            for tensor, stored, expected in wrong[:_SHOWN]
+        )
+        raise ModelUnavailable(
+            f"`{name}` can't be loaded: {shown}{_and_more(wrong)}: its config.json and its weights are of "
+            "different models, download both again"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        shown = ", ".join(f"`{tensor}`" for tensor in missing[:_SHOWN])
+        raise ModelUnavailable(
+            f"`{name}` can't be loaded: its files lack {len(missing)} of the weights that {kind} has, {shown}"
+            f"{_and_more(missing)}: they aren't whole, or are another model's than config.json says"
+        )
+
+
+def _and_more(found: Collection[object]) -> str:
+    more = len(found) - _SHOWN
+    return f" and {more} more" if more > 0 else ""
+
+
+def _shape(shape: Collection[int]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
+def _first_line(error: Exception) -> str:
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    if isinstance(error, _VALIDATION) and len(lines) > 1:  # the first line says that there is a second
+        return "config.json: " + lines[1].partition(": ")[2][:_CHARACTERS]
+    if isinstance(error, (KeyError, AttributeError, TypeError, ArithmeticError, IndexError)):
+        return f"{type(error).__name__}: {lines[0][:_CHARACTERS]}"  # the message alone says nothing
+    return lines[0][:_CHARACTERS]
+
+
+def _hint(error: Exception, config: Path) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "; it brings its own code: read it, then start with --trust-remote-code to run it"
+    if "does not recognize this architecture" in text or "Unrecognized" in text:
+        return "; this architecture needs another version of transformers, or is no text generation model"
+    return "" if isinstance(error, _VALIDATION) else _suspects(error, config)  # those name the member
+
+
+def _suspects(error: Exception, config: Path) -> str:
+    """Return which members of a configuration a message may be about, "" if that can't be told."""
+    try:
+        members = [*_members(json.loads(config.read_text(encoding="utf-8")))]
+    except (OSError, ValueError, RecursionError):
+        return ""
+    found: list[tuple[str, Any]]
+    if isinstance(error, ZeroDivisionError):
+        found = [(name, value) for name, value in members if type(value) is int and value == 0]
+    else:
+        words = str(error)
+        found = [(name, value) for name, value in members if isinstance(value, str) and f"'{value}'" in words]
+    if not found:
+        return ""
+    said = ", ".join(f"`{name}` is {value!r:.80}" for name, value in found[:_SHOWN])
+    return f"; config.json says that {said}"
+
+
+def _members(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _members(item, str(key))
+    elif not isinstance(value, list):
+        yield name, value

@@ -1,0 +1,156 @@
+"""A model whose files don't go together is refused with what to mend: never served, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from inference.config import EngineConfig, ModelConfig
+from inference.engine import TorchCore
+from inference.errors import ModelUnavailable
+from inference.types import ModelInfo
+from tests.engine.models import EOS, save_model
+
+LAYER = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("llama")
+    save_model("llama", directory)
+    return directory
+
+
+@pytest.fixture
+def model(directory: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(directory, tmp_path / "model"))
+
+
+def load(path: Path, **settings: Any) -> tuple[ModelInfo, list[str]]:
+    core = TorchCore(EngineConfig(model=ModelConfig(model_id=str(path), **settings)))
+    said: list[str] = []
+    info = core.load(said.append)
+    core.stop()
+    return info, said
+
+
+def refusal(path: Path, **settings: Any) -> str:
+    with pytest.raises(ModelUnavailable) as refused:
+        load(path, **settings)
+    return str(refused.value)
+
+
+def describe(path: Path, **members: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | members))
+
+
+def change(path: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = {name: each.clone() for name, each in load_file(path / "model.safetensors").items()}
+    edit(tensors)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("name", [LAYER, "lm_head.weight", "model.norm.weight"])
+def test_weights_that_are_missing_are_not_made_up(name: str, model: Path) -> None:
+    change(model, lambda tensors: tensors.pop(name))
+    assert f"its files lack 1 of the weights that LlamaForCausalLM has, `{name}`" in refusal(model)
+
+
+def test_weights_of_another_model_are_refused(model: Path) -> None:
+    describe(model, model_type="bert", architectures=["BertForMaskedLM"])
+    assert "of the weights that BertLMHeadModel has, `bert.embeddings" in refusal(model)
+    assert " more: they aren't whole, or are another model's" in refusal(model)
+
+
+def test_weights_of_another_shape_are_named_with_both(model: Path) -> None:
+    rows, columns = load_file(model / "model.safetensors")["lm_head.weight"].shape
+
+    def cut(tensors: dict[str, Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"][:-7].clone()
+
+    change(model, cut)
+    said = refusal(model)
+    assert (
+        f"`lm_head.weight` is {rows - 7}x{columns} in the files and {rows}x{columns} by config.json" in said
+    )
+    assert "ignore_mismatched_sizes" not in said
+
+
+@pytest.mark.parametrize(
+    ("quantised", "message"),
+    [
+        ({"quant_method": "exl2", "bits": 4}, "by a method that isn't known: .* 'exl2'"),
+        ({}, "by a method that isn't known"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, r"is quantised \(gptq\)"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemm"}, r"is quantised \(awq\)"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"is quantised \(bitsandbytes\)"),
+        ({"load_in_8bit": True}, r"is quantised \(bitsandbytes\)"),
+    ],
+)
+def test_a_model_quantised_before_is_refused(quantised: dict[str, Any], message: str, model: Path) -> None:
+    describe(model, quantization_config=quantised)
+    with pytest.raises(ModelUnavailable, match=f"{message}.*give the model that it was made of"):
+        load(model)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"hidden_size": "64"}, "config.json: Field 'hidden_size' expected int, got str"),
+        ({"hidden_size": None}, "config.json: Field 'hidden_size' expected int, got NoneType"),
+        ({"num_attention_heads": 5, "head_dim": None}, "is not a multiple of the number of attention heads"),
+        ({"num_attention_heads": 0}, "config.json says that `num_attention_heads` is 0"),
+        ({"dtype": "float99"}, "config.json says that `dtype` is 'float99'"),
+        ({"hidden_act": "swishx"}, "config.json says that `hidden_act` is 'swishx'"),
+    ],
+)
+def test_a_configuration_of_other_types_is_explained(
+    members: dict[str, Any], message: str, model: Path
+) -> None:
+    describe(model, **members)
+    assert message in refusal(model)
+
+
+def test_a_broken_generation_config_is_refused(model: Path) -> None:
+    (model / "generation_config.json").write_text("{broken")
+    assert "generation_config.json can't be read as JSON" in refusal(model)
+
+
+def test_tokens_that_end_a_text_are_those_written_and_the_tokenizers(model: Path) -> None:
+    assert load(model)[0].eos_token_ids == (EOS,)
+    (model / "generation_config.json").unlink()
+    (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    (model / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 9, "content": "</s>"}]}))
+    describe(model, eos_token_id=5)
+    assert load(model)[0].eos_token_ids == (5, 9)
+
+
+def test_pickles_are_planned_and_kept_as_safetensors_are(model: Path) -> None:
+    def narrow(tensors: dict[str, Tensor]) -> None:
+        tensors.update({name: each.to(torch.bfloat16) for name, each in tensors.items()})
+
+    describe(model, dtype="bfloat16")
+    change(model, narrow)
+    expected = load(model)[1]
+    torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+    found = load(model, trust_remote_code=True)[1]
+    assert [line.split(" free")[0].rpartition(" of ")[0] for line in found[:1]] == [
+        line.split(" free")[0].rpartition(" of ")[0] for line in expected[:1]
+    ]
+    assert found[3:] == expected[3:]  # how many linears are packed, and in how many bits
+
+
+def test_a_broken_pickle_is_named(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(b"x")
+    assert "pytorch_model.bin` can't be read as weights alone" in refusal(model, trust_remote_code=True)

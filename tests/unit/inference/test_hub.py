@@ -1,0 +1,62 @@
+"""What is said of a download that failed."""
+
+from __future__ import annotations
+
+import errno
+
+import httpx
+import pytest
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from inference.checkpoint import find_checkpoint
+from inference.config import ModelConfig
+from inference.errors import ModelUnavailable
+from inference.text.files import find_files
+
+
+def answered(status: int) -> HfHubHTTPError:
+    request = httpx.Request("GET", "https://hub.example")
+    return HfHubHTTPError("no", response=httpx.Response(status, request=request))
+
+
+def caused_by(cause: Exception) -> LocalEntryNotFoundError:
+    """Return what huggingface_hub raises where the hub's answer was an error."""
+    error = LocalEntryNotFoundError("An error happened while trying to locate the files on the Hub")
+    error.__cause__ = cause
+    return error
+
+
+FAILURES = [
+    (OSError(errno.ENOSPC, "No space left on device"), r"no space is left .* --huggingface-hub-cache"),
+    (PermissionError(errno.EACCES, "Permission denied", "/data/hub"), r"`/data/hub` can't be written \(Perm"),
+    (OSError(errno.EROFS, "Read-only file system"), r"the hub's cache can't be written"),
+    (answered(401), r"doesn't take the token \(401\)"),
+    (answered(403), r"refuses it to this token \(403\)"),
+    (caused_by(answered(429)), r"too many requests from here \(429\): try again later"),
+    (caused_by(answered(503)), r"an error of its own \(503\): try again later"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), FAILURES)
+def test_a_failed_download_says_why(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    config = ModelConfig(model_id="org/name")
+    with pytest.raises(ModelUnavailable, match=f"org/name.* can't be downloaded: .*{message}"):
+        find_checkpoint(config, print)
+    with pytest.raises(ModelUnavailable, match=f"org/name.* can't be downloaded: .*{message}"):
+        find_files(config)
+
+
+@pytest.mark.parametrize("error", [caused_by(ConnectionError("no network")), answered(418)])
+def test_a_hub_out_of_reach_is_told_as_before(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(ModelUnavailable, match="can't be reached"):
+        find_checkpoint(ModelConfig(model_id="org/name"), print)
+    with pytest.raises(ModelUnavailable, match="can't be reached"):
+        find_files(ModelConfig(model_id="org/name"))
