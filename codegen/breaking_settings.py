@@ -77,11 +77,20 @@ def _value(name: str, old: Row, new: Row) -> Iterator[Change]:
             rule, level = ("narrowed", MAJOR) if after > before else ("widened", MINOR)
             message = f"{key} is {new.get(key, 'none')}, was {old.get(key, 'none')}"
             yield _change(f"setting-{rule}", name, level, message, key)
+    if old.get("zero") != new.get("zero") and _takes_zero(old) != _takes_zero(new):
+        rule, level, word = ("widened", MINOR, "taken") if new.get("zero") else ("narrowed", MAJOR, "refused")
+        yield _change(f"setting-{rule}", name, level, f"0 is {word}", "zero")
 
 
 def _bound(row: Row, key: str, exclusive: str, sign: int) -> tuple[float, bool]:
     """Return a bound so that the greater of two takes less."""
     return sign * row.get(key, -sign * float("inf")), bool(row.get(exclusive, False))
+
+
+def _takes_zero(row: Row) -> bool:
+    """Return whether 0 is taken, beside the bounds or between them."""
+    low, high = _bound(row, "minimum", "above", 1), _bound(row, "maximum", "below", -1)
+    return bool(row.get("zero")) or max(low, high) <= (0, False)
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from handlers.settings_table import Parse, Setting
 
 NONSENSE = "\x00"  # every parser that doesn't take any text refuses it
-LIMITS = ("choices", "minimum", "maximum", "above", "below")
+LIMITS = ("choices", "minimum", "maximum", "above", "below", "zero")
 ENDLESS = (2**63 - 1, float("inf"))
 
 

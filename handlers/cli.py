@@ -6,13 +6,14 @@ Only what the parsing needs is imported here; each command imports its own, so t
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from handlers.settings_reading import Reading, add_arguments, flag_names, nearest, read
-from handlers.settings_table import SettingsError
+from handlers.settings_reading import Reading, add_arguments, flag_names, nearest, read, switch_names
+from handlers.settings_table import SettingsError, boolean
 
 COMMANDS = {
     "serve": "serve the model over HTTP; also what flags without a command do",
@@ -63,6 +64,8 @@ def _open_standard_streams() -> None:
 def _run(program: str, command: str, flags: Sequence[str]) -> int:
     parser = _parser(program, command)
     try:
+        if command == "download-weights":
+            flags = with_lone_switches(flags)
         known, unknown = parser.parse_known_args(flags)
         values = vars(known)
         if values.pop("version"):
@@ -82,6 +85,23 @@ def _run(program: str, command: str, flags: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough: `parley print-schema | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def with_lone_switches(line: Sequence[str]) -> list[str]:
+    """Return a line on which a switch takes no word that is no value of it: that is the MODEL."""
+    told = [*line]
+    for at, (flag, word) in enumerate(itertools.pairwise(line)):
+        if flag in switch_names() and not word.startswith("-") and not _is_boolean(word):
+            told[at] = f"{flag}=true"
+    return told
+
+
+def _is_boolean(word: str) -> bool:
+    try:
+        boolean(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _dispatch(command: str, reading: Reading | None) -> int:

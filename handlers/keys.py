@@ -4,10 +4,11 @@ A line of the file is a key:
 
     NAME SHA256 [SCOPE,...] [requests_per_minute=N] [tokens_per_minute=N]
 
-SHA256 is the key's digest in hexadecimal, as `printf %s "$KEY" | sha256sum` prints it. Keys should be long
-and random, as these are: a digest of them tells nothing, and no slow hash is needed. Without scopes a key
-has all of them. Lines of the same name are one caller's, so that a key can be replaced by another: they share
-what its rates give, and so must have the same ones. Empty lines, and what follows a `#`, are left out.
+SHA256 is the key's digest in hexadecimal, as `printf %s "$KEY" | sha256sum` prints it (`echo` would add a
+line's end to the key, and nobody could give that). Keys should be long and random, as these are: a digest of
+them tells nothing, and no slow hash is needed. Without scopes a key has all of them. Lines of the same name
+are one caller's, so that a key can be replaced by another: they share what its rates give, and so must have
+the same ones. Empty lines, and what follows a `#`, are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SCOPES = frozenset({GENERATE, TOKENIZE})
 RATES = ("requests_per_minute", "tokens_per_minute")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+EMPTY = frozenset(sha256(nothing).hexdigest() for nothing in (b"", b"\n", b"\r\n"))
 MAX_KEYS = 100_000
 MAX_RATE = 10**9  # a minute; what is beyond it is a slip of the pen
 LOOK_SECONDS = 1.0  # how often the file is looked at
@@ -120,7 +122,7 @@ def signature(path: Path) -> tuple[int, ...]:
 def read_keys(path: Path) -> dict[str, Key]:
     """Return the keys by their digests in hexadecimal; raises SettingsError with the line that is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(_unreadable(path, error)) from None
     keys: dict[str, Key] = {}
@@ -149,6 +151,8 @@ def _key(words: list[str]) -> tuple[str, Key]:
         raise ValueError("a name must have from 1 to 64 letters, digits, points, dashes or underscores")
     if DIGEST.fullmatch(digest) is None:
         raise ValueError("the second word must be a SHA-256 digest: 64 hexadecimal digits")
+    if digest.lower() in EMPTY:
+        raise ValueError("the digest is that of no key: `printf %s` was given an empty text")
     scopes, rates = SCOPES, {}
     for place, word in enumerate(rest):
         rate, given, number = word.partition("=")

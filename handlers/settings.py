@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from handlers import settings_effects as effects
 from handlers.engine_settings import engine_config
 from handlers.keys import MAX_RATE
 from handlers.logs import directives
@@ -18,6 +19,7 @@ from handlers.settings_table import (
     Setting,
     Support,
     batch_sizes,
+    bearer_key,
     boolean,
     cache_type,
     choice,
@@ -57,7 +59,8 @@ class Settings:
         "hub id or local directory; without it the model that ships with Parley is served",
         env=("MODEL_ID", "HF_MODEL_ID"))
     revision: str | None = row(None, text, MODEL,
-        "branch, tag or commit of the model on the hub", env=("REVISION", "HF_MODEL_REVISION"))
+        "branch, tag or commit of the model on the hub", env=("REVISION", "HF_MODEL_REVISION"),
+        effect=effects.OF_THE_HUB)
     dtype: str = row("auto", choice("auto", "float32", "float16", "bfloat16"), MODEL,
         "type of the weights; auto: on CPU as they are stored, computed in float32, and on a GPU 16 bits; "
         "on CPU float32 is the same, bfloat16 and float16 round", metavar="TYPE")
@@ -65,7 +68,7 @@ class Settings:
         "where the model runs; auto: an accelerator where there is one", tgi=False)
     trust_remote_code: bool = row(False, boolean, MODEL,
         "run the Python code that comes with the model",
-        env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"))
+        env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"), effect=effects.OF_OTHERS)
     tokenizer_config_path: str | None = row(None, text, MODEL,
         "file to take the chat template from, in place of the model's tokenizer_config.json", metavar="FILE")
     huggingface_hub_cache: str | None = row(None, text, MODEL,
@@ -125,15 +128,17 @@ class Settings:
     step_timeout: float | None = row(None, decimal(1, DAY, zero=True), ENGINE,
         "longest that a step of the engine may take, after which its process is killed and started again; 0: "
         "never; without it 60, or 20 times what the longest step is estimated to take", unit="seconds",
-        tgi=False)
+        tgi=False, effect=effects.ENGINE_APART)
     prefix_caching: bool = row(True, boolean, ENGINE,
         "keep keys and values of prompts and answers for requests that begin alike; it changes no answer",
         env=("PREFIX_CACHING", "USE_PREFIX_CACHING"))
     prefix_cache_scope: str = row("auto", choice("auto", "all", "key"), ENGINE,
         "whose requests share it: all, or those of one API key, so that the time to an answer tells nobody "
-        "what another has asked; auto: key where there is an --api-keys-file", tgi=False)
+        "what another has asked; auto: key where there is an --api-keys-file", tgi=False,
+        effect=effects.CACHED)
     cpu_isa: str = row("auto", choice("auto", "avx512", "avx2", "baseline"), ENGINE,
-        "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False)
+        "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False,
+        effect=effects.ON_CPU)
     native_kernels: bool = row(True, boolean, ENGINE,
         "compute linears and attention on the CPU, and whole layers on a GPU, by Parley's own kernels, not "
         "torch's", tgi=False)
@@ -142,14 +147,14 @@ class Settings:
         "model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
         "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
-        "--quantize rounds is small in any case", tgi=False)
+        "--quantize rounds is small in any case", tgi=False, effect=effects.ON_CPU)
     compress_weights: bool = row(True, boolean, ENGINE,
         "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
-        "results; needs AVX-512", tgi=False)
+        "results; needs AVX-512", tgi=False, effect=effects.ON_CPU)
     screen_head: bool = row(True, boolean, ENGINE,
         "keep a copy of the head in 8 bits on the CPU, by which the likeliest tokens are found in steps "
         "whose requests are all greedy, without grammars, and get no log-probabilities, as TGI's streams "
-        "do: less to read, the same tokens; needs VNNI", tgi=False)
+        "do: less to read, the same tokens; needs VNNI", tgi=False, effect=effects.ON_CPU)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,
@@ -173,7 +178,7 @@ class Settings:
     payload_limit: int = row(2_000_000, BYTES, REQUEST, "largest request body", unit="bytes")
     max_grammar_size: int = row(SOURCE_BYTES, integer(1, SOURCE_BYTES), REQUEST,
         "largest schema, of `grammar`, `response_format` or one tool, or regular expression", unit="bytes",
-        tgi=False)
+        tgi=False, effect=effects.GRAMMARS)
     max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
         "most log-probabilities of alternatives that one body may ask for, those of all its texts, and of "
         "their prompts, counted",
@@ -202,7 +207,7 @@ class Settings:
     port: int = row(3000, PORT, HTTP, "port to listen on", short="-p", winning_env="AIP_HTTP_PORT")
     prometheus_port: int | None = row(None, PORT, HTTP,
         "second port to serve /metrics on; the first one serves it always", metavar="PORT")
-    api_key: str | None = row(None, text, HTTP,
+    api_key: str | None = row(None, bearer_key, HTTP,
         "key that inference routes ask for as `Authorization: Bearer KEY`", secret=True,
         empty_is_unset=False, metavar="KEY")
     api_keys_file: str | None = row(None, text, HTTP,
@@ -242,7 +247,7 @@ class Settings:
         env=("PARLEY_API_WORKERS", "API_WORKERS"), tgi=False)
     worker_timeout: float = row(60.0, decimal(1.5, DAY, zero=True), HTTP,
         "longest that one of several API workers may stand still, after which it is killed and replaced; 0: "
-        "any time", unit="seconds", tgi=False)
+        "any time", unit="seconds", tgi=False, effect=effects.SEVERAL_WORKERS)
     keep_alive_seconds: int = row(15, integer(1, DAY), HTTP,
         "how often a silent stream sends a comment", unit="seconds", tgi=False)
     compute_type: str = row("cpu+optimized", text, HTTP,
@@ -278,7 +283,7 @@ class Settings:
         "where traces are sent, by OTLP over gRPC, such as http://collector:4317; needs parley[traces]",
         metavar="URL")
     otlp_service_name: str = row("text-generation-inference.router", text, LOGS,
-        "name of the service in traces", metavar="NAME")
+        "name of the service in traces", metavar="NAME", effect=effects.TRACED)
     usage_stats: str = row("off", choice("on", "no-stack", "off"), LOGS,
         "TGI: telemetry", support=ACCEPTED, reason="nothing is ever sent")
 
@@ -289,21 +294,24 @@ class Settings:
         "TGI: spread the model over devices", support=LATER, neutral=(False,))
     cuda_memory_fraction: float = row(1.0, decimal(0, 1, above=True), DEVICES,
         "share of a GPU's memory that weights, steps and KV cache may take together; what steps and graphs "
-        "need is measured at the start, and 2 % are kept in reserve")
+        "need is measured at the start, and 2 % are kept in reserve", effect=effects.ON_GPU)
     tgi_wiggle_room: float | None = row(None, decimal(0, 1, above=True), DEVICES,
         "TGI: share of the free memory to use", flags=(), support=ACCEPTED,
         reason="--max-batch-total-tokens sets the KV cache's size")
     cuda_graphs: tuple[int, ...] | None = row(None, batch_sizes, DEVICES,
         "batch sizes for which a GPU's steps of decodes are captured, such as 1,2,4,8; 0: none; without it "
-        "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES")
+        "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES", effect=effects.ON_GPU)
     one_step_ahead: bool = row(True, boolean, DEVICES,
-        "begin a GPU's next step before the last one's tokens are read; it changes no answer", tgi=False)
+        "begin a GPU's next step before the last one's tokens are read; it changes no answer", tgi=False,
+        effect=effects.ON_GPU)
     deterministic: bool = row(False, boolean, DEVICES,
         "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
     tune_linears: bool = row(True, boolean, DEVICES,
-        "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False)
+        "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False,
+        effect=effects.ON_GPU)
     filter_on_device: bool = row(True, boolean, DEVICES,
-        "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False)
+        "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False,
+        effect=effects.ON_GPU)
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
         "TGI: go without its kernels", support=ACCEPTED,
         reason="none of them is used; --native-kernels false goes without Parley's own")

@@ -20,9 +20,11 @@ SHOWN = 60  # characters of a value that is refused
 PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
 # what Kubernetes sets in every container beside a service named parley..., and what the tests are told
 NO_SETTINGS = re.compile(
-    r"PARLEY(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"PARLEY(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
     r"|PARLEY_(TEST|CLIENT|CI)_\w+"
 )
+# its PARLEY_PORT is told from a misspelt PORT by the value
+LINK_NAME, LINK = re.compile(r"PARLEY(_\w+)?_PORT"), re.compile(r"(tcp|udp|sctp)://\S+")
 GPUS = Path("/proc/driver/nvidia/gpus")
 Pairs = Sequence[tuple[str, str]]  # (flag, text)
 
@@ -75,7 +77,19 @@ def read(flags: Mapping[str, Pairs], environment: Mapping[str, str]) -> Reading:
     if "compute_type" not in values:
         settings = replace(settings, compute_type=_compute_type(settings.device, settings.compute_type))
     check(settings)
+    warnings += _without_effect(chosen, settings)
     return Reading(settings, tuple(chosen.values()), tuple(warnings))
+
+
+def _without_effect(chosen: Mapping[str, Given], settings: Settings) -> list[str]:
+    """Return a warning for each value that asks for something, and has no effect beside the others."""
+    return [
+        f"{given} has no effect here: {given.setting.effect.otherwise}"
+        for attribute, given in chosen.items()
+        if given.setting.effect is not None
+        and getattr(settings, attribute) != given.setting.default
+        and not given.setting.effect.holds(settings)
+    ]
 
 
 def check(settings: Settings) -> None:
@@ -131,6 +145,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
 def flag_names() -> tuple[str, ...]:
     """Return every flag there is."""
     return tuple(name for setting in SETTINGS for name in setting.names)
+
+
+def switch_names() -> tuple[str, ...]:
+    """Return the flags that may stand without a value."""
+    return tuple(name for setting in SETTINGS if setting.switch for name in setting.names)
 
 
 class _Note(argparse.Action):
@@ -245,8 +264,15 @@ def _is_address(value: str) -> bool:
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     known = [name for setting in SETTINGS for name in setting.variables]
     for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known and not NO_SETTINGS.fullmatch(name):
-            raise SettingsError(f"{name} is no setting{nearest(name, known)}")
+        if name.startswith(PREFIX) and name not in known and not _is_somebody_elses(name, environment[name]):
+            bare = name.removeprefix(PREFIX)
+            hint = f"; did you mean {bare}?" if bare in known else nearest(name, known)
+            raise SettingsError(f"{name} is no setting{hint}")
+
+
+def _is_somebody_elses(name: str, value: str) -> bool:
+    linked = LINK_NAME.fullmatch(name) is not None and LINK.fullmatch(value) is not None
+    return linked or NO_SETTINGS.fullmatch(name) is not None
 
 
 def _compute_type(device: str, default: str) -> str:

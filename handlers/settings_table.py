@@ -45,6 +45,14 @@ class Group(StrEnum):
     DEVICES = "TGI's tuning of devices"
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """When a value has an effect."""
+
+    holds: Callable[[Any], bool]  # of `Settings`
+    otherwise: str  # why it has none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Generic[T]):
     """One row: where a value may come from, how its text is read, what it means."""
@@ -58,6 +66,7 @@ class Setting(Generic[T]):
     support: Support = Support.HONOURED
     neutral: tuple[T | None, ...] = ()  # values of a LATER row, beside its default, that ask for nothing
     reason: str = ""  # ACCEPTED: why it has no effect; LATER: what to do instead
+    effect: Effect | None = None  # None: always; otherwise a value that has none is warned of
     unit: str = ""
     metavar: str = ""
     short: str = ""
@@ -111,6 +120,14 @@ def text(value: str) -> str:
     if any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError("must be UTF-8")  # what a variable or argument of other bytes becomes
     return value
+
+
+def bearer_key(value: str) -> str:
+    """Take a key as a header can have it, without the line's end of a file that it was read from."""
+    key = text(value).removesuffix("\n").removesuffix("\r")
+    if key != key.strip() or not key.isprintable():
+        raise ValueError("must have no white space at its ends, and no control characters")
+    return key
 
 
 def comma_list(value: str) -> tuple[str, ...]:

@@ -84,6 +84,18 @@ def test_a_change_of_names_is_found(edit: Edit, key: str, level: str) -> None:
             "setting-narrowed watermark_delta minimum",
             "MAJOR",
         ),
+        (
+            "worker_timeout",
+            {"parse": decimal(1.5, 86_400)},
+            "setting-narrowed worker_timeout zero",
+            "MAJOR",
+        ),
+        (
+            "template_timeout",
+            {"parse": decimal(0.001, 86_400, zero=True)},
+            "setting-widened template_timeout zero",
+            "MINOR",
+        ),
         ("log_level", {"parse": text}, "setting-value-changed log_level", "MAJOR"),
     ],
 )
@@ -91,6 +103,12 @@ def test_a_change_of_meaning_is_found(attribute: str, fields: Any, key: str, lev
     found = remade(attribute, **fields)
     assert found.pop(key) == level
     assert set(found) <= {f"setting-variable-removed {attribute} AIP_HTTP_PORT"}
+
+
+def test_a_zero_that_a_lower_bound_takes_as_well_is_not_lost() -> None:
+    assert remade("worker_timeout", parse=decimal(0, 86_400)) == {
+        "setting-widened worker_timeout minimum": "MINOR"
+    }
 
 
 def test_words_are_no_change() -> None:
@@ -104,6 +122,12 @@ def test_every_limit_of_the_table_is_told() -> None:
         "maximum": 1,
         "above": True,
         "below": True,
+    }
+    assert OLD["worker_timeout"]["value"] == {
+        "kind": "decimal",
+        "minimum": 1.5,
+        "maximum": 86_400,
+        "zero": True,
     }
     assert OLD["cpu_isa"]["value"]["choices"] == ["auto", "avx512", "avx2", "baseline"]
     assert OLD["prometheus_port"]["value"] == {"kind": "integer", "minimum": 1, "maximum": 65535}

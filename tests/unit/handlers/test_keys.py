@@ -32,6 +32,24 @@ def test_a_line_is_a_key(line: str, tmp_path: Path) -> None:
     assert read_keys(path) == {DIGEST: LINES[line]}
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b" \t\r\n", b""])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_what_an_editor_puts_at_the_ends_of_lines_and_file_is_left_out(
+    end: bytes, mark: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(mark + f"a {DIGEST}".encode() + end)
+    assert read_keys(path) == {DIGEST: Key("a")}
+
+
+@pytest.mark.parametrize("nothing", [b"", b"\n"])
+def test_the_digest_of_no_key_is_refused(nothing: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"a {sha256(nothing).hexdigest().upper()}\n")
+    with pytest.raises(SettingsError, match="line 1: the digest is that of no key"):
+        read_keys(path)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

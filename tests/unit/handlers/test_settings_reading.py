@@ -91,6 +91,49 @@ def test_what_kubernetes_sets_for_a_service_named_parley_is_no_setting() -> None
     assert Settings() == read_line(**{f"PARLEY_{name}": "tcp://10.0.0.1:80" for name in names}).settings
 
 
+def test_all_that_kubernetes_sets_for_a_service_is_harmless() -> None:
+    link = {"PORT": "udp://10.0.0.1:80", "PORT_80_TCP": "tcp://10.0.0.1:80", "PORT_80_TCP_PROTO": "tcp"}
+    parts = {"PORT_80_TCP_PORT": "80", "PORT_80_TCP_ADDR": "10.0.0.1", "SERVICE_HOST": "10.0.0.1"}
+    variables = link | parts | {"SERVICE_PORT": "80", "SERVICE_PORT_HTTP": "80"}
+    for service in ("PARLEY", "PARLEY_PROMETHEUS", "PARLEY_GPU"):
+        named = {f"{service}_{name}": value for name, value in variables.items()}
+        assert Settings() == read_line(**named).settings
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("PARLEY_PORT", "PORT"),
+        ("PARLEY_PROMETHEUS_PORT", "PROMETHEUS_PORT"),
+        ("PARLEY_MODEL_ID", "MODEL_ID"),
+    ],
+)
+def test_a_setting_of_tgis_with_our_prefix_is_told(name: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is no setting; did you mean {hint}\\?"):
+        read_line(**{name: "8080"})
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_key_is_read_without_the_end_of_its_line(end: str) -> None:
+    assert "s3cret key" == read_line(API_KEY=f"s3cret key{end}").settings.api_key
+    assert "s3cret key" == read_line("--api-key", f"s3cret key{end}").settings.api_key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(" s3cret", "s3cret ", "\ts3cret", "s3cret\n\n", "s3\ncret"),
+        *("s3\x00cret", "s3\x7fcret", "s3cret\u2028"),
+    ],
+)
+def test_a_key_that_no_header_could_carry_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"API_KEY must have no white space at its ends, .*; it is \.\.\."
+    ) as told:
+        read_line(API_KEY=key)
+    assert "s3" not in str(told.value)
+
+
 def test_secrets_are_shown_nowhere() -> None:
     reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
     assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"

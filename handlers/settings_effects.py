@@ -1,0 +1,46 @@
+"""When a setting has an effect at all, beside the others that were chosen: a column of the table of settings.
+
+Only what is known before a model is loaded, and without torch, is told; what the model or the machine makes
+of the rest, the log and `/info` say later.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from handlers.settings_table import Effect
+
+if TYPE_CHECKING:
+    from handlers.settings import Settings
+
+# one of these is there wherever torch could find a GPU: NVIDIA's, WSL's, AMD's
+DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/gpus", "/dev/dxg", "/dev/kfd")
+
+
+def _may_be_on_gpu(settings: Settings) -> bool:
+    return settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, DEVICES)))
+
+
+def _of_the_hub(settings: Settings) -> bool:
+    return settings.model_id is not None and not Path(settings.model_id).expanduser().is_dir()
+
+
+ON_GPU = Effect(_may_be_on_gpu, "it is for a GPU, and the model runs on the CPU")
+ON_CPU = Effect(lambda settings: settings.device != "cuda", "it is for the CPU, and the model runs on a GPU")
+OF_THE_HUB = Effect(_of_the_hub, "the model isn't fetched from the hub")
+OF_OTHERS = Effect(
+    lambda settings: settings.model_id is not None, "the model that ships with Parley has no code of its own"
+)
+TRACED = Effect(
+    lambda settings: settings.otlp_endpoint is not None, "without --otlp-endpoint nothing is traced"
+)
+SEVERAL_WORKERS = Effect(lambda settings: settings.api_workers > 1, "it is for several --api-workers")
+ENGINE_APART = Effect(
+    lambda settings: settings.engine_process, "without --engine-process nobody can end the engine's steps"
+)
+CACHED = Effect(lambda settings: settings.prefix_caching, "there is no prefix cache, by --prefix-caching")
+GRAMMARS = Effect(
+    lambda settings: not settings.disable_grammar_support, "--disable-grammar-support refuses all grammars"
+)
