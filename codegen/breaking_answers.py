@@ -81,6 +81,11 @@ class Answers:
             for media_type in sorted({*mine.get("x-sent-with", ())} - {*its.get("x-sent-with", ())}):
                 message = f"it isn't sent with {media_type} any more"
                 yield _difference("header-removed", MAJOR, message, f"{name} {media_type}")
+            always, still = bool(mine.get("required")), bool(its.get("required"))
+            if always and not still:
+                yield _difference("header-optional", MAJOR, f"{name} isn't always sent any more", name)
+            elif still and not always:
+                yield _difference("header-always", MINOR, f"{name} is always sent", name)
             found = self.comparison.differences(mine.get("schema", {}), its.get("schema", {}))
             yield from (difference.below(f"header {name}") for difference in found)
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from codegen.change import Level
-from codegen.marks import Mark, added_member, marks, removed_member
+from codegen.marks import Mark, added_member, marks, most, removed_member
 from codegen.shapes import LOWER, TEXTS, UPPER, Bound, Node, Shape, Shapes, tighter
 
 PATCH, MINOR, MAJOR = Level.PATCH, Level.MINOR, Level.MAJOR
@@ -127,6 +127,8 @@ class Comparison:
     def _pair(self, lead: Shape, follow: Shape) -> tuple[Difference, ...]:
         old, new = (lead, follow) if self.side is Side.REQUEST else (follow, lead)
         found = [*self._scalars(old, new), *self._arrays(old, new), *self._objects(old, new)]
+        if self.side is Side.REQUEST:
+            found += map(_marked, most(old.most, new.most))
         named = (replace(one, name=old.name) if old.name and not one.name else one for one in found)
         return tuple(named)
 

@@ -39,9 +39,18 @@ def marks(old: Node, new: Node, request: bool) -> Iterator[Mark]:
     if old.get("x-range") != new.get("x-range"):
         became = f"{old.get('x-range')!r} became {new.get('x-range')!r}"
         yield Mark("range-changed", MAJOR, f"{became}; whether that takes less can't be told")
-    yield from _most(old, new)
     if old.get("x-error") != new.get("x-error"):
         yield Mark("refusal-changed", MINOR, "its refusal has other words")
+
+
+def most(before: int | None, after: int | None) -> Iterator[Mark]:
+    """Yield what changed in how many items an array, or members an object, may have: `x-most`."""
+    if before == after:
+        return
+    if after is not None and (before is None or after < before):
+        yield Mark("most-lowered", MAJOR, f"it may have {after} elements, and had {before or 'no bound'}")
+    else:
+        yield Mark("most-raised", MINOR, f"it may have {after or 'any number of'} elements, and had {before}")
 
 
 def removed_member(old: Node) -> Mark:
@@ -99,16 +108,6 @@ def _default(old: Node, new: Node) -> Iterator[Mark]:
     if old.get("x-default") != new.get("x-default") or ("x-default" in old) != ("x-default" in new):
         before, after = (json.dumps(node.get("x-default")) for node in (old, new))
         yield Mark("default-changed", MAJOR, f"without it the value was {before}, and is {after}")
-
-
-def _most(old: Node, new: Node) -> Iterator[Mark]:
-    before, after = old.get("x-most"), new.get("x-most")
-    if before == after:
-        return
-    if after is not None and (before is None or after < before):
-        yield Mark("most-lowered", MAJOR, f"it may have {after} elements, and had {before or 'no bound'}")
-    else:
-        yield Mark("most-raised", MINOR, f"it may have {after or 'any number of'} elements, and had {before}")
 
 
 def _exclusions(old: Node, new: Node) -> Iterator[Mark]:

@@ -35,6 +35,7 @@ class Shape:
     values: tuple[Any, ...] | None = None  # the only ones, if they are counted up
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)  # keywords to be compared as written
+    most: int | None = None  # `x-most`, which alternatives of a union have each for itself
     items: Node = field(default_factory=dict)
     members: Mapping[str, Node] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
@@ -162,7 +163,9 @@ def _typed(kind: str, schema: Node) -> Shape:
     }
     texts = {key: json.dumps(schema[key], sort_keys=True) for key in TEXTS if schema.get(key)}
     if kind == "array":
-        return Shape(kind, bounds=bounds, texts=texts, items=schema.get("items", {}))
+        return Shape(
+            kind, bounds=bounds, texts=texts, most=schema.get("x-most"), items=schema.get("items", {})
+        )
     if kind != "object":
         return Shape(kind, bounds=bounds, texts=texts)
     rest = schema.get("additionalProperties", True)
@@ -172,6 +175,7 @@ def _typed(kind: str, schema: Node) -> Shape:
         kind,
         bounds=bounds,
         texts=texts,
+        most=schema.get("x-most"),
         members={**{name: rest or {} for name in sorted(required)}, **schema.get("properties", {})},
         required=required,
         rest=rest,
@@ -196,6 +200,7 @@ def _both(one: Shape, other: Shape) -> Shape:
         values=None if values is None else tuple(filter(one.takes, filter(other.takes, values))),
         bounds=_joined(one.bounds, other.bounds, lambda key, a, b: a if tighter(key, a, b) else b),
         texts=_joined(one.texts, other.texts, lambda _, a, b: a if a == b else " and ".join(sorted({a, b}))),
+        most=min((most for most in (one.most, other.most) if most is not None), default=None),
         items=_all_of(one.items, other.items),
         members=_joined(one.members, other.members, lambda _, a, b: _all_of(a, b)),
         required=one.required | other.required,

@@ -143,6 +143,18 @@ BREAKING: list[tuple[Edit, str]] = [
         "most-lowered request ChatRequest/metadata",
     ),
     (
+        lambda d: schema(d, "LogitBias")["anyOf"][0].update({"x-most": 100}),
+        "most-lowered request LogitBias",
+    ),
+    (
+        lambda d: schema(d, "LogitBias")["anyOf"][1].update({"x-most": 100}),
+        "most-lowered request LogitBias",
+    ),
+    (
+        lambda d: schema(d, "MessageContent")["anyOf"][1].update({"x-most": 100}),
+        "most-lowered request MessageContent",
+    ),
+    (
         lambda d: member(d, "GenerateRequest", "stream").update({"x-neutral": []}),
         "neutral-removed request GenerateRequest/stream false",
     ),
@@ -276,6 +288,11 @@ COMPATIBLE: list[tuple[Edit, str, str]] = [
         "MINOR",
     ),
     (
+        lambda d: schema(d, "LogitBias")["anyOf"][0].pop("x-most"),
+        "most-raised request LogitBias",
+        "MINOR",
+    ),
+    (
         lambda d: schema(d, "GenerateRequest")["required"].remove("inputs"),
         "member-optional request GenerateRequest/inputs",
         "MINOR",
@@ -289,6 +306,11 @@ COMPATIBLE: list[tuple[Edit, str, str]] = [
         lambda d: schema(d, "GenerateRequest")["properties"].pop("stream"),
         "member-removed request GenerateRequest/stream",
         "PATCH",
+    ),
+    (
+        lambda d: d["components"]["headers"]["retry-after"].update(required=True),
+        "header-always response responses/Overloaded retry-after",
+        "MINOR",
     ),
     (
         lambda d: schema(d, "Info")["properties"].update(new={"type": "string"}),

@@ -48,6 +48,14 @@ def test_taking_a_compatible_change_back_breaks(edit: Edit) -> None:
     assert "MAJOR" in changes(edit, reverse=True).values()
 
 
+def test_a_header_that_was_always_sent_must_stay_so() -> None:
+    def always(document: Any) -> None:
+        document["components"]["headers"]["retry-after"].update(required=True)
+
+    key = "header-optional response responses/Overloaded retry-after"
+    assert changes(always, reverse=True).get(key) == "MAJOR"
+
+
 def _inline(document: Any) -> None:
     """Write a shared schema out where it is used."""
     content = document["paths"]["/tokenize"]["post"]["requestBody"]["content"]["application/json"]
