@@ -176,7 +176,8 @@ def look_at_headers(scope: Scope) -> tuple[int, str]:
 
 def _mark(message: Message, exchange: Exchange) -> None:
     headers = [*message.get("headers", ()), (b"x-request-id", exchange.request_id.encode("ascii"))]
-    if exchange.ignored:  # the document's rules found some, and the operation may have found others
+    # the document's rules found some, and the operation may have found others; an error honours nothing
+    if exchange.ignored and message["status"] < 400:
         told = [exchange.ignored, *(value.decode("latin-1") for name, value in headers if name == IGNORED)]
         headers = [header for header in headers if header[0] != IGNORED]
         headers.append((IGNORED, merged(told).encode("ascii")))

@@ -1,8 +1,12 @@
-"""The whole application on the fake engine, without a socket; every response is held against the contract."""
+"""The whole application on the fake engine, without a socket; every response is held against the contract.
+
+Bodies by the server's own check, headers by one that stands outside of all layers, as some add theirs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,10 +14,13 @@ from typing import Any
 
 import httpx
 import orjson
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import openapi
 from handlers.account import Observer
 from handlers.app import create_app
+from handlers.http.exchange import operation_id
+from handlers.http.operations import operation_table
 from handlers.http.responses import ContractViolation
 from handlers.metrics import Metrics
 from handlers.service import Service
@@ -22,6 +29,7 @@ from inference.fake import fake_client
 from inference.types import EngineState
 
 PATIENCE_SECONDS = 30
+OF_HTTP = re.compile(r"content-(length|type)|connection|vary|access-control-.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +69,34 @@ async def served(
     service = Service(chosen, fake_client(chosen.engine_config(), **fake or {}), Metrics())
     violations: list[ContractViolation] = []
     app = create_app(service, report=violations.append, observers=observers)
+    app = with_declared_headers(app, violations)
     transport = httpx.ASGITransport(app)
     async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://parley") as http:
         if ready:
             await until_ready(service)
         yield Served(http, service, app)
     assert violations == []
+
+
+def with_declared_headers(app: ASGIApp, violations: list[ContractViolation]) -> ASGIApp:
+    """Return the application; `violations` get what it sends with a header that the document doesn't name."""
+    table = operation_table(openapi.load())
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_on(message: Message) -> None:
+            row = table.get(operation_id(scope)) if message["type"] == "http.response.start" else None
+            if row is not None:
+                declared = row.responses.get(str(message["status"]), {}).get("headers", {})
+                sent = {name.decode() for name, _ in message["headers"]} - {name.lower() for name in declared}
+                undeclared = sorted(name for name in sent if not OF_HTTP.fullmatch(name))
+                if undeclared:
+                    problem = f"{message['status']} has undeclared headers: {', '.join(undeclared)}"
+                    violations.append(ContractViolation(row.id, problem))
+            await send(message)
+
+        await app(scope, receive, send_on if scope["type"] == "http" else send)
+
+    return checked
 
 
 def events_of(response: httpx.Response) -> list[Any]:
