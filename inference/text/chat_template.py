@@ -11,7 +11,7 @@ from typing import Any
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import InvalidInput, TemplateFailed
-from inference.text.files import ModelFiles, named_tokens, read_json
+from inference.text.files import ModelFiles, named_tokens, read_json, read_text
 from inference.text.sandbox import Clock
 from inference.text.template import RENDER_SECONDS, ChatJinja
 from inference.tools.habits import Habits, Message, probe
@@ -39,7 +39,7 @@ class ChatTemplate:
 
     def __init__(
         self,
-        sources: Mapping[str, str],
+        sources: Mapping[str, object],
         tokens: Mapping[str, str],
         *,
         clock: Clock = datetime.now,
@@ -93,7 +93,7 @@ class ChatTemplate:
     def _rendered(self, template: ChatJinja, context: Mapping[str, object]) -> str:
         return template.render(context, seconds=self._seconds, characters=self._characters)
 
-    def _compile(self, source: str, clock: Clock) -> Compiled | TemplateFailed:
+    def _compile(self, source: object, clock: Clock) -> Compiled | TemplateFailed:
         jinja = compiled_or_failure(source, clock)
         if isinstance(jinja, TemplateFailed):
             return jinja
@@ -147,7 +147,7 @@ def load_chat_template(
     given: dict[str, Any] = {}
     if config.tokenizer_config_path is not None:
         path = Path(config.tokenizer_config_path)
-        given = {"chat_template": path.read_text()} if path.suffix == ".jinja" else read_json(path)
+        given = {"chat_template": read_text(path)} if path.suffix == ".jinja" else read_json(path)
         tokenizer_config = tokenizer_config | given
     candidates = (
         given.get("chat_template"),
@@ -162,12 +162,14 @@ def load_chat_template(
     )
 
 
-def compiled_or_failure(source: str, clock: Clock) -> ChatJinja | TemplateFailed:
+def compiled_or_failure(source: object, clock: Clock) -> ChatJinja | TemplateFailed:
     """Compile a template; what is wrong with a broken one is told to whoever uses it.
 
     A model that can't chat still completes prompts.
     """
     try:
+        if not isinstance(source, str):
+            raise TemplateFailed("the chat template must be a text, in a list with its `name`")
         return ChatJinja(source, clock=clock)
     except TemplateFailed as error:
         log.warning("the chat template is broken, chat requests will be refused: %s", error)
@@ -180,18 +182,26 @@ def jinja_files(files: ModelFiles) -> dict[str, str] | None:
     if default is None:
         return None
     more = sorted(files.directory.glob("additional_chat_templates/*.jinja"))
-    return {path.stem: path.read_text(encoding="utf-8") for path in more} | {DEFAULT: default}
+    return {path.stem: read_text(path) for path in more} | {DEFAULT: default}
 
 
-def by_name(templates: object) -> dict[str, str]:
-    """Return templates by name from any of the forms in which they are written."""
+def by_name(templates: object) -> dict[str, object]:
+    """Return templates by name from any of the forms in which they are written.
+
+    One without a name, or without a template, stands for a broken default.
+    """
     if isinstance(templates, str):
         return {DEFAULT: templates}
     if isinstance(templates, Mapping):
         return dict(templates)
     if not isinstance(templates, list):
         return {}
-    named = {entry["name"]: entry["template"] for entry in templates}
+    named: dict[str, object] = {}
+    for entry in templates:
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+            named[entry["name"]] = entry.get("template")
+        else:
+            named.setdefault(DEFAULT, None)
     if DEFAULT not in named and len(named) == 1:
         named[DEFAULT] = next(iter(named.values()))
     return named

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
+from inference.model_files import check_directory
 from inference.text.detokenizer import (
     CONTEXT_TOKENS,
     ByteStream,
@@ -23,6 +26,7 @@ from inference.text.tokens import placed_tokens
 from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
+VOCABULARIES = "tokenizer.json *.model *.model.v* vocab.json vocab.txt *.tiktoken tekken.json".split()
 KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
 
 
@@ -157,27 +161,63 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
     tokenizer_config = files.json("tokenizer_config.json")
     named = named_tokens(files, tokenizer_config)
-    add_configured_tokens(tokenizer, tokenizer_config)
-    apply_bos_eos(tokenizer, tokenizer_config, named)
-    return FastTokenizer(tokenizer, configured_special_ids(tokenizer, tokenizer_config, named))
+    try:
+        add_configured_tokens(tokenizer, tokenizer_config)
+        apply_bos_eos(tokenizer, tokenizer_config, named)
+        special = configured_special_ids(tokenizer, tokenizer_config, named)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # of values of another form
+        raise ModelUnavailable(
+            f"{files.directory / 'tokenizer_config.json'} describes tokens in a form that can't be read "
+            f"({type(error).__name__}: {error}): mend its `added_tokens_decoder` or download it again"
+        ) from error
+    return FastTokenizer(tokenizer, special)
 
 
 def load_with_transformers(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
     """Load a tokenizer that has no tokenizer.json; slow to import, so only then."""
+    refuse_without_vocabulary(files.directory, config)
     from transformers import AutoTokenizer
 
     try:
         loaded = AutoTokenizer.from_pretrained(
             str(files.directory), trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelUnavailable(
-            f"{files.directory} has no tokenizer.json, and transformers can't load its tokenizer: {error}"
-        ) from error
+    except Exception as error:  # what a damaged file leads to can be anything
+        why = missing_package(files.directory) or f"transformers can't load its tokenizer: {error}"
+        raise ModelUnavailable(f"{files.directory} has no tokenizer.json, and {why}") from error
     backend = getattr(loaded, "backend_tokenizer", None)
     if isinstance(backend, Tokenizer):
         return FastTokenizer(backend, frozenset(int(token_id) for token_id in loaded.all_special_ids))
     return SlowTokenizer(loaded)
+
+
+def refuse_without_vocabulary(directory: Path, config: ModelConfig) -> None:
+    """Raise ModelUnavailable where there is nothing that a tokenizer could be made of.
+
+    transformers makes one without tokens then, by which every prompt is empty.
+    """
+    patterns = (*VOCABULARIES, "*.py") if config.trust_remote_code else VOCABULARIES
+    if any(any(directory.glob(pattern)) for pattern in patterns):
+        return
+    check_directory(directory)
+    if not (directory / "config.json").is_file():
+        raise ModelUnavailable(
+            f"`{directory}` holds no model: no `config.json` is in it, and it has no tokenizer files either"
+        )
+    raise ModelUnavailable(
+        f"`{directory}` has no tokenizer files: none of {', '.join(VOCABULARIES)} is in it; copy those "
+        "of the model there"
+    )
+
+
+def missing_package(directory: Path) -> str | None:
+    """Return which package a tokenizer can't be loaded without, as far as can be said."""
+    if any(directory.glob("*.model")) and find_spec("sentencepiece") is None:
+        return (
+            "its tokenizer.model needs the package sentencepiece: `pip install sentencepiece protobuf`, or "
+            "save a tokenizer.json beside it (`AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
+        )
+    return None
 
 
 def plausible_size(vocabulary: int) -> int:

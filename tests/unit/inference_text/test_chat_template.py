@@ -254,6 +254,38 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
         loaded(tmp_path, {"tokenizer_config.json": []})
 
 
+@pytest.mark.parametrize(
+    "templates",
+    [
+        [{"template": "plain"}],
+        ["plain"],
+        {"default": 5},
+        [{"name": "default"}],
+        [{"name": 5, "template": "a"}],
+    ],
+)
+def test_templates_in_another_form_are_reported_when_they_are_used(templates: object, tmp_path: Path) -> None:
+    chat = loaded(tmp_path, {"tokenizer_config.json": {"chat_template": templates}})
+    with pytest.raises(TemplateFailed, match="must be a text, in a list with"):
+        chat.render([USER])
+
+
+@pytest.mark.parametrize("name", ["given.json", "given.jinja"])
+def test_a_given_configuration_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
+    config = ModelConfig(tokenizer_config_path=str(tmp_path / name))
+    with pytest.raises(ModelUnavailable, match=rf"{name} can't be read"):
+        loaded(tmp_path, {}, config)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])
+def test_a_template_that_is_no_text_is_named(name: str, tmp_path: Path) -> None:
+    files: dict[str, object] = {"chat_template.jinja": "plain", "additional_chat_templates/a.jinja": "a"}
+    loaded(tmp_path, files)
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelUnavailable, match=rf"{name} can't be read: 'utf-8'"):
+        loaded(tmp_path, {})
+
+
 def test_a_message_nested_too_deeply_is_refused() -> None:
     arguments: dict[str, Any] = {}
     for _ in range(5000):

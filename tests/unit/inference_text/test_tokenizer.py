@@ -191,6 +191,50 @@ def test_a_directory_without_any_tokenizer_is_named(tmp_path: Path) -> None:
         load_tokenizer(ModelFiles(tmp_path), ModelConfig())
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "gemma"])
+def test_a_tokenizer_is_never_made_of_nothing(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    for config in ({}, {"tokenizer_class": "LlamaTokenizer"}, {"tokenizer_class": "Qwen2Tokenizer"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        with pytest.raises(ModelUnavailable, match=r"has no tokenizer files: none of tokenizer\.json"):
+            load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+
+
+def test_a_directory_without_a_model_is_told_so_first(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"holds no model: no `config\.json` is in it, and it has no"):
+        load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    with pytest.raises(ModelUnavailable, match="holds a LoRA adapter of `org/base`"):
+        load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+
+
+def test_the_package_that_a_vocabulary_needs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("inference.text.tokenizer.find_spec", lambda _: None)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
+    (tmp_path / "tokenizer.model").write_bytes(b"no vocabulary at all")
+    with pytest.raises(ModelUnavailable, match="needs the package sentencepiece: `pip install sentencepiece"):
+        load_tokenizer(ModelFiles(tmp_path), ModelConfig())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"added_tokens_decoder": {"x": {"content": "<a>"}}},
+        {"added_tokens_decoder": {"900": {}}},
+        {"added_tokens_decoder": ["<a>"]},
+        {"added_tokens_decoder": {"900": {"content": "<a>", "lstrip": "yes"}}},
+        {"additional_special_tokens": 5},
+    ],
+)
+def test_tokens_described_in_another_form_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"tokenizer_config\.json describes tokens in a form"):
+        load(tmp_path, made.byte_level(), **config)
+
+
 class Letters:
     """A tokenizer in Python, with the interface of transformers: a letter is a token."""
 
