@@ -57,6 +57,16 @@ async def prepare(
     )
 
 
+def told_apart(text: TextPipeline, model: ModelInfo) -> str | None:
+    """Return what is to be said of a tokenizer with tokens that the model lacks; None if there are none."""
+    if text.vocabulary_size <= model.vocabulary_size:
+        return None
+    return (
+        f"The tokenizer has ids up to {text.vocabulary_size - 1}, and the model's embedding has only "
+        f"{model.vocabulary_size} rows: prompts with ids beyond are refused. Are they of one model?"
+    )
+
+
 def prefix_salt(request: Request, *, isolated: bool) -> str:
     """Return what separates a request's entries of the prefix cache from others': of its owner, its own."""
     if not isolated:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from inference.types import (
     StepStats,
 )
 from tests.unit.inference.puppet import (
+    MODEL,
+    TOKENIZER,
     Puppet,
     load_text,
     with_puppet,
@@ -82,6 +85,23 @@ def test_any_error_of_loading_becomes_model_unavailable() -> None:
     client = EngineClient(Broken(), EngineConfig(), load_text)
     with pytest.raises(ModelUnavailable, match="MemoryError: no room"):
         asyncio.run(client.start(lambda message: None))
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(TOKENIZER.vocabulary_size, False), (20, True)])
+def test_a_tokenizer_larger_than_the_model_is_told_at_the_start(
+    rows: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Small(Puppet):
+        def load(self, progress: Callable[[str], None]) -> ModelInfo:
+            return replace(MODEL, vocabulary_size=rows)
+
+    async def run() -> None:
+        client = EngineClient(Small(), EngineConfig(), load_text)
+        await client.start(lambda message: None)
+        await client.close()
+
+    asyncio.run(run())
+    assert ("embedding has only 20 rows: prompts with ids beyond are refused" in caplog.text) is warned
 
 
 def test_listeners_get_the_numbers_of_each_step() -> None:
