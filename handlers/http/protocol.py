@@ -13,10 +13,11 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from handlers.http.answering import AnsweringProtocol, arrived_bytes
+from handlers.http.answering import arrived_bytes
 from handlers.http.errors import ENDING, Failure
 from handlers.http.exchange import KEY, Exchange
 from handlers.http.heads import fault_of, origin_form, target_fault
+from handlers.http.lingering import LingeringProtocol
 from handlers.http.parser import Parser, Unfit, failure_of
 from handlers.http.room import Room
 from handlers.http.sse import CUT
@@ -53,7 +54,7 @@ class Stage(Enum):
     BODY = auto()
 
 
-class BoundedProtocol(AnsweringProtocol):
+class BoundedProtocol(LingeringProtocol):
     """Closes connections beyond their number, those that send too slowly or too much, and those not read.
 
     A request that comes whole, as nearly all do, starts no timer.
@@ -118,7 +119,11 @@ class BoundedProtocol(AnsweringProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._reject(failure_of(error))
+            if self.discard(b""):
+                self._close()
+            else:
+                self._reject(failure_of(error))
+        self.discard(data)
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
         if not self.transport.is_closing():
@@ -141,6 +146,11 @@ class BoundedProtocol(AnsweringProtocol):
             self._close()
         else:
             self.cycle.keep_alive = False  # what follows a whole request is no matter: its answer is
+
+    @property
+    def body_awaited(self) -> bool:
+        """Return whether the present request's body is still to come, in part."""
+        return self._stage is Stage.BODY
 
     @property
     def _refusable(self) -> bool:
