@@ -10,6 +10,10 @@ from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMORY = (  # of control groups: the limit, what is used, and of what; without a limit the older's is huge
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +29,8 @@ class Machine:
 
 def free_memory() -> int:
     """Return the bytes that this process may still use: the machine's, within the container's limit."""
-    free = _meminfo_available()
-    limit, used = (_read_int(_CGROUP / name) for name in ("memory.max", "memory.current"))
-    if limit is not None and used is not None:
-        free = min(free, limit - used + _file_cache())
-    return max(free, 0)
+    left = (_left(limit, used, stat) for limit, used, stat in _MEMORY)
+    return max(min([_meminfo_available(), *(each for each in left if each is not None)]), 0)
 
 
 def usable_cores() -> int:
@@ -69,14 +70,22 @@ def _quota() -> float | None:
     return None if limit == "max" else int(limit) / int(period)
 
 
-def _file_cache() -> int:
+def _left(limit: str, used: str, stat: str) -> int | None:
+    """Return what a control group leaves of its memory; None if it has no limit, or there is none."""
+    most, taken = _read_int(_CGROUP / limit), _read_int(_CGROUP / used)
+    return None if most is None or taken is None else most - taken + _file_cache(_CGROUP / stat)
+
+
+def _file_cache(stat: Path) -> int:
     """Return what the container's files take of its memory, which the system gives up when it is needed.
 
     Weights that were just downloaded are there as well: they would leave no room for themselves.
     """
     try:
-        rows = (line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        return sum(int(size) for name, size in rows if name in ("active_file", "inactive_file"))
+        sizes = dict(line.split() for line in stat.read_text().splitlines())
+        # An older control group has both, and the totals with those beneath it, as its usage is
+        total = "total_" if "total_inactive_file" in sizes else ""
+        return sum(int(sizes.get(f"{total}{name}", 0)) for name in ("active_file", "inactive_file"))
     except (OSError, ValueError):  # none is said to be there
         return 0
 

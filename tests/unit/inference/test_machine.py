@@ -76,6 +76,19 @@ def test_files_that_are_only_kept_in_memory_leave_room(four_threads_of_two_cores
     assert free_memory() == 4500
 
 
+def test_memory_of_an_older_control_group_is_kept(four_threads_of_two_cores: Path) -> None:
+    folder = four_threads_of_two_cores / "memory"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text("5000")
+    (folder / "memory.usage_in_bytes").write_text("4500")
+    assert free_memory() == 500
+    stat = "cache 4000\nactive_file 1\ninactive_file 1\ntotal_active_file 3000\ntotal_inactive_file 1000\n"
+    (folder / "memory.stat").write_text(stat)
+    assert free_memory() == 4500
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712")  # none
+    assert 5000 < free_memory() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
