@@ -32,7 +32,7 @@ from inference.model import (
     read_config,
     vocabulary_size,
 )
-from inference.plan import MIB, Plan, make_plan
+from inference.plan import MIB, Plan, fit_plan, make_plan
 from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
@@ -102,7 +102,7 @@ class TorchCore:
         for line in filter(None, (str(served), served.weights)):
             progress(line)
         if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
-            plan = make_plan(config, replace(demand, kv_bytes=served.kv_bytes), machine)
+            plan = fit_plan(config, plan, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
         plan = self._prepare(served, plan, eos, library, device, progress)
         return ModelInfo(

@@ -22,6 +22,7 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.loading import check_loaded, quantisation, unavailable
 from inference.plan import Demand
+from inference.positions import positions_of
 from inference.shortage import is_shortage
 from inference.weights import loading_class, widen
 
@@ -156,12 +157,14 @@ def describe_demand(
     `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
     """
     text = described.get_text_config()
-    positions = _first(text, *_POSITIONS)
+    positions = positions_of(text, _first(text, *_POSITIONS))
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
         parameters=_multiplied(text, weights),
         kv_bytes=_kv_elements(text) * kv_dtype.itemsize,
-        max_positions=positions if positions and positions > 0 else None,
+        max_positions=positions.usual,
+        most_positions=positions.most,
+        positions_note=positions.note,
         weights_form=str(linears).removeprefix("torch."),
     )
 

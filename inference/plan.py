@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig
@@ -29,6 +29,8 @@ class Demand:
     parameters: int  # that a token of a prompt is multiplied with
     kv_bytes: int  # of one token, all layers
     max_positions: int | None  # None: no limit of its own
+    most_positions: int | None = None  # that may be asked for; None: not more than these
+    positions_note: str = ""  # why not more, for the end of a sentence that says how many
     weights_form: str = "float32"  # of its linears
     product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
 
@@ -77,17 +79,23 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
     sequences = config.max_batch_size or (32 if machine.device_type == "cpu" else 256)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences)
+    if kv_tokens < PAGE:
+        raise ModelUnavailable(
+            f"`max_batch_total_tokens` must be >= {PAGE}, a block of the KV cache. Given: {kv_tokens}; raise "
+            f"--max-batch-total-tokens, or leave it out"
+        )
     kv_tokens = kv_tokens // PAGE * PAGE
-    longest = min(demand.max_positions or kv_tokens, kv_tokens)
-    max_total = config.max_total_tokens or longest
+    max_total = config.max_total_tokens or min(demand.max_positions or kv_tokens, kv_tokens)
+    most = demand.most_positions or demand.max_positions
     if max_total > kv_tokens:
         raise ModelUnavailable(
             f"Not enough memory to handle `max_total_tokens={max_total}`: the KV cache holds {kv_tokens} "
             f"tokens; lower --max-total-tokens, or raise --max-batch-total-tokens if there is memory"
         )
-    if max_total > longest:
+    if most is not None and max_total > most:
         raise ModelUnavailable(
-            f"`max_total_tokens` must be <= {longest}, the positions that the model knows. Given: {max_total}"
+            f"`max_total_tokens` must be <= {most}, the positions that the model knows. Given: {max_total}"
+            f"{demand.positions_note}"
         )
     max_input = config.max_input_tokens or max_total - 1
     if not 0 < max_input < max_total:
@@ -106,6 +114,17 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         sequences=min(sequences, step_tokens),
         prefix_caching=config.prefix_caching,
     )
+
+
+def fit_plan(config: EngineConfig, plan: Plan, demand: Demand, machine: Machine) -> Plan:
+    """Return the plan by what is known since, for texts no longer than before: the model is ready for those.
+
+    Beyond them it may compute otherwise, and its level was neither chosen nor proven for that.
+    """
+    fitted = make_plan(config, demand, machine)
+    if fitted.max_total_tokens <= plan.max_total_tokens:
+        return fitted
+    return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine)
 
 
 def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:

@@ -18,7 +18,7 @@ from inference.gpu.runner import GpuRunner, Launched
 from inference.gpu.sampling import GpuSampler
 from inference.gpu.slots import MirroredTable
 from inference.masks import Endings, MaskPool
-from inference.plan import MIB, Plan, make_plan
+from inference.plan import MIB, Plan, fit_plan
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import MakeModel
@@ -113,9 +113,4 @@ def fitted_plan(config: EngineConfig, plan: Plan, room: Room) -> Plan:
             f"{needed / MIB:,.0f} MiB. {room}. Lower --max-batch-total-tokens, --max-batch-prefill-tokens or "
             f"--max-batch-size, raise --cuda-memory-fraction, or use a smaller model or a bigger GPU"
         )
-    machine = replace(plan.machine, cache_bytes=room.cache)
-    fitted = make_plan(config, plan.demand, machine)
-    if fitted.max_total_tokens <= plan.max_total_tokens:
-        return fitted
-    # More memory than was thought: the model was prepared for sequences of so many tokens
-    return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), plan.demand, machine)
+    return fit_plan(config, plan, plan.demand, replace(plan.machine, cache_bytes=room.cache))

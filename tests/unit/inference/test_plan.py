@@ -8,7 +8,7 @@ from inference.blocks import PAGE
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
-from inference.plan import GIB, MIB, Demand, make_plan
+from inference.plan import GIB, MIB, Demand, fit_plan, make_plan
 
 DEMAND = Demand(weights_bytes=512 * MIB, parameters=106_000_000, kv_bytes=46_080, max_positions=2048)
 MACHINE = Machine(device_type="cpu", free_bytes=16 * GIB, threads=2, isa="avx512")
@@ -94,6 +94,16 @@ def test_piece_of_a_prompt_follows_the_machine() -> None:
             DEMAND,
             "the KV cache holds 1600 tokens",
         ),
+        (
+            EngineConfig(max_batch_total_tokens=10),
+            DEMAND,
+            "`max_batch_total_tokens` must be >= 16, a block of the KV cache. Given: 10; raise --max-batch",
+        ),
+        (
+            EngineConfig(max_total_tokens=8193),
+            replace(DEMAND, most_positions=8192, positions_note="; and so on"),
+            "`max_total_tokens` must be <= 8192, the positions that the model knows. Given: 8193; and so on",
+        ),
         (EngineConfig(max_total_tokens=100, max_input_tokens=100), DEMAND, "Given: 100 and 100"),
         (EngineConfig(), replace(DEMAND, weights_bytes=16 * GIB), "the weights take 16,384 MiB"),
     ],
@@ -108,6 +118,22 @@ def test_what_does_not_fit_is_refused_with_numbers(
 def test_model_without_a_longest_position_is_limited_by_memory_alone() -> None:
     plan = make_plan(EngineConfig(), replace(DEMAND, max_positions=None), MACHINE)
     assert plan.max_total_tokens == plan.kv_tokens
+
+
+def test_more_than_the_usual_positions_are_there_for_who_asks_for_them() -> None:
+    stretched = replace(DEMAND, most_positions=8192)
+    assert make_plan(EngineConfig(), stretched, MACHINE).max_total_tokens == 2048
+    assert make_plan(EngineConfig(max_total_tokens=8000), stretched, MACHINE).max_total_tokens == 8000
+
+
+def test_texts_become_no_longer_when_a_token_is_found_to_need_less() -> None:
+    small = replace(MACHINE, cache_bytes=1000 * DEMAND.kv_bytes)
+    plan = make_plan(EngineConfig(), DEMAND, small)
+    assert (plan.kv_tokens, plan.max_total_tokens) == (992, 992)
+    less, more = (replace(DEMAND, kv_bytes=DEMAND.kv_bytes * part // 4) for part in (2, 8))
+    fitted = fit_plan(EngineConfig(), plan, less, small)
+    assert (fitted.kv_tokens, fitted.max_total_tokens) == (2000, 992)
+    assert fit_plan(EngineConfig(), plan, more, small).max_total_tokens == 496
 
 
 def test_plan_says_its_numbers() -> None:

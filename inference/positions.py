@@ -1,0 +1,78 @@
+"""How many positions a model has, and where its rotation changes, as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+_DYNAMIC = (
+    "; its dynamic scaling doesn't add to them here, as it would rotate a text by how long others are: "
+    "rope_scaling of type yarn or linear does"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How far a model's texts may reach; None: it has no limit of its own."""
+
+    usual: int | None
+    most: int | None  # if that is asked for
+    note: str = ""  # why not further
+
+
+def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:
+    """Return how far texts may reach; `stated`: the positions that the configuration names.
+
+    YaRN's reach is what it was made for, times its factor, whether or not `stated` was raised to it: the
+    recipe of Qwen2.5 leaves it as it was. For linear scaling there is no telling (Vicuna 16k states what it
+    was before, DeepSeek Coder what it is then), so its factor only counts where more is asked for. The others
+    state their reach. Where layers differ the least counts.
+    """
+    if not stated or stated <= 0:
+        return Positions(None, None)
+    ropes = _ropes(text)
+    usual = max([stated, min((_reach(each, stated) for each in ropes), default=stated)])
+    most = max([usual, min((_most(each, stated) for each in ropes), default=usual)])
+    dynamic = any(_type(each) == "dynamic" for each in ropes)
+    return Positions(usual, most, _DYNAMIC if dynamic else "")
+
+
+def changing_length(text: PreTrainedConfig) -> int | None:
+    """Return how many tokens LongRoPE rotates as short texts; None: it isn't used. Of more, all change."""
+    stated = getattr(text, "original_max_position_embeddings", None)
+    stated = stated or getattr(text, "max_position_embeddings", None) or 0
+    return min((_original(each, stated) for each in _ropes(text) if _type(each) == "longrope"), default=None)
+
+
+def _ropes(text: PreTrainedConfig) -> list[Mapping[str, Any]]:
+    """Return what is said of rotations: once, or for each type of layer."""
+    said = getattr(text, "rope_parameters", None)
+    if not isinstance(said, Mapping):
+        return []
+    nested = [each for each in said.values() if isinstance(each, Mapping)]
+    return nested or [said]
+
+
+def _type(rope: Mapping[str, Any]) -> object:
+    return rope.get("rope_type", rope.get("type"))
+
+
+def _reach(rope: Mapping[str, Any], stated: int) -> int:
+    return int(_original(rope, stated) * _factor(rope)) if _type(rope) == "yarn" else stated
+
+
+def _most(rope: Mapping[str, Any], stated: int) -> int:
+    return int(stated * _factor(rope)) if _type(rope) == "linear" else _reach(rope, stated)
+
+
+def _original(rope: Mapping[str, Any], otherwise: int) -> int:
+    original = rope.get("original_max_position_embeddings")
+    return original if isinstance(original, int) and original > 0 else otherwise
+
+
+def _factor(rope: Mapping[str, Any]) -> float:
+    factor = rope.get("factor")
+    return float(factor) if isinstance(factor, int | float) and factor > 1 else 1.0
