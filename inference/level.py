@@ -17,11 +17,12 @@ from inference.layers import OtherShape
 from inference.linears import native_pack, pack_linears, reorder
 from inference.native_cache import NativeCache
 from inference.paged import PagedCache
-from inference.proof import PROOF_BLOCKS, packed_steps
+from inference.proof import PROOF_BLOCKS, Proof, packed_steps
 from inference.runner import PagedRunner
 from inference.served import Level, Served
 from inference.stack import FusedModel, Packs, fuse_model
 from inference.step import Runner
+from inference.trace import eager_attention
 from inference.weights import narrow_embeddings
 
 __all__ = ["Options", "bring_up"]
@@ -55,6 +56,7 @@ class _NativeClimb(Climb):
 
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         super().__init__(model, options)
+        self._damaged = False  # its weights were rounded to 8 bits, and put back so
         if options.narrow:
             narrow_embeddings(model)
 
@@ -98,6 +100,7 @@ class _NativeClimb(Climb):
         )
         if served is None:
             fused.undo()
+            self._damaged = self.options.quantize
         elif self.options.screen:
             self._screen(fused)
         return served
@@ -124,7 +127,7 @@ class _NativeClimb(Climb):
         def make_runner(blocks: int) -> Runner[Tensor]:
             return PagedRunner(self.model, NativeCache(library, self.probed, blocks, self.options.kv_dtype))
 
-        if self._rounds and not self.proof.check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+        if self._rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
             return None
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
@@ -144,6 +147,16 @@ class _NativeClimb(Climb):
             if undo_merges:
                 undo_merges()
         return served
+
+    def _measure(self) -> Proof:
+        """Return what says whether the model as it is now is computed exactly.
+
+        To round weights in the same way once more changes nothing: they can still be served.
+        """
+        if not self._damaged:
+            return self.proof
+        with eager_attention(self.model):
+            return Proof(self.model, self.options.dtype, self.options.max_total_tokens)
 
     def paged(self) -> Served | None:
         """Return the model at one of the levels of torch's paged attention."""

@@ -27,6 +27,8 @@ ROUNDED = 0.25  # of the logits' norm: what 8 bits may change; a wrong layer cha
 PROOF_BLOCKS = 8
 _BLOCKS = ([7, 2, 0, 5, 3, 6], [4, 1])  # of the two prompts: out of order
 _PAGES = len(_BLOCKS[0])
+_LEAST = (5, 4)  # tokens of the prompts: fewer can't be cut as the steps do
+_NO_LIMIT = 1 << 62
 _SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
 
 Steps = Callable[[list[Sequence]], list[list[Chunk]]]
@@ -45,10 +47,15 @@ class Verdict:
 class Proof:
     """The model's own logits of two prompts, computed by its own code before anything is changed."""
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
-        self.prompts = proof_prompts(model)
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, positions: int = _NO_LIMIT) -> None:
+        self.prompts = proof_prompts(model, positions)
         self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
         self._dtype = dtype
+
+    @property
+    def finite(self) -> bool:
+        """Return whether the model's own logits are numbers, without which nothing can be proven."""
+        return all(bool(each.isfinite().all()) for each in self._expected)
 
     @property
     def columns(self) -> int:
@@ -105,12 +112,19 @@ def _differ_by_noise(found: Tensor, expected: Tensor, noise: float) -> bool:
     return bool(errors.median() <= noise) and bool(agreed >= _AGREED * clear.sum())
 
 
-def proof_prompts(model: PreTrainedModel) -> list[NDArray[np.int64]]:
-    """Return two prompts of random tokens, always the same ones: a long and a short one."""
+def proof_prompts(model: PreTrainedModel, positions: int = _NO_LIMIT) -> list[NDArray[np.int64]]:
+    """Return two prompts of random tokens, always the same ones: a long and a short one.
+
+    They stay within so many positions, behind which some models compute otherwise.
+    """
     generator = np.random.default_rng(0)
     rows = model.get_input_embeddings().weight.shape[0]
     small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
-    return [generator.integers(rows, size=size) for size in ((83, 21) if small else (19, 6))]
+    sizes = (83, 21) if small else (19, 6)
+    return [
+        generator.integers(rows, size=min(size, max(positions, least)))
+        for size, least in zip(sizes, _LEAST, strict=True)
+    ]
 
 
 def packed_steps(sequences: list[Sequence]) -> list[list[Chunk]]:

@@ -11,10 +11,14 @@ BLOCK = 256  # positions computed at once: always the same ones together, so tha
 
 
 class RopeTable:
-    """The rotations of all positions from 0 on, computed in blocks when they are first needed."""
+    """The rotations of all positions from 0 on, computed in blocks when they are first needed.
 
-    def __init__(self, rope: Rope, *, spread: bool = False) -> None:
+    `positions`: how many there can be; the embedding isn't asked for more, as some change all rotations then.
+    """
+
+    def __init__(self, rope: Rope, *, spread: bool = False, positions: int | None = None) -> None:
         self._rope = rope
+        self._last = (1 << 62 if positions is None else positions) - 1
         self._spread = spread  # see `spread_pairs`
         self._cosines, self._sines = self._block(0)
 
@@ -35,7 +39,8 @@ class RopeTable:
         self._cosines, self._sines = cosines, sines  # of equal length, should there be no memory
 
     def _block(self, start: int) -> Pair:
-        pair = self._rope.tables(torch.arange(start, start + BLOCK))
+        # Rows behind the last position repeat it
+        pair = self._rope.tables(torch.arange(start, start + BLOCK).clamp(max=self._last))
         cosines, sines = spread_pairs(pair) if self._spread else pair
         return cosines.float().contiguous(), sines.float().contiguous()
 

@@ -7,7 +7,8 @@ or a cap on the logits) is read off the trace too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -83,10 +84,11 @@ class Layer:
 class FusedModel:
     """The model's weights, rearranged."""
 
-    def __init__(self, library: Library, layers: list[Layer], ends: Ends) -> None:
+    def __init__(self, library: Library, layers: list[Layer], ends: Ends, positions: int) -> None:
         self._library = library
         self._layers = layers
         self._ends = ends
+        self._positions = positions
 
     def make_runner(self, blocks: int, kv_dtype: torch.dtype) -> FusedRunner:
         """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16.
@@ -105,7 +107,7 @@ class FusedModel:
             weights.append(layer.weights(cache, rotary))
         stack = NativeStack(self._library, weights, self._layers[0].shape)
         model = NativeModel(self._library, stack, self._ends.weights)
-        tables = [RopeTable(rope, spread=spread) for rope, spread in ropes]
+        tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
         return FusedRunner(self._library, model, tables, self._ends)
 
     def screen_head(self) -> None:
@@ -186,20 +188,36 @@ def fuse_model(
     `positions`: how many there can be; layers are compared at the last of them.
     """
     anatomy = read_model(model, probed, prompt, positions)
+    builders = [
+        _Builder(library, packs, each, part, probed[each.attention])
+        for each, part in zip(anatomy.layers, anatomy.parts, strict=True)
+    ]
+    # What a final form rounds can't be taken back: nothing is changed until all layers are known to have
+    # the shape. Where it is exact each layer is packed as it is found, as both forms of a model may not fit.
+    found = _find(builders)
+    layers: Iterable[Layer] = list(found) if packs.exact is not None else found
     built: list[Layer] = []
-    variant: Variant | None = None
     try:
-        for each, part in zip(anatomy.layers, anatomy.parts, strict=True):
-            builder = _Builder(library, packs, each, part, probed[each.attention])
-            layer, variant = builder.build(variant)
-            built.append(layer)
-            if layer.shape != built[0].shape:
-                raise OtherShape("its layers are of several shapes")
+        for builder, layer in zip(builders, layers, strict=True):
+            built.append(builder.pack(layer))
+        ends = anatomy.ends.pack(packs.final)
     except Exception:
         for layer in built:
             layer.undo()
         raise
-    return FusedModel(library, built, anatomy.ends.pack(packs.final))
+    return FusedModel(library, built, ends, positions)
+
+
+def _find(builders: list[_Builder]) -> Iterator[Layer]:
+    """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
+    shape: StackShape | None = None
+    variant: Variant | None = None
+    for builder in builders:
+        layer, variant = builder.find(variant)
+        if shape not in (None, layer.shape):
+            raise OtherShape("its layers are of several shapes")
+        shape = layer.shape
+        yield layer
 
 
 class _Builder:
@@ -214,20 +232,28 @@ class _Builder:
         self._parts = parts
         self._probed = probed
 
-    def build(self, like: Variant | None) -> tuple[Layer, Variant]:
-        """Return the layer and how it was found; `like`: what is tried first."""
-        groups = self._parts.linears
-        joined = [group.joined() for group in groups]
-        exact = tuple((self._packs.exact or self._packs.final)(*each) for each in joined)
+    def find(self, like: Variant | None) -> tuple[Layer, Variant]:
+        """Return the layer and how it was found; `like`: what is tried first. The model is as it was.
+
+        Its linears are packed if their final form is exact.
+        """
+        exact = tuple((self._packs.exact or self._packs.final)(*each) for each in self._joined())
         tried = variants(self._trace, self._parts, like)
         found = next((each for each in tried if self._reproduces(self._layer(exact, each))), None)
         if found is None:
             raise OtherShape("a layer rebuilt from its parts computes something else")
-        packed = tuple(self._packs.final(*each) for each in joined) if self._packs.exact else exact
-        for group in groups:
+        return self._layer(() if self._packs.exact else exact, found), found
+
+    def pack(self, layer: Layer) -> Layer:
+        """Return a layer that was found with its linears packed to stay; the model's own are freed."""
+        packed = layer.packed or tuple(self._packs.final(*each) for each in self._joined())
+        for group in self._parts.linears:
             for name in group.names:
                 drop_weight(group.parent.get_submodule(name))
-        return self._layer(packed, found), found
+        return replace(layer, packed=packed)
+
+    def _joined(self) -> list[tuple[Tensor, Tensor | None]]:
+        return [group.joined() for group in self._parts.linears]
 
     def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
         parts, shape, tables = self._parts, self._probed.shape, self._trace.tables

@@ -48,11 +48,11 @@ class Stack:
     """The model's weights, rearranged."""
 
     def __init__(
-        self, multiply: Multiplier, layers: list[Rebuilt], ropes: list[tuple[Rope, bool]], ends: DeviceEnds
+        self, multiply: Multiplier, layers: list[Rebuilt], ropes: list[RopeTable], ends: DeviceEnds
     ) -> None:
         self._multiply = multiply
         self._layers = layers
-        self._ropes = [RopeTable(rope, spread=spread) for rope, spread in ropes]
+        self._ropes = ropes
         self._ends = ends
 
     def make_model(self, blocks: int, positions: int) -> StackModel:
@@ -100,7 +100,8 @@ def build_stack(
         for layer in built:
             layer.undo()
         raise
-    return Stack(multiply, built, ropes, _ends(anatomy.ends, multiply, dtype))
+    tables = [RopeTable(rope, spread=spread, positions=positions) for rope, spread in ropes]
+    return Stack(multiply, built, tables, _ends(anatomy.ends, multiply, dtype))
 
 
 class _Builder:

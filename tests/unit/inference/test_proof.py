@@ -53,6 +53,24 @@ def test_every_token_of_both_prompts_is_computed_once_within_the_blocks(
     assert runner.blocks == set(range(PROOF_BLOCKS))
 
 
+@pytest.mark.parametrize("positions", [1, 6, 22, 64])
+@pytest.mark.parametrize("steps", [packed_steps, alone_steps, odd_steps, sequential_steps])
+def test_prompts_stay_within_the_positions_that_there_are(
+    model: PreTrainedModel, steps: Callable[[list[Sequence]], list[list[Chunk]]], positions: int
+) -> None:
+    proof, runner = Proof(model, torch.float32, positions), Whole(model)
+    assert max(map(len, proof.prompts)) == min(max(positions, 5), 83)
+    assert proof.check(lambda: runner, steps).holds
+    assert [runner.covered[str(i)] for i in range(2)] == [list(range(len(p))) for p in proof.prompts]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5])
+def test_logits_that_are_no_numbers_are_told(value: float) -> None:
+    model = toy("llama")
+    model.lm_head.weight[5, 5] = value
+    assert Proof(model, torch.float32).finite is (value == 0.5)
+
+
 def test_wrong_logits_at_one_place_are_seen(model: PreTrainedModel) -> None:
     class Wrong(Whole):
         def change(self, logits: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from inference.rotary import BLOCK, RopeTable, is_static  # noqa: E402
 from inference.trace import Rope  # noqa: E402
 
 
-def rope(**parameters: object) -> Rope:
+def rope(max_position_embeddings: int = 512, **parameters: object) -> Rope:
     """Return a traced call of Llama's rotary embedding, with 3 tokens."""
     config = LlamaConfig(
         hidden_size=64,
         num_attention_heads=4,
-        max_position_embeddings=512,
+        max_position_embeddings=max_position_embeddings,
         rope_parameters={"rope_theta": 10_000.0, "rope_type": "default", **parameters},
     )
     return Rope(
@@ -79,6 +79,14 @@ def test_rotation_that_changes_with_the_longest_position_is_static_only_before_i
     dynamic = rope(rope_type="dynamic", factor=2.0)
     assert is_static(dynamic, 512)
     assert not is_static(rope(rope_type="dynamic", factor=2.0), 1024)
+
+
+@pytest.mark.parametrize("positions", [100, 300, 512])
+def test_tables_ask_for_no_position_that_would_change_the_others(positions: int) -> None:
+    dynamic = rope(positions, rope_type="dynamic", factor=2.0)
+    found = RopeTable(dynamic, positions=positions).upto(positions - 1)
+    for each, expected in zip(found, by_hand(list(range(positions))), strict=True):
+        assert torch.allclose(each[:positions], expected, atol=2e-4)
 
 
 class Forgetful(nn.Module):

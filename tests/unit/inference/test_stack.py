@@ -149,11 +149,27 @@ def test_layer_of_another_shape_leaves_the_model_as_it_was(library: Library) -> 
     assert torch.equal(logits(model), expected)
 
 
-def test_last_layer_that_computes_something_else_leaves_the_model_as_it_was(library: Library) -> None:
+@pytest.mark.parametrize("kind", [None, WeightKind.INT8])
+def test_last_layer_that_computes_something_else_leaves_the_model_as_it_was(
+    library: Library, kind: WeightKind | None
+) -> None:
     model = toy("llama")
     last = model.model.layers[2]
     last.register_forward_hook(lambda _, given, result: result * 1.01)
     expected = logits(model)
     with pytest.raises(OtherShape, match="computes something else"):
-        fuse(model, library)
+        fuse(model, library, kind)
+    assert torch.equal(logits(model), expected)
+
+
+@pytest.mark.parametrize("kind", [None, WeightKind.INT8])
+def test_layers_of_several_shapes_leave_the_model_as_it_was(
+    library: Library, kind: WeightKind | None
+) -> None:
+    model = toy("llama")
+    for norm in (model.model.layers[2].input_layernorm, model.model.layers[2].post_attention_layernorm):
+        norm.variance_epsilon = 1e-3
+    expected = logits(model)
+    with pytest.raises(OtherShape, match="of several shapes"):
+        fuse(model, library, kind)
     assert torch.equal(logits(model), expected)
