@@ -6,6 +6,8 @@ each attempt leaves the model as it was if it fails.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.gpu.ops import Ops
 from inference.kernels.native import Library
 from inference.linears import NativeLinear, Packed, Swap
 from inference.paged import Probed, use_paged_attention
+from inference.positions import changing_length
 from inference.proof import (
     PROOF_BLOCKS,
     Proof,
@@ -28,9 +32,13 @@ from inference.proof import (
     packed_steps,
     sequential_steps,
 )
+from inference.rotary import is_static
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
 from inference.step import Runner
+from inference.trace import rotations
+
+LOG = logging.getLogger(__name__)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
 _HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
@@ -76,12 +84,17 @@ class Climb:
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self.model = model
         self.options = options
-        self.proof = Proof(model, options.dtype)
+        self.proof = Proof(model, options.dtype, options.max_total_tokens)
+        if not self.proof.finite:
+            raise ModelUnavailable(
+                "The model's own logits are NaN or infinite, so it can't be served: its weights are damaged "
+                "(download or convert them again), or too big for --dtype float16 (use bfloat16 or float32)"
+            )
         self.reasons: list[str] = []  # of the levels that were left out
         self.probed: dict[nn.Module, Probed] = {}
         reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
         if not reason:
-            self.probed, reason = _probe(model)
+            self.probed, reason = _probe(model, options.max_total_tokens)
         if reason:
             self.reasons.append(reason)
 
@@ -119,7 +132,11 @@ class Climb:
         return undo if merges else None
 
     def sequential(self) -> Served:
-        """Return the model at a level of one sequence at a time."""
+        """Return the model at a level of one sequence at a time; raise ModelUnavailable if there is none.
+
+        At the last one each token is what the model's own code makes of the whole text. Some models make
+        other numbers of a longer text, so that they needn't be those of the proof; but numbers they must be.
+        """
         self.model.set_attn_implementation("eager")
         for level in (Level.SEQUENTIAL, Level.UNCACHED):
             served = self._sequential(level)
@@ -127,11 +144,16 @@ class Climb:
                 break
             if level is Level.SEQUENTIAL:
                 self.reasons.append("its cache can't be passed on either")
+        if not math.isfinite(served.verdict.error):
+            why = served.verdict.complaint or "its logits are NaN or infinite"
+            raise ModelUnavailable(f"The model can't be served: {served.reason}; nor without a cache ({why})")
         return served
 
     def _sequential(self, level: Level) -> Served:
         def make_runner(_: int) -> Runner[Tensor]:
-            return SequentialRunner(self.model, cached=level is Level.SEQUENTIAL)
+            length = changing_length(self.model.config.get_text_config())
+            cached = level is Level.SEQUENTIAL
+            return SequentialRunner(self.model, cached=cached, changing_length=length)
 
         verdict = self.proof.check(lambda: make_runner(0), sequential_steps)
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=self.options.dtype)
@@ -179,19 +201,30 @@ def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:
         return f"its layers of type {', '.join(sorted(others))} have no paged form"
     if getattr(text, "attention_chunk_size", None):
         return "its chunked attention has no paged form"
-    short = getattr(text, "original_max_position_embeddings", None) or max_total_tokens
-    if "longrope" in str(getattr(text, "rope_parameters", None)) and max_total_tokens > short:
+    short = changing_length(text)
+    if short is not None and max_total_tokens > short:
         # Its rotation changes for all tokens of a step as soon as one of them is past that position.
         return f"its rotary embedding changes at {short} tokens: --max-total-tokens {short} avoids that"
     return ""
 
 
-def _probe(model: PreTrainedModel) -> tuple[dict[nn.Module, Probed], str]:
+def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Probed], str]:
+    if _rotates_by_others(model, positions):  # a sequence's keys would be of no use to others, nor to itself
+        return {}, "its rotary embedding depends on more than the position"
     try:
         probed = use_paged_attention(model)
     except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
         return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
     return probed, "" if probed else "it doesn't use transformers' attention interface"
+
+
+def _rotates_by_others(model: PreTrainedModel, positions: int) -> bool:
+    """Return whether a rotary embedding was seen to rotate a position by what else is in its step."""
+    try:
+        return not all(is_static(rope, positions) for rope in rotations(model))
+    except Exception:  # any model's code may fail in any way on calls it wasn't written for
+        LOG.debug("A model's rotary embedding can't be looked at", exc_info=True)
+        return False
 
 
 def _same_bits(one: Verdict, other: Verdict) -> bool:

@@ -48,12 +48,14 @@ class SequentialRunner:
     """Runs each piece alone through transformers' own cache: slow, and right for every model.
 
     With `cached` false nothing is kept between steps and each token computes the whole sequence
-    again, for models whose cache isn't passed as `past_key_values`.
+    again, for models whose cache isn't passed as `past_key_values`. `changing_length`: of more tokens
+    all are rotated otherwise, so what is kept is of no use when a sequence comes to have them.
     """
 
-    def __init__(self, model: PreTrainedModel, *, cached: bool) -> None:
+    def __init__(self, model: PreTrainedModel, *, cached: bool, changing_length: int | None = None) -> None:
         self._model = model
         self._cached = cached
+        self._changing_length = changing_length
         self._head = _Head(model)
 
     @torch.inference_mode()
@@ -72,7 +74,7 @@ class SequentialRunner:
             return self._run(chunk, kept.values if isinstance(kept, _Kept) else None)
 
     def _run(self, chunk: Chunk, values: object | None) -> Tensor:
-        start = chunk.start if self._cached else 0
+        start = chunk.start if self._cached and not self._crosses(chunk) else 0
         ids = torch.from_numpy(chunk.sequence.ids[start : chunk.stop])[None].to(self._model.device)
         cache = {"past_key_values": values} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
@@ -81,6 +83,10 @@ class SequentialRunner:
         if self._cached:
             chunk.sequence.cache = _Kept(output.past_key_values, chunk.stop, logits)
         return logits
+
+    def _crosses(self, chunk: Chunk) -> bool:
+        length = self._changing_length
+        return length is not None and chunk.start <= length < chunk.stop
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -140,6 +140,17 @@ def trace_model(
     )
 
 
+def rotations(model: PreTrainedModel) -> list[Rope]:
+    """Return the calls of rotary embeddings in a model's own forward pass, whatever else its form is."""
+    tokens = 2
+    calls = _watch(model, np.zeros(tokens, dtype=np.int64), 0)
+    return [
+        Rope(call.module, call.arguments, call.keywords)
+        for call in calls.pairs.values()
+        if _is_rotation(call, tokens)
+    ]
+
+
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Have the model attend by transformers' own code meanwhile."""
@@ -214,6 +225,17 @@ def _layer_trace(calls: _Calls, layer: nn.Module, attention: nn.Module) -> Layer
     return LayerTrace(
         layer, attention, given[0], _first(call.result)[0], rope, tables, call.arguments, call.keywords
     )
+
+
+def _is_rotation(call: _Call, tokens: int) -> bool:
+    """Return whether a call made two tables (1, tokens, rotary_dim) of positions."""
+    given = (*call.arguments, *call.keywords.values())
+    if not _is_pair(call.result) or not any(
+        isinstance(each, Tensor) and not each.is_floating_point() for each in given
+    ):
+        return False
+    one, other = call.result
+    return one.shape == other.shape and one.shape[:-1] == (1, tokens) and one.is_floating_point()
 
 
 def _is_pair(value: Any) -> bool:

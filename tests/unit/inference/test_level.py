@@ -233,6 +233,49 @@ def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: 
     assert_near(served_logits(served, 16), expected)
 
 
+def test_int8_is_served_where_the_level_that_was_tried_first_does_not_reproduce(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(library=library, quantize=True, max_total_tokens=256)
+    expected = served_logits(bring_up(toy("llama"), replace(options, fuse=False)), 16)
+    monkeypatch.setattr("inference.stack._NEAR", 10.0)  # as above
+    monkeypatch.setattr("inference.anatomy.ROTATIONS", ("none",))
+    served = bring_up(toy("llama"), options)
+    assert (served.level, served.weights_dtype) == (Level.NATIVE, "torch.int8")
+    assert_near(served_logits(served, 16), expected)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [{}, {"quantize": True}], ids=str)
+def test_model_whose_logits_are_no_numbers_is_refused(
+    library: Library, value: float, options: dict[str, Any]
+) -> None:
+    model = toy("llama")
+    model.model.layers[1].mlp.down_proj.weight[0, 0] = value
+    with pytest.raises(ModelUnavailable, match=r"logits are NaN or infinite.*--dtype float16"):
+        bring_up(model, Options(library=library, max_total_tokens=256, **options))
+
+
+def test_model_that_no_level_makes_numbers_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.runner._Head.logits", lambda self, logits, rows: logits[0] * torch.nan)
+    with pytest.raises(ModelUnavailable, match="passed on either; nor without a cache"):
+        bring_up(toy("bloom"), Options(library=None, max_total_tokens=256))
+
+
+def test_rotation_that_depends_on_what_is_beside_it_is_not_served_in_batches(library: Library) -> None:
+    model = toy("llama")
+    own = model.model.rotary_emb.forward
+
+    def far(x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        return own(x, position_ids * (2 if position_ids.max() >= 200 else 1))
+
+    model.model.rotary_emb.forward = far
+    served = bring_up(model, Options(library=library, max_total_tokens=256))
+    assert served.level is Level.SEQUENTIAL
+    assert served.reason == "its rotary embedding depends on more than the position"
+    assert bring_up(model, Options(library=library, max_total_tokens=200)).level is Level.FUSED
+
+
 def test_what_fails_while_layers_are_fused_leaves_the_next_level(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
