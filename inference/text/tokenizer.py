@@ -211,13 +211,26 @@ def refuse_without_vocabulary(directory: Path, config: ModelConfig) -> None:
 
 
 def missing_package(directory: Path) -> str | None:
-    """Return which package a tokenizer can't be loaded without, as far as can be said."""
-    if any(directory.glob("*.model")) and find_spec("sentencepiece") is None:
-        return (
-            "its tokenizer.model needs the package sentencepiece: `pip install sentencepiece protobuf`, or "
-            "save a tokenizer.json beside it (`AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
-        )
-    return None
+    """Return which packages a tokenizer can't be loaded without, as far as can be said.
+
+    transformers says of any that is missing that it was tiktoken.
+    """
+    wanted = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
+    missing = [package for package, module in wanted.items() if not importable(module)]
+    if not missing or not any(directory.glob("*.model")):
+        return None
+    return (
+        f"its tokenizer.model needs the package {' and '.join(missing)}: `pip install {' '.join(missing)}`, "
+        "or save a tokenizer.json beside it (`AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
+    )
+
+
+def importable(module: str) -> bool:
+    """Return whether a module is installed; it isn't imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        return False
 
 
 def plausible_size(vocabulary: int) -> int:

@@ -208,15 +208,38 @@ def test_a_directory_without_a_model_is_told_so_first(tmp_path: Path) -> None:
         load_tokenizer(ModelFiles(tmp_path), ModelConfig())
 
 
+def without(*names: str) -> Callable[[str], object]:
+    """Return a find_spec for which some packages aren't installed."""
+
+    def find(name: str) -> object:
+        if name.partition(".")[0] in names:
+            if "." in name:
+                raise ModuleNotFoundError(name)
+            return None
+        return object()
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (("sentencepiece",), "sentencepiece: `pip install sentencepiece`"),
+        (("sentencepiece", "google"), "sentencepiece and protobuf: `pip install sentencepiece protobuf`"),
+        (("google",), "protobuf: `pip install protobuf`"),
+        ((), None),
+    ],
+)
 def test_the_package_that_a_vocabulary_needs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: tuple[str, ...], told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr("inference.text.tokenizer.find_spec", lambda _: None)
+    monkeypatch.setattr("inference.text.tokenizer.find_spec", without(*missing))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
     (tmp_path / "tokenizer.model").write_bytes(b"no vocabulary at all")
-    with pytest.raises(ModelUnavailable, match="needs the package sentencepiece: `pip install sentencepiece"):
+    expected = f"needs the package {told}, or save" if told else "transformers can't load its tokenizer"
+    with pytest.raises(ModelUnavailable, match=expected):
         load_tokenizer(ModelFiles(tmp_path), ModelConfig())
 
 
