@@ -96,30 +96,6 @@ def test_misuse_is_told_in_one_line_with_exit_code_2(
     assert shown.startswith(f"parley: {message}")
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("--trust-remote-code org/model", "--trust-remote-code=true org/model"),
-        ("org/model --trust-remote-code", "org/model --trust-remote-code"),
-        ("--trust-remote-code false org/model", "--trust-remote-code false org/model"),
-        ("--trust-remote-code --revision main m", "--trust-remote-code --revision main m"),
-        ("--revision main --json-output m", "--revision main --json-output=true m"),
-    ],
-)
-def test_a_switch_leaves_the_model_behind_it_alone(line: str, expected: str) -> None:
-    assert expected.split() == cli.with_lone_switches(line.split())
-
-
-def test_a_model_may_stand_behind_a_switch(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MODEL_ID", raising=False)
-    assert 1 == cli.main(["download-weights", "--trust-remote-code", "/no/such/model"])
-    assert "/no/such/model" in capsys.readouterr().err
-    assert 2 == cli.main(["serve", "--trust-remote-code", "org/model"])
-    assert "--trust-remote-code must be true, 1, false or 0" in capsys.readouterr().err
-
-
 def test_print_schema_prints_the_document() -> None:
     assert openapi.load() == json.loads(run("print-schema").stdout)
 

@@ -119,7 +119,7 @@ OWN = {
     "parley_step_retries",
     *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
-    *("parley_http_requests", "parley_http_failures", "parley_http_duration"),
+    *("parley_http_requests", "parley_http_probes", "parley_http_failures", "parley_http_duration"),
     *("parley_worker_requests", "parley_worker_in_flight"),
     "parley_log_dropped_lines",
 }
