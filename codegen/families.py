@@ -45,10 +45,15 @@ class Row:
 
 
 def families() -> dict[str, str]:
-    """Return transformers' families of causal language models, with their classes."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    """Return transformers' families of causal language models, and of those that see, with their classes."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
 
-    return dict(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()))
+    return dict(
+        sorted((MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).items())
+    )
 
 
 def write(only: Sequence[str] = ()) -> None:
@@ -73,13 +78,17 @@ def read() -> list[Row]:
 def measure(family: str, model: str) -> Row:
     """Return how a family's toy is served; what can't be made, loaded or run is said in its row."""
     from codegen.toy_runs import run_toy
-    from codegen.toys import save_toy
+    from codegen.toys import generate_whole, prompts, save_toy
 
     with tempfile.TemporaryDirectory() as temporary:
         try:
             toy = save_toy(family, Path(temporary))
         except Exception as error:  # a family's own code may refuse a toy in any way
             return Row(family, model, NOT_TRIED, None, f"no toy can be made of it: {_line(error)}")
+        try:
+            generate_whole(toy, prompts(5)[0], 1)
+        except Exception as error:  # it may need an image
+            return Row(family, model, NOT_TRIED, None, f"its own code takes no text alone: {_line(error)}")
         try:
             outcome = run_toy(toy, Path(temporary))
         except Exception as error:  # the page tells whatever it was
@@ -142,10 +151,10 @@ _PAGE = """\
 
 <!-- Made by `python -m codegen families`; edits are lost when it is made again. -->
 
-Every family of causal language models that transformers {version} has, and how Parley serves it on a
-CPU ({machine}). Measured on toys: small random models of each family, in float32, brought up by the
-engine as any model is, their greedy texts held against transformers' own `generate`. Levels, best
-first:
+Every family of causal language models that transformers {version} has, and of models that take text
+beside images, and how Parley serves their text on a CPU ({machine}); images are refused. Measured on
+toys: small random models of each family, in float32, brought up by the engine as any model is, their
+greedy texts held against transformers' own `generate`. Levels, best first:
 
 * `fused`: whole decoder layers in one call of the C extension;
 * `native`: linears and attention of the C extension, the rest in torch;

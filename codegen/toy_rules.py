@@ -69,6 +69,7 @@ _FOUR_LAYERS = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "num_kv_shared_layers": 2,
 }
+_SEEING_ROPE = {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [4, 2, 2]}}}  # of half a head
 _INDEXER = {
     "indexer_n_heads": 4,
     "indexer_kv_heads": 1,
@@ -95,6 +96,20 @@ OWN: dict[str, dict[str, Any]] = {
         "intermediate_size": [96] * 4,
         "activation_sparsity_pattern": [0.5, 0.0] * 2,
     },
+    **dict.fromkeys(
+        (
+            "glm46v",
+            "glm4v",
+            "glm_ocr",
+            "glmga",
+            "paddleocr_vl",
+            "qwen2_5_omni_thinker",
+            "qwen2_5_vl",
+            "qwen2_vl",
+        ),
+        _SEEING_ROPE,
+    ),
+    "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "full_attn_idxs": [1]},

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from codegen.toy_rules import EOS, KEPT, LAYER_NAMES, LAYERS, MISSED, OWN, POSITIONS, RULES, VOCABULARY
@@ -37,13 +45,15 @@ def toy_model(family: str, seed: int = 0) -> PreTrainedModel:
     """Return a random model whose greedy text isn't one token repeated, the same one for each seed."""
     logging.disable_progress_bar()
     config = toy_config(family)
+    text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    maker = AutoModelForCausalLM if text_alone else AutoModelForImageTextToText
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        empty = maker.from_config(config, attn_implementation="eager")
     count = sum(parameter.numel() for parameter in empty.parameters())
     if count > MOST_PARAMETERS:
         raise ValueError(f"{count:,} parameters are too many for a toy")
     torch.manual_seed(seed)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model: PreTrainedModel = maker.from_config(config, attn_implementation="eager")
     model.eval().float()
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -146,6 +156,8 @@ def _shrunk_rope(rope: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(value, dict) for value in rope.values()) and rope:
         return {name: _shrunk_rope(value) for name, value in rope.items()}
     changes: dict[str, Any] = {}
+    if rope.get("mrope_section"):
+        changes["mrope_section"] = [4, 2, 2]  # of half a head
     if rope.get("original_max_position_embeddings"):
         changes["original_max_position_embeddings"] = POSITIONS // 4
     return {**rope, **changes}

@@ -28,6 +28,7 @@ from inference.model import (
     choose_device,
     choose_dtype,
     describe_demand,
+    held_weights,
     load_model,
     read_config,
     vocabulary_size,
@@ -82,7 +83,8 @@ class TorchCore:
         eos = eos_token_ids(checkpoint.path)
         cached = kv_dtype(config, library, without, dtype)
         linears = linears_dtype(config, weights, dtype, library)
-        demand = describe_demand(described, weights, dtype, linears, cached)
+        held = held_weights(described, weights, device)
+        demand = describe_demand(described, held, dtype, linears, cached)
         screen = screen_bytes(config, library, described)
         demand = replace(
             demand,

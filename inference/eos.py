@@ -14,14 +14,16 @@ from inference.model_files import read_object
 def eos_token_ids(path: Path) -> tuple[int, ...]:
     """Return the tokens that end a sequence; raise ModelUnavailable for files that say it wrongly.
 
-    They are those of generation_config.json. Where it names none, they are those that stand in config.json
-    and the tokenizer's: what a model's class takes for its own may be another model's.
+    A list in generation_config.json says them all. Otherwise they are what it names, or else config.json, and
+    the tokenizer's, at which TGI ends texts then: the turns of a chat often end by that alone. What a model's
+    class takes for its own doesn't count, as it may be another model's.
     """
     generation, config = path / "generation_config.json", path / "config.json"
-    ids = _written(read_object(generation), generation) if generation.is_file() else ()
-    if ids:
+    said = read_object(generation) if generation.is_file() else {}
+    ids = _written(said, generation)
+    if ids and isinstance(said["eos_token_id"], list):
         return ids
-    if config.is_file():
+    if not ids and config.is_file():
         described = read_object(config)
         text = described.get("text_config")
         ids = _written(described, config) or (_written(text, config) if isinstance(text, dict) else ())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     PreTrainedConfig,
@@ -24,7 +26,7 @@ from inference.loading import check_loaded, quantisation, unavailable
 from inference.plan import Demand
 from inference.positions import positions_of
 from inference.shortage import is_shortage
-from inference.weights import loading_class, widen
+from inference.weights import loading_class, stays_narrow, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -123,16 +125,22 @@ def _loader(
     own = _model_class(described)
     quantised = getattr(described, "quantization_config", None) is not None
     if own is None or quantised or device.type != "cpu":
-        return AutoModelForCausalLM, described
+        speaks = own is None or type(described) in MODEL_FOR_CAUSAL_LM_MAPPING
+        return AutoModelForCausalLM if speaks else own, described
     stored = {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
     return loading_class(own, stored, rounded_dtype(config)), _own_config(own, described)
 
 
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
-    """Return transformers' own class for a configuration; None if the model brings its code."""
-    if type(described) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    """Return transformers' own class for a configuration; None if the model brings its code.
+
+    Of a model that sees, that is the class for images and text, which does without images.
+    """
+    seeing = () if described.is_encoder_decoder else (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,)
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, *seeing)
+    found = next((mapping[type(described)] for mapping in mappings if type(described) in mapping), None)
+    if found is None:
         return None
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(described)]
     several = found if isinstance(found, tuple | list) else (found,)
     named = [each for each in several if each.__name__ in (described.architectures or ())]
     model_class: type[PreTrainedModel] = (named or several)[0]
@@ -143,6 +151,25 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
     """Return the configuration that a class takes: of a model of several parts it may be that for text."""
     part = described.sub_configs.get("text_config")
     return described.get_text_config() if part and model_class.config_class is part else described
+
+
+def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:
+    """Return how many numbers the model will hold, and how many of them in linears and embeddings.
+
+    Files may have them in another form: experts as matrices, of which the model makes one tensor and,
+    on CPU, widens it.
+    """
+    own = _model_class(described)
+    if own is None or device.type != "cpu" or getattr(described, "quantization_config", None) is not None:
+        return weights
+    try:
+        with torch.device("meta"):
+            model = own._from_config(_own_config(own, described))
+    except Exception:  # it will fail again as the model is loaded, and be told then
+        return weights
+    sizes = {id(each): each.numel() for each in model.parameters()}  # each once, where several are tied
+    kept = {id(each.weight) for each in model.modules() if stays_narrow(each)}
+    return replace(weights, floats=sum(sizes.values()), matrices=sum(map(sizes.__getitem__, kept)))
 
 
 def describe_demand(

@@ -56,6 +56,11 @@ class NarrowEmbedding(nn.Module):
         return result
 
 
+def stays_narrow(module: nn.Module) -> bool:
+    """Return whether a module's weight is kept in 16 bits where it is stored so; all others are widened."""
+    return type(module) is nn.Linear or isinstance(module, nn.Embedding)
+
+
 def loading_class(
     model_class: type[PreTrainedModel], stored: Mapping[str, torch.dtype], dtype: torch.dtype | None
 ) -> type[PreTrainedModel]:
@@ -70,7 +75,7 @@ def loading_class(
     def plan(model: PreTrainedModel, loaded: torch.dtype) -> dict[str, torch.dtype]:
         # Called between the model's making, without weights, and its loading: the loader keeps these dtypes.
         for name, module in model.named_modules():
-            if type(module) is nn.Linear or isinstance(module, nn.Embedding):
+            if stays_narrow(module):
                 kind = dtype or stored.get(f"{name}.weight", common)
                 if kind in NARROW:
                     narrow = module.weight.to(kind)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-# .ci/run asks for it: what is judged there is the change, so that the next run of it draws the same examples. By hand
-# others are drawn each time.
+# .ci/run asks for it: what is judged there is the change, so that the next run of it draws the same
+# examples. By hand others are drawn each time.
 settings.register_profile("ci", settings.get_profile("any machine"), derandomize=True)
 
 _GPU = Path("/dev/nvidiactl").exists()

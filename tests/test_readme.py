@@ -86,7 +86,7 @@ def test_set_up_installs_what_exists_and_starts_what_is_installed(block: str) ->
 
 def test_one_command_serves_and_one_tests() -> None:
     starts = [block.rpartition("&&")[2].strip() for block in SET_UPS]
-    assert starts == [".venv/bin/parley serve", ".venv/bin/python -m pytest"]
+    assert starts == [".venv/bin/parley serve", ".venv/bin/python -m pytest -n 2 --dist loadfile"]
 
 
 def test_the_serving_command_is_one_that_the_command_line_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,9 @@ def write(directory: Path, files: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("generation", "config", "expected"),
     [
-        ({"eos_token_id": 2}, {"eos_token_id": 5}, (2,)),
+        ({"eos_token_id": 2}, {"eos_token_id": 5}, (2, 9)),
+        ({"eos_token_id": 9}, {"eos_token_id": 5}, (9,)),
+        ({"eos_token_id": [2]}, {"eos_token_id": 5}, (2,)),
         ({"eos_token_id": [2, 7]}, {}, (2, 7)),
         ({"eos_token_id": []}, {"eos_token_id": 5}, (5, 9)),
         ({"eos_token_id": None}, {"eos_token_id": [5, 9]}, (5, 9)),
@@ -33,7 +35,7 @@ def write(directory: Path, files: dict[str, Any]) -> Path:
         ({}, {"model_type": "llama"}, (9,)),  # whose class says 2, whatever the tokenizer has there
     ],
 )
-def test_generation_config_wins_over_config_and_tokenizer_together(
+def test_generation_config_wins_over_config_and_its_list_over_the_tokenizer(
     generation: dict[str, Any], config: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     write(tmp_path, {**TOKENIZER, "generation_config.json": generation, "config.json": config})
