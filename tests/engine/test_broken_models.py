@@ -17,16 +17,9 @@ from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.types import ModelInfo
-from tests.engine.models import EOS, save_model
+from tests.engine.models import EOS
 
 LAYER = "model.layers.1.mlp.up_proj.weight"
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("llama")
-    save_model("llama", directory)
-    return directory
 
 
 @pytest.fixture

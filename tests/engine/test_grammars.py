@@ -79,13 +79,6 @@ def test_greedy_texts_are_those_of_transformers_alone_in_batches_and_preempted(
 # --- late masks -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("llama")
-    save_model("llama", directory)
-    return directory
-
-
 @pytest.fixture
 def session(directory: Path) -> Iterator[Session]:
     session = Session(config(directory))

@@ -12,17 +12,10 @@ from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.kernels.native import open_library
 from tests.engine.cores import Session, config, request
-from tests.engine.models import generate, make_model, prompts, save_model
+from tests.engine.models import generate, make_model, prompts
 
 PROMPTS = prompts(10, 40, 90)
 FLOATS = 3 * 2 * 16 * 2  # of a token: layers, heads, width, key and value
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("llama")
-    save_model("llama", directory)
-    return directory
 
 
 @pytest.fixture

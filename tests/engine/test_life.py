@@ -23,13 +23,6 @@ from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, 
 PROMPT = prompts(10)[0]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("llama")
-    save_model("llama", directory)
-    return directory
-
-
 @pytest.fixture
 def copy(directory: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(directory, tmp_path / "model"))
