@@ -173,14 +173,14 @@ class BoundedProtocol(LingeringProtocol):
         return self.parser
 
     def on_message_begin(self) -> None:
-        """Note that a request begins."""
+        """Note that a request begins; raises Unfit."""
         if self._repeating:
             return
+        super().on_message_begin()
         self._unset_keepalive_if_required()  # not at bytes of any kind: line breaks before it put off nothing
         self._stage = Stage.HEAD
         self._requests += 1
         self._head_bytes = self._trailer_bytes = 0
-        super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
