@@ -9,12 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
+from inference.experts import pack_mixtures
 from inference.gpu.levels import DeviceClimb
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
 from inference.ladder import Attempt, Climb, Options, packed_of, undo_swaps
 from inference.layers import OtherShape
-from inference.linears import native_pack, pack_linears, reorder
+from inference.linears import NativePack, native_pack, pack_linears, reorder
 from inference.native_cache import NativeCache
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
@@ -82,6 +83,7 @@ class _NativeClimb(Climb):
             return None
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
             LOG.debug("A model can't be fused", exc_info=True)
+            self._damaged = self.options.quantize
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
             return None
 
@@ -131,19 +133,23 @@ class _NativeClimb(Climb):
             self.reasons.append("native attention doesn't reproduce its logits")
             return None
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
-        swaps = pack_linears(self.model, self._packs(library).final)
+        packs = self._packs(library)
+        mixtures = pack_mixtures(self.model, packs.final, self._exact_pack(library))
+        swaps = pack_linears(self.model, packs.final)
         served = self.serve(
             Attempt(
                 level=Level.NATIVE,
                 make_runner=make_runner,
                 kv_dtype=self.options.kv_dtype,
-                packed=packed_of(swaps),
+                packed=(*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)),
                 rounded=self._rounds,
                 invariant=True,
             )
         )
         if served is None:
             undo_swaps(swaps)
+            for swap in mixtures:
+                swap.undo()
             if undo_merges:
                 undo_merges()
         return served
@@ -191,10 +197,7 @@ class _NativeClimb(Climb):
     def _packs(self, library: Library) -> Packs:
         options = self.options
         if not self._rounds_linears:
-            final = native_pack(
-                library, None, narrow=options.narrow, round_inputs=False, compress=options.compress
-            )
-            return Packs(final=final, exact=None)
+            return Packs(final=self._exact_pack(library), exact=None)
         # What a layer is only tried with must not lie beside what stays, or its memory would never go back
         exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
         kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
@@ -202,6 +205,12 @@ class _NativeClimb(Climb):
             library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
         )
         return Packs(final, exact)
+
+    def _exact_pack(self, library: Library) -> NativePack:
+        options = self.options
+        return native_pack(
+            library, None, narrow=options.narrow, round_inputs=False, compress=options.compress
+        )
 
 
 def _name(dtype: torch.dtype) -> str:

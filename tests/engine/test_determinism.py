@@ -34,7 +34,7 @@ SURROUNDINGS: list[dict[str, int | bool]] = [
     {"threads": 2, "max_batch_prefill_tokens": 100, "max_batch_total_tokens": 160, "max_batch_size": 3},
 ]
 SERIAL = itertools.count()
-MODELS = ("embedded", "embedded int8", "llama", "qwen3 bfloat16", "gemma2")
+MODELS = ("embedded", "embedded int8", "llama", "qwen3 bfloat16", "gemma2", "qwen3_moe")
 
 samplings = st.one_of(
     st.builds(Sampling, repetition_penalty=st.sampled_from((1.0, 1.3))),

@@ -1,0 +1,169 @@
+"""A mixture's experts multiplied by the C extension, each a pair of packed linears.
+
+transformers has all experts of a layer in two tensors, and says of each class how they lie there
+(`transformers.integrations.use_experts_implementation`). What chooses the experts is packed as well,
+where it multiplies with a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
+
+from inference.linears import NativeLinear, NativePack
+from inference.weights import NarrowLinear
+
+_SAID = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm", "num_experts")
+_DOWN = "down_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSwap:
+    """A part of a mixture that stands in another's place."""
+
+    packed: tuple[NativeLinear, ...]
+    undo: Callable[[], None]  # put the model's own back
+
+
+class NativeExperts(nn.Module):
+    """All experts of a layer."""
+
+    def __init__(self, experts: nn.Module, pack: NativePack) -> None:
+        super().__init__()
+        self._own = (experts,)  # in a tuple: its parameters are gone
+        self._up_name = "gate_up_proj" if experts.has_gate else "up_proj"
+        self.up = _packed(experts, self._up_name, pack)
+        self.down = _packed(experts, _DOWN, pack)
+
+    def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
+        """Return (..., hidden) of inputs (..., hidden).
+
+        `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
+        """
+        index, weights = (*routing, *named.values())
+        index, order = index.sort(dim=-1)  # so that a token's sum doesn't depend on what is beside it
+        x, experts = given.reshape(-1, given.shape[-1]), index.reshape(-1)
+        counts = torch.bincount(experts, minlength=len(self.up)).tolist()
+        found = x.new_zeros((experts.numel(), x.shape[-1]))
+        for expert, rows in enumerate(experts.argsort(stable=True).split(counts)):
+            if counts[expert] and expert < len(self.up):  # one more stands for none
+                found[rows] = self._expert(expert, x[rows // index.shape[-1]])
+        found = found.view(*index.shape, -1) * weights.gather(-1, order).to(found.dtype)[..., None]
+        result = found[:, 0]
+        for chosen in range(1, index.shape[-1]):
+            result = result + found[:, chosen]
+        return result.view(given.shape)
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        own: Any = self._own[0]
+        inner = self.up[expert](x)
+        inner = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
+        found: Tensor = self.down[expert](inner)
+        return own.post_expert_norm(found) if own.has_post_expert_norm else found
+
+    def restore(self) -> nn.Module:
+        """Return the model's own module, with its weights."""
+        own = self._own[0]
+        for name, linears in ((self._up_name, self.up), (_DOWN, self.down)):
+            weights = [each.unpack().weight.detach().float() for each in linears]
+            stacked = torch.stack([each.T if own.is_transposed else each for each in weights])
+            own.register_parameter(name, nn.Parameter(stacked.contiguous(), requires_grad=False))
+        return own
+
+
+class RouterWeight(Tensor):
+    """A tensor (n, k) that a module multiplies with by `linear`, which the C extension does."""
+
+    packed: NativeLinear
+
+    @staticmethod
+    def of(weight: Tensor, packed: NativeLinear) -> RouterWeight:
+        """Return a weight in float32 that is packed, too."""
+        made = weight.detach().float().as_subclass(RouterWeight)
+        made.packed = packed
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is linear and not kwargs and type(args[1]) is cls:
+            given, weight, *bias = args
+            if type(given) is not cls and given.dtype == torch.float32:
+                found = weight.packed(given)
+                return found if not bias or bias[0] is None else found + bias[0]
+        if func in _WIDENINGS and type(args[0]) is cls and (*args[1:], *kwargs.values()) in _TO_FLOAT:
+            return args[0]
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+_OTHERS = (nn.Linear, NarrowLinear, Conv1D)  # packed as linears
+_WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
+_TO_FLOAT = ((), (torch.float32,))
+
+
+def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list[MixtureSwap]:
+    """Replace all experts of the model, and what chooses them by `exact`; return what was done.
+
+    Rounded, a router would choose others; it is small.
+    """
+    return [*_pack_experts(model, pack), *_pack_routers(model, exact)]
+
+
+def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if not is_experts(module):
+                continue
+            native = NativeExperts(module, pack)
+            setattr(parent, name, native)
+
+            def undo(parent: nn.Module = parent, name: str = name, native: NativeExperts = native) -> None:
+                setattr(parent, name, native.restore())
+
+            yield MixtureSwap((*native.up, *native.down), undo)
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Return whether a module is a layer's experts, of a form that can be packed."""
+    if not all(hasattr(module, name) for name in _SAID):
+        return False
+    up = getattr(module, "gate_up_proj" if module.has_gate else "up_proj", None)
+    both = (up, getattr(module, _DOWN, None))
+    return all(
+        isinstance(each, Tensor) and each.dim() == 3 and len(each) == module.num_experts for each in both
+    )
+
+
+def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinear]:
+    """Return each expert's linear, and free their weights."""
+    weights = experts.get_parameter(name).detach()
+    biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
+    turned = weights.transpose(1, 2) if experts.is_transposed else weights
+    linears = [pack(weight.contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
+    del experts._parameters[name]
+    return linears
+
+
+def _pack_routers(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+    for module in list(model.modules()):
+        weight = module._parameters.get("weight")
+        if weight is None or weight.dim() != 2 or type(module) in _OTHERS or isinstance(module, nn.Embedding):
+            continue
+        packed = pack(weight.detach(), None)
+        del module._parameters["weight"]
+        module.weight = RouterWeight.of(weight, packed)
+
+        def undo(module: nn.Module = module, weight: nn.Parameter = weight) -> None:
+            del module.weight
+            module.register_parameter("weight", weight)
+
+        yield MixtureSwap((packed,), undo)
