@@ -19,10 +19,11 @@ in full. An empty variable counts as unset, but for {refused}: empty it ends the
 meanings are those of TGI 3.3's launcher, so that a deployment of TGI starts unchanged; variables that begin
 with `PARLEY_` are Parley's own.
 
-What is given is never silently ignored. A setting is *honoured*; or *accepted*, with a warning at the start
+Nothing given is ignored without a word. A setting is *honoured*; or *accepted*, with a warning at the start
 that says why it has no effect; or *refused* as long as its feature doesn't exist, unless its value asks for
-nothing. One that is honoured and has no effect beside the others, as `--worker-timeout` with one worker or
-`--cuda-graphs` without a GPU, is warned of, too, where that is known before the model is loaded. An unknown
+nothing. Most of those that are honoured and have no effect beside the others, as `--worker-timeout` with one
+worker or `--cuda-graphs` without a GPU, are warned of, too, where that is known before the model is loaded;
+`parley download-weights` looks at none of that. An unknown
 flag or an unknown variable that begins with `PARLEY_` ends the start with the nearest spelling.
 
 `huggingface_hub` reads variables of its own, among them `HF_HOME` and `HF_HUB_OFFLINE` (`1`: nothing is

@@ -77,7 +77,8 @@ def _run(program: str, command: str, flags: Sequence[str]) -> int:
         target = values.pop("model", None)
         if target is not None:
             values["model_id"] = [*values.get("model_id", ()), ("MODEL", target)]
-        reading = None if command in WITHOUT_SETTINGS else read(values, os.environ)
+        serving = command != "download-weights"
+        reading = None if command in WITHOUT_SETTINGS else read(values, os.environ, serving=serving)
     except SettingsError as error:
         return _misuse(str(error))
     try:

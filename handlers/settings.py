@@ -300,18 +300,18 @@ class Settings:
         reason="--max-batch-total-tokens sets the KV cache's size")
     cuda_graphs: tuple[int, ...] | None = row(None, batch_sizes, DEVICES,
         "batch sizes for which a GPU's steps of decodes are captured, such as 1,2,4,8; 0: none; without it "
-        "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES", effect=effects.ON_GPU)
+        "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES", effect=effects.FASTER_ON_GPU)
     one_step_ahead: bool = row(True, boolean, DEVICES,
         "begin a GPU's next step before the last one's tokens are read; it changes no answer", tgi=False,
-        effect=effects.ON_GPU)
+        effect=effects.FASTER_ON_GPU)
     deterministic: bool = row(False, boolean, DEVICES,
         "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
     tune_linears: bool = row(True, boolean, DEVICES,
         "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False,
-        effect=effects.ON_GPU)
+        effect=effects.FASTER_ON_GPU)
     filter_on_device: bool = row(True, boolean, DEVICES,
         "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False,
-        effect=effects.ON_GPU)
+        effect=effects.FASTER_ON_GPU)
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
         "TGI: go without its kernels", support=ACCEPTED,
         reason="none of them is used; --native-kernels false goes without Parley's own")

@@ -7,27 +7,35 @@ of the rest, the log and `/info` say later.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from handlers.settings_table import Effect
+from inference.errors import ModelUnavailable
+from inference.model_files import local_directory
 
 if TYPE_CHECKING:
     from handlers.settings import Settings
 
 # one of these is there wherever torch could find a GPU: NVIDIA's, WSL's, AMD's
-DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/gpus", "/dev/dxg", "/dev/kfd")
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/gpus", "/dev/dxg", "/dev/kfd")
 
 
 def _may_be_on_gpu(settings: Settings) -> bool:
-    return settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, DEVICES)))
+    return settings.device == "cuda" or (settings.device == "auto" and any(map(os.path.exists, GPU_FILES)))
 
 
 def _of_the_hub(settings: Settings) -> bool:
-    return settings.model_id is not None and not Path(settings.model_id).expanduser().is_dir()
+    if settings.model_id is None:
+        return False
+    try:
+        return local_directory(settings.model_id) is None
+    except ModelUnavailable:  # which ends the start with its reason
+        return True
 
 
 ON_GPU = Effect(_may_be_on_gpu, "it is for a GPU, and the model runs on the CPU")
+FASTER_ON_GPU = replace(ON_GPU, neutral=(False, (0,)))  # what is off is off on the CPU, too
 ON_CPU = Effect(lambda settings: settings.device != "cuda", "it is for the CPU, and the model runs on a GPU")
 OF_THE_HUB = Effect(_of_the_hub, "the model isn't fetched from the hub")
 OF_OTHERS = Effect(
@@ -36,9 +44,13 @@ OF_OTHERS = Effect(
 TRACED = Effect(
     lambda settings: settings.otlp_endpoint is not None, "without --otlp-endpoint nothing is traced"
 )
-SEVERAL_WORKERS = Effect(lambda settings: settings.api_workers > 1, "it is for several --api-workers")
+SEVERAL_WORKERS = Effect(
+    lambda settings: settings.api_workers > 1, "it is for several --api-workers", neutral=(0,)
+)
 ENGINE_APART = Effect(
-    lambda settings: settings.engine_process, "without --engine-process nobody can end the engine's steps"
+    lambda settings: settings.engine_process,
+    "without --engine-process nobody can end the engine's steps",
+    neutral=(0,),
 )
 CACHED = Effect(lambda settings: settings.prefix_caching, "there is no prefix cache, by --prefix-caching")
 GRAMMARS = Effect(

@@ -56,10 +56,11 @@ class Reading:
     warnings: tuple[str, ...]  # one line each, to be logged
 
 
-def read(flags: Mapping[str, Pairs], environment: Mapping[str, str]) -> Reading:
+def read(flags: Mapping[str, Pairs], environment: Mapping[str, str], *, serving: bool = True) -> Reading:
     """Return the settings from flags, as `add_arguments` leaves them, and variables; raises SettingsError.
 
-    Everything given is honoured, or warned of, or refused.
+    Everything given is honoured, or warned of, or refused. What is only read to download a model for a
+    server, perhaps elsewhere, isn't `serving`: no effect is expected of what is for a server.
     """
     _refuse_unknown_variables(environment)
     chosen: dict[str, Given] = {}
@@ -77,7 +78,7 @@ def read(flags: Mapping[str, Pairs], environment: Mapping[str, str]) -> Reading:
     if "compute_type" not in values:
         settings = replace(settings, compute_type=_compute_type(settings.device, settings.compute_type))
     check(settings)
-    warnings += _without_effect(chosen, settings)
+    warnings += _without_effect(chosen, settings) if serving else []
     return Reading(settings, tuple(chosen.values()), tuple(warnings))
 
 
@@ -87,7 +88,7 @@ def _without_effect(chosen: Mapping[str, Given], settings: Settings) -> list[str
         f"{given} has no effect here: {given.setting.effect.otherwise}"
         for attribute, given in chosen.items()
         if given.setting.effect is not None
-        and getattr(settings, attribute) != given.setting.default
+        and getattr(settings, attribute) not in (given.setting.default, *given.setting.effect.neutral)
         and not given.setting.effect.holds(settings)
     ]
 
@@ -264,14 +265,15 @@ def _is_address(value: str) -> bool:
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     known = [name for setting in SETTINGS for name in setting.variables]
     for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known and not _is_somebody_elses(name, environment[name]):
+        value = environment[name]
+        if name.startswith(PREFIX) and name not in known and not _is_somebody_elses(name, value):
             bare = name.removeprefix(PREFIX)
             hint = f"; did you mean {bare}?" if bare in known else nearest(name, known)
             raise SettingsError(f"{name} is no setting{hint}")
 
 
 def _is_somebody_elses(name: str, value: str) -> bool:
-    linked = LINK_NAME.fullmatch(name) is not None and LINK.fullmatch(value) is not None
+    linked = LINK_NAME.fullmatch(name) is not None and (not value or LINK.fullmatch(value) is not None)
     return linked or NO_SETTINGS.fullmatch(name) is not None
 
 

@@ -13,6 +13,8 @@ QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "ee
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
+BLANKS = " \t"
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, 5.5: a tab may stand within a header
 INTEGER = re.compile(r"[+-]?\d+")
 MOST_DIGITS = 1000
 MOST_SIZES = 1000  # of batches
@@ -51,6 +53,7 @@ class Effect:
 
     holds: Callable[[Any], bool]  # of `Settings`
     otherwise: str  # why it has none
+    neutral: tuple[object, ...] = ()  # values, beside the default, that ask for nothing where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +128,12 @@ def text(value: str) -> str:
 def bearer_key(value: str) -> str:
     """Take a key as a header can have it, without the line's end of a file that it was read from."""
     key = text(value).removesuffix("\n").removesuffix("\r")
-    if key != key.strip() or not key.isprintable():
-        raise ValueError("must have no white space at its ends, and no control characters")
+    if key[0] in BLANKS or key[-1] in BLANKS:
+        raise ValueError("must have no space or tab at its ends, which a header would lose")
+    control = CONTROL.search(key)
+    if control is not None:
+        where = f"U+{ord(control[0]):04X} at character {control.start() + 1}"
+        raise ValueError(f"must have no control character, which a header can't carry: there is {where}")
     return key
 
 

@@ -15,7 +15,7 @@ from inference.model_files import (
     check_config,
     check_directory,
     check_index,
-    check_no_file,
+    local_directory,
     pickled_files,
     safetensors_files,
 )
@@ -77,10 +77,11 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
     """Return the model's directory, downloaded if it has to be; raise ModelUnavailable."""
     if config.model_id is None:
         return Checkpoint(_checked(EMBEDDED_MODEL, config, "The embedded model is not installed"), None)
+    directory = local_directory(config.model_id)
+    if directory is not None:
+        complaint = f"`{directory}` holds no model that can be loaded"
+        return Checkpoint(_checked(directory, config, complaint), None)
     path = Path(config.model_id).expanduser()
-    check_no_file(path)
-    if path.is_dir():
-        return Checkpoint(_checked(path, config, f"`{path}` holds no model that can be loaded"), None)
     if path.is_absolute() or config.model_id.startswith((".", "~")) or config.model_id.count("/") > 1:
         raise ModelUnavailable(f"There is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for {config.model_id} in the hub's cache and on the hub")

@@ -23,6 +23,7 @@ ADAPTER = "adapter_config.json"
 SAFETENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLES_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SHOWN = 3  # names of files in a message
+MOST_SHOWN = 200  # characters of a model's name
 EXPLICIT = "transformers_weights"  # the member of config.json that names another file, or index
 
 _GGUF = (
@@ -57,6 +58,18 @@ def check_directory(directory: Path) -> None:
         )
     if not (directory / CONFIG).is_file() and any(directory.glob("*.gguf")):
         raise ModelUnavailable(f"`{directory}` holds {_GGUF}")
+
+
+def local_directory(model_id: str) -> Path | None:
+    """Return a model's directory, None if its name is none's; raise ModelUnavailable if it can't be told."""
+    try:
+        path = Path(model_id).expanduser()
+        check_no_file(path)
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError) as error:  # without leave to look, too long, or of nobody's home
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = model_id if len(model_id) <= MOST_SHOWN else f"{model_id[:MOST_SHOWN]}..."
+        raise ModelUnavailable(f"The model's directory `{shown}` can't be looked for: {reason}") from error
 
 
 def check_no_file(path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
 from inference.hub import trouble
-from inference.model_files import check_no_file
+from inference.model_files import local_directory
 
 PATTERNS = (
     "tokenizer*",
@@ -59,11 +59,8 @@ def find_files(config: ModelConfig) -> ModelFiles:
     """Return the model's files, fetched if need be; raise ModelUnavailable."""
     if config.model_id is None:
         return ModelFiles(EMBEDDED_MODEL)
-    local = Path(config.model_id).expanduser()
-    if local.is_dir():
-        return ModelFiles(local)
-    check_no_file(local)
-    return ModelFiles(fetch(config, config.model_id))
+    local = local_directory(config.model_id)
+    return ModelFiles(fetch(config, config.model_id) if local is None else local)
 
 
 def fetch(config: ModelConfig, model_id: str) -> Path:

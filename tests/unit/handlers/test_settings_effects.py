@@ -8,14 +8,20 @@ import pytest
 
 from handlers import settings_effects
 from handlers.settings import SETTINGS
+from handlers.settings_reading import read
 from tests.unit.handlers.test_settings import read_line
 
 OF_A_GPU = (
     ("--cuda-memory-fraction", "0.5"),
     ("--cuda-graphs", "1,2"),
+)
+NEUTRAL = (  # what asks for nothing where there is nothing of the kind
+    ("--cuda-graphs", "0"),
     ("--no-one-step-ahead",),
     ("--no-tune-linears",),
     ("--no-filter-on-device",),
+    ("--worker-timeout", "0"),
+    ("--step-timeout", "0", "--no-engine-process"),
 )
 OF_A_CPU = (
     ("--cpu-isa", "avx2"),
@@ -37,7 +43,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a machine without a GPU."""
-    monkeypatch.setattr(settings_effects, "DEVICES", ())
+    monkeypatch.setattr(settings_effects, "GPU_FILES", ())
 
 
 @pytest.mark.parametrize("line", OF_A_GPU, ids=lambda line: line[0])
@@ -49,7 +55,7 @@ def test_what_is_for_a_gpu_has_no_effect_without_one(
         assert line[0] in warning
         assert warning.endswith("has no effect here: it is for a GPU, and the model runs on the CPU")
     assert () == read_line(*line, "--device", "cuda").warnings
-    monkeypatch.setattr(settings_effects, "DEVICES", (str(tmp_path),))  # there may be one
+    monkeypatch.setattr(settings_effects, "GPU_FILES", (str(tmp_path),))  # there may be one
     assert () == read_line(*line).warnings
     assert 1 == len(read_line(*line, "--device", "cpu").warnings)
 
@@ -72,6 +78,33 @@ def test_what_has_no_effect_beside_the_others_is_told(
     assert () == read_line(*(line[:-1] if cure is None else (*line, *cure))).warnings
 
 
+@pytest.mark.parametrize("line", NEUTRAL, ids=lambda line: line[0])
+def test_what_is_switched_off_where_there_is_none_is_no_mistake(line: tuple[str, ...]) -> None:
+    assert () == read_line(*line).warnings
+    assert () == read_line(*line, "--device", "cpu").warnings
+
+
+@pytest.mark.parametrize("model", ["~nosuchuser/x", "x" * 5000])
+def test_a_name_that_cannot_be_looked_for_is_left_to_the_loading(model: str) -> None:
+    assert () == read_line("--model-id", model, REVISION="main").warnings
+
+
+def test_a_directory_without_leave_to_look_is_left_to_the_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert () == read_line("--model-id", str(tmp_path), REVISION="main").warnings
+
+
+def test_no_effect_is_expected_where_nothing_is_served() -> None:
+    given = {"PARLEY_WORKER_TIMEOUT": "5", "CUDA_GRAPHS": "1,2"}
+    assert 2 == len(read({}, given).warnings)
+    assert () == read({}, given, serving=False).warnings
+
+
 def test_a_directory_has_no_revisions(tmp_path: Path) -> None:
     (warning,) = read_line("--model-id", str(tmp_path), REVISION="main").warnings
     assert warning.startswith("REVISION=main has no effect here")
@@ -82,6 +115,6 @@ def test_a_default_that_is_given_asks_for_nothing() -> None:
 
 
 def test_every_condition_is_tested_here() -> None:
-    flags = {line[0] for line in (*OF_A_GPU, *OF_A_CPU, *(line for line, _, _ in OTHERS))}
+    flags = {line[0] for line in (*OF_A_GPU, *OF_A_CPU, *NEUTRAL, *(line for line, _, _ in OTHERS))}
     tested = {flag.replace("--no-", "--") for flag in flags}
     assert tested == {row.names[0] for row in SETTINGS if row.effect is not None}

@@ -40,6 +40,15 @@ def unreachable(*_: object, **__: object) -> NoReturn:
     raise ConnectionError("no network")
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"), [("~nosuchuser/x", "home directory"), ("x" * 5000, "File name too long")]
+)
+def test_a_name_that_cannot_be_looked_for_is_refused_with_the_reason(model: str, reason: str) -> None:
+    with pytest.raises(ModelUnavailable, match=f"can't be looked for: .*{reason}") as told:
+        find_checkpoint(ModelConfig(model_id=model), print)
+    assert len(str(told.value)) < 400
+
+
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
     """Write a safetensors file of zeros, by its public format."""
     header, at = {}, 0
