@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
-import importlib
-import os
 import re
-import subprocess
-import sys
-import threading
 import tomllib
 from pathlib import Path
 
@@ -131,75 +125,6 @@ def test_the_healthcheck_is_copied_and_run(image: Stage) -> None:
     assert words == '["python", "/opt/healthcheck.py"]'
     assert "--start-period" in options
     assert "deploy/healthcheck.py /opt/healthcheck.py" in image.every("COPY")
-
-
-@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-@pytest.mark.parametrize("given", ["flag", "variable"])
-def test_the_healthcheck_asks_at_the_port_that_the_server_was_given(
-    status: int, code: int, given: str
-) -> None:
-    class Health(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/health" else 404)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            """Keep quiet."""
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        port = str(server.server_port)
-        line = ["text-generation-launcher", "--json-output", *(["--port", port] if given == "flag" else [])]
-        assert code == check_health(line, {"PORT": port if given == "variable" else "1"}).returncode
-
-
-def test_a_server_that_does_not_answer_is_not_healthy() -> None:
-    found = check_health([], {"PORT": "1"})
-    assert 1 == found.returncode
-    assert "127.0.0.1:1" in found.stderr
-
-
-LAUNCHER = "/opt/parley/bin/text-generation-launcher"
-FIRST = {
-    "alone": [f"/usr/local/bin/python3.11\0{LAUNCHER}\0--port\x009\0"],
-    "docker run --init": [
-        "/sbin/docker-init\0--\0text-generation-launcher\0--port\x009\0",
-        f"python\0{LAUNCHER}\0",
-    ],
-    "tini with options": [f"tini\0-g\0-p\0SIGTERM\0--\0{LAUNCHER}\0--port\x009\0"],
-    "a shell": ["sh\0-c\0text-generation-launcher --port 9; true\0", f"python\0{LAUNCHER}\0--port\x009\0"],
-    "parley": ["python\0/opt/parley/bin/parley\0serve\0--port\x009\0", f"python\0{LAUNCHER}\0--port\x008\0"],
-    "python -m": ["python\0-m\0handlers\0serve\0--port\x009\0"],
-}
-
-
-@pytest.mark.parametrize("lines", FIRST.values(), ids=FIRST)
-def test_the_healthcheck_finds_the_servers_arguments_behind_whoever_started_it(
-    lines: list[str], tmp_path: Path
-) -> None:
-    for number, line in zip((1, 7, 10), lines, strict=False):  # 10 comes after 7
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "cmdline").write_bytes(line.encode())
-    (tmp_path / "sys").mkdir()
-    (tmp_path / "3").mkdir()  # a process that ended meanwhile
-    sys.path.insert(0, str(DEPLOY))
-    try:
-        healthcheck = importlib.import_module("healthcheck")
-    finally:
-        sys.path.remove(str(DEPLOY))
-    found = healthcheck.server_arguments(healthcheck.command_lines(tmp_path))
-    assert ["--port", "9"] == list(found)[-2:]
-    assert LAUNCHER not in found
-
-
-def check_health(line: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the check as in a container whose first process has this command line."""
-    code = (
-        f"import sys; sys.path.insert(0, 'deploy'); import healthcheck; sys.exit(healthcheck.main({line!r}))"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
-    )
 
 
 def test_compose_builds_this_image_and_mounts_what_is_there() -> None:
