@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+ENDLESS = 1 << 62  # more positions than any text has
+
 _DYNAMIC = (
     "; its dynamic scaling doesn't add to them here, as it would rotate a text by how long others are: "
     "rope_scaling of type yarn or linear does"
@@ -27,9 +29,10 @@ def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:
     """Return how far texts may reach; `stated`: the positions that the configuration names.
 
     YaRN's reach is what it was made for, times its factor, whether or not `stated` was raised to it: the
-    recipe of Qwen2.5 leaves it as it was. For linear scaling there is no telling (Vicuna 16k states what it
-    was before, DeepSeek Coder what it is then), so its factor only counts where more is asked for. The others
-    state their reach. Where layers differ the least counts.
+    recipe of Qwen2.5 leaves it as it was, and Qwen3 states a little more, for the answer. Where twice as much
+    or more is stated, that was raised on purpose, and the factor only counts where more is asked for; so it
+    does for linear scaling, as there is no telling (Vicuna 16k states what it was before, DeepSeek Coder what
+    it is then). The others state their reach. Where layers differ the least counts.
     """
     if not stated or stated <= 0:
         return Positions(None, None)
@@ -61,11 +64,14 @@ def _type(rope: Mapping[str, Any]) -> object:
 
 
 def _reach(rope: Mapping[str, Any], stated: int) -> int:
-    return int(_original(rope, stated) * _factor(rope)) if _type(rope) == "yarn" else stated
+    extends = _type(rope) == "yarn" and stated < 2 * _original(rope, stated)
+    return _most(rope, stated) if extends else stated
 
 
 def _most(rope: Mapping[str, Any], stated: int) -> int:
-    return int(stated * _factor(rope)) if _type(rope) == "linear" else _reach(rope, stated)
+    if _type(rope) == "yarn":
+        return int(_original(rope, stated) * _factor(rope))
+    return int(stated * _factor(rope)) if _type(rope) == "linear" else stated
 
 
 def _original(rope: Mapping[str, Any], otherwise: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from inference.positions import ENDLESS
 from inference.trace import Pair, Rope
 
 BLOCK = 256  # positions computed at once: always the same ones together, so that their bits are the same
@@ -18,7 +19,7 @@ class RopeTable:
 
     def __init__(self, rope: Rope, *, spread: bool = False, positions: int | None = None) -> None:
         self._rope = rope
-        self._last = (1 << 62 if positions is None else positions) - 1
+        self._last = (ENDLESS if positions is None else positions) - 1
         self._spread = spread  # see `spread_pairs`
         self._cosines, self._sines = self._block(0)
 

@@ -30,6 +30,7 @@ def yarn(factor: float, original: int | None = None) -> dict[str, Any]:
         (131_072, yarn(4.0, 32768), 131_072, 131_072),  # already extended
         (163_840, yarn(40, 4096), 163_840, 163_840),  # DeepSeek V3
         (65536, yarn(2.0, 16384), 65536, 65536),  # states more than it was made for
+        (8192, yarn(40, 4096), 8192, 163_840),  # raised on purpose, and not that far
         (32768, yarn(4.0), 131_072, 131_072),  # what isn't said is what is stated, as for transformers
         (32768, {"type": "yarn", "factor": 1.5, "original_max_position_embeddings": 32768}, 49152, 49152),
         (4096, {"rope_type": "linear", "factor": 4.0}, 4096, 16384),  # Vicuna 16k
