@@ -44,7 +44,8 @@ class Shape:
     @property
     def free(self) -> bool:
         """Return whether it takes every value of its type."""
-        limited = self.whole or self.values is not None or self.bounds or self.texts or self.items
+        limited = self.whole or self.values is not None or self.bounds or self.texts
+        limited = limited or self.most is not None or self.items
         return not (limited or self.members or self.required or self.rest != {})
 
     def takes(self, value: Any) -> bool:

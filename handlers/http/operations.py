@@ -15,6 +15,7 @@ PROBES = frozenset(
         *("kserve_live", "kserve_ready", "kserve_model_ready", "kserve_model_ready_unversioned"),
     }
 )
+WATCHING = PROBES | {"metrics"}  # what asks all the time, whether or not anybody asks for work
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,16 @@ FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 logger = logging.getLogger("parley")
 
 SIGNALLED = 128  # exit codes above it name the signal that cut requests off
-PROBES = ("/", "/livez", "/readyz", "/health", "/ping", "/metrics", "/v2/health/live", "/v2/health/ready")
+PROBE_PATHS = (
+    "/",
+    "/livez",
+    "/readyz",
+    "/health",
+    "/ping",
+    "/metrics",
+    "/v2/health/live",
+    "/v2/health/ready",
+)
 TICKS = 10  # a second, of uvicorn's
 
 Drain = Callable[[float], Awaitable[None]]  # with the seconds that running requests have
@@ -74,7 +83,7 @@ def _protocol(settings: Settings) -> Any:
     aliases = filter(None, [settings.aip_health_route])
     bounds = Bounds(
         connections=min(settings.max_connections, _connections_possible()),
-        probes=frozenset(path.encode() for path in (*PROBES, *aliases)),
+        probes=frozenset(path.encode() for path in (*PROBE_PATHS, *aliases)),
         trailer_bytes=settings.header_limit,
         header_seconds=settings.header_timeout,
         body_seconds=settings.body_timeout,

@@ -139,6 +139,13 @@ def test_what_a_request_may_hold(old: Any, new: Any, rules: set[str]) -> None:
     assert {difference.rule for difference in differences(old, new, Side.REQUEST)} == rules
 
 
+@pytest.mark.parametrize(("kind", "bound"), [("array", "maxItems"), ("object", "maxProperties")])
+def test_the_most_of_a_joined_schema_is_kept(kind: str, bound: str) -> None:
+    joined = [{"type": kind, "x-most": 3}, {"type": kind, bound: 5}]
+    (shape,) = Shapes({}).of({"allOf": joined})
+    assert 3 == shape.most
+
+
 def test_a_schema_that_holds_itself_is_compared() -> None:
     def nested(kind: str) -> Shapes:
         members = {"value": {"type": kind}, "below": {"$ref": "#/x/Tree"}}

@@ -9,7 +9,7 @@ import openapi
 from handlers.account import Account
 from handlers.aliases import HEALTH
 from handlers.board import Board
-from handlers.http.operations import PROBES, operation_table
+from handlers.http.operations import PROBES, WATCHING, operation_table
 from handlers.metric_table import table, width
 from handlers.metrics import Metrics
 from inference.core import Life
@@ -38,7 +38,7 @@ def test_http_requests_count_by_status_and_what_went_wrong() -> None:
     )
 
 
-@pytest.mark.parametrize("operation", sorted(PROBES))
+@pytest.mark.parametrize("operation", sorted(WATCHING))
 def test_a_probe_is_no_request_that_could_fail(operation: str) -> None:
     metrics = Metrics()
     for status in (503, 503, 200, 500):
