@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,6 +35,7 @@ from inference.proof import (
 from inference.rotary import is_static
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
+from inference.shortage import is_shortage
 from inference.step import Runner
 from inference.trace import rotations
 
@@ -84,7 +85,7 @@ class Climb:
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self.model = model
         self.options = options
-        self.proof = Proof(model, options.dtype, options.max_total_tokens)
+        self.proof = _proof(model, options)
         if not self.proof.finite:
             raise ModelUnavailable(
                 "The model's own logits are NaN or infinite, so it can't be served: its weights are damaged "
@@ -167,7 +168,7 @@ class Climb:
         steps = (alone_steps, odd_steps) if attempt.invariant else ()
         others = [self._check(attempt, each, rounded=True) for each in steps]
         elements = sum(each.shape.elements for each in self.probed.values()) if paged else 0
-        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model)
+        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, self.proof.idle)
         return Served(
             level=attempt.level,
             reason="; ".join(self.reasons),
@@ -181,6 +182,18 @@ class Climb:
             torch_heavy=heavy,
             make_model=attempt.make_model,
         )
+
+
+def _proof(model: PreTrainedModel, options: Options) -> Proof:
+    """Return the model's own logits; raise ModelUnavailable if its code makes none of text alone."""
+    try:
+        return Proof(model, options.dtype, options.max_total_tokens)
+    except Exception as error:  # it may ask for an image in any way
+        if is_shortage(error):
+            raise  # told elsewhere, with what is free
+        raise ModelUnavailable(
+            f"The model can't be served: its own code takes no text alone ({type(error).__name__}: {error})"
+        ) from error
 
 
 def packed_of(swaps: list[Swap]) -> tuple[Packed, ...]:
@@ -233,12 +246,12 @@ def _same_bits(one: Verdict, other: Verdict) -> bool:
     return torch.equal(one.logits, other.logits)
 
 
-def _is_heavy(model: PreTrainedModel) -> bool:
-    """Return whether torch itself multiplies with big parameters."""
+def _is_heavy(model: PreTrainedModel, idle: Collection[nn.Module]) -> bool:
+    """Return whether torch itself multiplies with big parameters; what sees or hears is `idle`."""
     tables = {id(model.get_input_embeddings().weight)}
     return any(
         parameter.dim() > 1 and parameter.numel() > _HEAVY and id(parameter) not in tables
         for module in model.modules()
-        if not isinstance(module, NativeLinear)
+        if not isinstance(module, NativeLinear) and module not in idle
         for parameter in module.parameters(recurse=False)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from inference.shortage import is_shortage
 from inference.weights import loading_class, stays_narrow, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -134,17 +136,28 @@ def _loader(
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """Return transformers' own class for a configuration; None if the model brings its code.
 
-    Of a model that sees, that is the class for images and text, which does without images.
+    Of a model that sees, that is the class for images and text, unless it can't do without images.
     """
     seeing = () if described.is_encoder_decoder else (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,)
     mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, *seeing)
     found = next((mapping[type(described)] for mapping in mappings if type(described) in mapping), None)
     if found is None:
         return None
-    several = found if isinstance(found, tuple | list) else (found,)
+    several = [each for each in (found if isinstance(found, tuple | list) else (found,)) if _takes_text(each)]
+    if not several:
+        return None
     named = [each for each in several if each.__name__ in (described.architectures or ())]
     model_class: type[PreTrainedModel] = (named or several)[0]
     return model_class
+
+
+def _takes_text(model_class: type[PreTrainedModel]) -> bool:
+    """Return whether a class computes the next token of text alone, as far as its signature says."""
+    takes = inspect.signature(model_class.forward).parameters
+    others = [each for each in list(takes.values())[1:] if each.name != "input_ids"]
+    required = [each for each in others if each.default is each.empty and each.kind not in _REST]
+    drafts = "self_conditioning_logits" in takes  # of a whole block, which diffusion refines
+    return "input_ids" in takes and not required and not drafts
 
 
 def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig) -> PreTrainedConfig:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.blocks import blocks_for
+from inference.positions import ENDLESS
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.step import Runner
 from inference.types import CoreRequest, LogprobsMode, Sampling
@@ -28,7 +32,7 @@ PROOF_BLOCKS = 8
 _BLOCKS = ([7, 2, 0, 5, 3, 6], [4, 1])  # of the two prompts: out of order
 _PAGES = len(_BLOCKS[0])
 _LEAST = (5, 4)  # tokens of the prompts: fewer can't be cut as the steps do
-_NO_LIMIT = 1 << 62
+_MASKED = -1e8  # a logit below it is none: models hide tokens by -inf, or by a type's least number
 _SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
 
 Steps = Callable[[list[Sequence]], list[list[Chunk]]]
@@ -40,22 +44,32 @@ class Verdict:
 
     holds: bool
     error: float  # the norm of the difference, as a part of the logits' norm; infinite if it raised
-    complaint: str = ""  # what it raised
+    complaint: str = ""  # what it raised, or that it hides other tokens
     logits: Tensor | None = None  # (tokens, vocabulary), whatever order they were computed in
 
 
 class Proof:
     """The model's own logits of two prompts, computed by its own code before anything is changed."""
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, positions: int = _NO_LIMIT) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, positions: int = ENDLESS) -> None:
         self.prompts = proof_prompts(model, positions)
-        self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
+        called: set[nn.Module] = set()
+        with _noting_calls(model, called):
+            self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
+        self.idle = WeakSet(_idle(model, called))  # modules of parts that text doesn't come through
         self._dtype = dtype
+        self._masked = max(_MASKED, 0.9 * torch.finfo(dtype).min)
 
     @property
     def finite(self) -> bool:
-        """Return whether the model's own logits are numbers, without which nothing can be proven."""
-        return all(bool(each.isfinite().all()) for each in self._expected)
+        """Return whether the model's own logits are numbers, without which nothing can be proven.
+
+        It may hide some tokens, such as those that only fill its vocabulary up, but not all of them.
+        """
+        return all(
+            bool((each < math.inf).all()) and bool((each > self._masked).any(-1).all())
+            for each in self._expected
+        )
 
     @property
     def columns(self) -> int:
@@ -83,15 +97,21 @@ class Proof:
         return self._compare(logits, torch.cat(self._expected), rounded)
 
     def _compare(self, found: Tensor, expected: Tensor, rounded: bool) -> Verdict:
-        error = float((found - expected).norm() / expected.norm())
+        """Compare logits (positions, vocabulary) that the model's own code shows, and which it hides."""
+        shown, wrong = expected > self._masked, ~(found < math.inf)
+        hides_others = not torch.equal(found > self._masked, shown)
+        compared = shown & (found > self._masked) | wrong
+        difference, own = (each.where(compared, 0) for each in (found - expected, expected))
+        error = float(difference.norm() / own.norm())
         noise = _NOISE.get(self._dtype)
         if rounded:
             near = error <= ROUNDED
         elif noise is not None:
-            near = error <= ROUNDED and _differ_by_noise(found, expected, noise)
+            near = error <= ROUNDED and _differ_by_noise(found, expected, compared, noise)
         else:
-            near = bool((found - expected).abs().max() <= _TOLERANCE * expected.abs().max())
-        return Verdict(near, error, logits=found)
+            near = bool(difference.abs().max() <= _TOLERANCE * own.abs().max())
+        complaint = "it hides other tokens than the model's own code" if hides_others and near else ""
+        return Verdict(near and not hides_others, error, complaint, logits=found)
 
     def run(self, runner: Runner[Tensor]) -> None:
         """Run a runner once, on whole prompts."""
@@ -100,19 +120,28 @@ class Proof:
         runner.run(pack(table, Decodes(), [Chunk(each, 0, each.length) for each in sequences]))
 
 
-def _differ_by_noise(found: Tensor, expected: Tensor, noise: float) -> bool:
+def _differ_by_noise(found: Tensor, expected: Tensor, compared: Tensor, noise: float) -> bool:
     """Return whether logits (positions, vocabulary) differ by rounding: most positions, and what they say.
 
     Not all: where two experts are nearly equal, rounding decides which of them a token goes to.
     """
-    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    difference, own = (each.where(compared, 0) for each in (found - expected, expected))
+    errors = difference.norm(dim=-1) / own.norm(dim=-1)
     best = expected.topk(2).values
-    clear = best[:, 0] - best[:, 1] > 8 * noise * expected.std(-1)
+    clear = best[:, 0] - best[:, 1] > 8 * noise * _deviation(own, compared)
     agreed = (found.argmax(-1) == expected.argmax(-1))[clear].sum()
     return bool(errors.median() <= noise) and bool(agreed >= _AGREED * clear.sum())
 
 
-def proof_prompts(model: PreTrainedModel, positions: int = _NO_LIMIT) -> list[NDArray[np.int64]]:
+def _deviation(logits: Tensor, compared: Tensor) -> Tensor:
+    """Return the standard deviation (positions) of the logits that are compared; the others are 0."""
+    count = compared.sum(-1)
+    mean = logits.sum(-1) / count
+    squares = ((logits - mean[:, None]) * compared).square().sum(-1)
+    return (squares / (count - 1).clamp(min=1)).sqrt()
+
+
+def proof_prompts(model: PreTrainedModel, positions: int = ENDLESS) -> list[NDArray[np.int64]]:
     """Return two prompts of random tokens, always the same ones: a long and a short one.
 
     They stay within so many positions, behind which some models compute otherwise.
@@ -170,7 +199,33 @@ def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     with torch.inference_mode():
         ids = torch.from_numpy(prompt)[None].to(model.device)
         logits: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
+    if logits.dim() != 2 or len(logits) != len(prompt):
+        raise ValueError(f"its logits of {len(prompt)} tokens have the shape {tuple(logits.shape)}")
     return logits
+
+
+@contextmanager
+def _noting_calls(model: PreTrainedModel, called: set[nn.Module]) -> Iterator[None]:
+    """Have the model's modules that are called put into a set."""
+
+    def note(module: nn.Module, _: object) -> None:
+        called.add(module)
+
+    hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _idle(module: nn.Module, called: set[nn.Module]) -> Iterator[nn.Module]:
+    """Return the modules of parts that weren't called; of a single one others may have used the weights."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) or not called.isdisjoint(child.modules()):
+            yield from _idle(child, called)
+        elif any(True for _ in child.children()):
+            yield from child.modules()
 
 
 def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64]) -> Sequence:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.proof import PROOF_BLOCKS, Proof, alone_steps, odd_steps, packed_steps, sequential_steps  # noqa: E402
@@ -69,6 +72,102 @@ def test_logits_that_are_no_numbers_are_told(value: float) -> None:
     model = toy("llama")
     model.lm_head.weight[5, 5] = value
     assert Proof(model, torch.float32).finite is (value == 0.5)
+
+
+HIDDEN = slice(90, None)  # the tokens that a toy's own code hides
+
+
+def hiding(value: float, tokens: slice = HIDDEN) -> PreTrainedModel:
+    """Return a toy whose own code hides tokens, as Chameleon's does those of images."""
+
+    def hide(_: object, __: object, output: Any) -> None:
+        output.logits[..., tokens] = value
+
+    model = toy("llama")
+    model.register_forward_hook(hide)
+    return model
+
+
+@pytest.mark.parametrize("value", [-torch.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hidden_tokens_hide_no_errors(value: float, dtype: Dtype) -> None:
+    class Wrong(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            wrong = torch.randn_like(logits) * 10
+            wrong[:, HIDDEN] = value
+            return wrong
+
+    class Shown(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            return logits.clamp(min=-1)
+
+    class Others(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            changed = logits.clone()
+            changed[:, 3] = value
+            return changed
+
+    model = hiding(value)
+    proof = Proof(model, dtype)
+    assert proof.finite
+    for rounded in (False, True):
+        verdict = proof.check(lambda: Whole(model), packed_steps, rounded=rounded)
+        assert (verdict.holds, verdict.error < 1e-6) == (True, True)
+        for other in (Wrong, Shown, Others):
+            assert not proof.check(lambda: other(model), packed_steps, rounded=rounded).holds  # noqa: B023
+    said = proof.check(lambda: Others(model), packed_steps)
+    assert said.complaint == "it hides other tokens than the model's own code"
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_hidden_tokens_must_not_turn_into_what_is_no_number(value: float) -> None:
+    class Nothing(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            changed = logits.clone()
+            changed[:, HIDDEN] = value
+            return changed
+
+    for hidden in (-torch.inf, torch.finfo(torch.float32).min):
+        model = hiding(hidden)
+        verdict = Proof(model, torch.float32).check(lambda: Nothing(model), packed_steps)  # noqa: B023
+        assert (verdict.holds, math.isfinite(verdict.error)) == (False, False)
+
+
+def test_float16_hides_by_its_own_least_number() -> None:
+    class Wrong(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            wrong = torch.randn_like(logits) * 10
+            wrong[:, HIDDEN] = torch.finfo(torch.float16).min
+            return wrong
+
+    model = hiding(torch.finfo(torch.float16).min)
+    proof = Proof(model, torch.float16)
+    assert proof.check(lambda: Whole(model), packed_steps).holds
+    assert not proof.check(lambda: Wrong(model), packed_steps, rounded=True).holds
+
+
+def test_a_model_that_hides_all_tokens_says_nothing() -> None:
+    assert not Proof(hiding(-torch.inf, slice(None)), torch.float32).finite
+
+
+def test_logits_of_other_positions_than_the_prompts_are_refused() -> None:
+    def of_a_canvas(_: object, __: object, output: Any) -> None:
+        output.logits = output.logits[:, :16]
+
+    model = toy("llama")
+    model.register_forward_hook(of_a_canvas)
+    with pytest.raises(ValueError, match=r"its logits of 83 tokens have the shape \(16, 97\)"):
+        Proof(model, torch.float32)
+
+
+def test_parts_that_text_does_not_come_through_are_idle() -> None:
+    model = toy("llama")
+    parts = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 4)), torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+    model.tower, model.towers = parts[0], torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(2, 2))])
+    model.by_weight, model.by_weights = torch.nn.Linear(2, 2), parts[1]  # others may use these weights
+    proof = Proof(model, torch.float32)
+    assert set(proof.idle) == {*model.tower.modules(), *model.towers[0].modules()}
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_wrong_logits_at_one_place_are_seen(model: PreTrainedModel) -> None:
