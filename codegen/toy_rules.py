@@ -81,6 +81,10 @@ _INDEXER = {
 # What the rules don't find out
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "chameleon": {
+        "vocabulary_map": {"<image>": 3, "IMGIMGAZ": 4, "IMGIMGBZ": 5},
+        "vq_config": {"base_channels": 32, "channel_multiplier": [1, 1]},
+    },
     "cohere_compass_text": {
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         "rope_parameters": {
