@@ -31,12 +31,8 @@ _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
 _OTHER_FORMS = (
     *("*/*.safetensors", "*/*.bin", "*/*.json", "*/*.txt", "*/*.model", "*/*.tiktoken"),
     *(
-        "consolidated*.safetensors",
-        "adapter_model*",
-        "*.fp16.*",
-        "*.fp16-*",
-        "training_args.bin",
-        "optimizer*",
+        *("consolidated*.safetensors", "adapter_model*.safetensors", "adapter_model*.bin"),
+        *("*.fp16.*", "*.fp16-*", "training_args.bin", "optimizer*.bin", "optimizer*.safetensors"),
     ),
 )
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -60,6 +56,7 @@ class Weights:
     other_bytes: int  # quantised weights and the like, which keep their size
     matrices: int = 0  # of the floats, those of tensors with two dimensions
     dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
+    in_16_bits: int = 0  # of the floats
 
     def size(self, item_bytes: int, matrix_item_bytes: int | None = None) -> int:
         """Return the bytes in memory when each float takes `item_bytes`, those of matrices something else."""
@@ -69,8 +66,7 @@ class Weights:
     @property
     def narrow(self) -> bool:
         """Return whether its floats are in 16 bits for the most part."""
-        wide = sum(dtype == "float32" for dtype in self.dtypes.values())
-        return 2 * wide < len(self.dtypes)
+        return 2 * self.in_16_bits > self.floats
 
 
 def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Checkpoint:
@@ -93,7 +89,7 @@ def read_weights(path: Path, *, pickled: bool = False) -> Weights:
 
     `pickled`: pickles are read where there is nothing else.
     """
-    files = safetensors_files(path) or sorted(path.glob("*.safetensors"))
+    files = safetensors_files(path)
     if files or not pickled:
         return _counted(tensor for file in files for tensor in read_header(file).items())
     from inference.pickled import read_table  # needs torch, which the command that downloads does without
@@ -102,7 +98,7 @@ def read_weights(path: Path, *, pickled: bool = False) -> Weights:
 
 
 def _counted(tensors: Iterable[tuple[str, Tensor]]) -> Weights:
-    floats = other_bytes = matrices = 0
+    floats = other_bytes = matrices = in_16_bits = 0
     dtypes: dict[str, str] = {}
     for name, tensor in tensors:
         if tensor.dtype not in _FLOATS:
@@ -111,7 +107,8 @@ def _counted(tensors: Iterable[tuple[str, Tensor]]) -> Weights:
         floats += tensor.count
         matrices += tensor.count if len(tensor.shape) == 2 else 0
         dtypes[name] = _DTYPES.get(tensor.dtype, "float32")
-    return Weights(floats, other_bytes, matrices, dtypes)
+        in_16_bits += tensor.count if dtypes[name] != "float32" else 0
+    return Weights(floats, other_bytes, matrices, dtypes, in_16_bits)
 
 
 def _checked(path: Path, config: ModelConfig, complaint: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from huggingface_hub.errors import (
     StrictDataclassClassValidationError,
     StrictDataclassFieldValidationError,
 )
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from inference.errors import ModelUnavailable
+
+LOG = logging.getLogger(__name__)
 
 _SHOWN = 3  # tensors in a message
 _CHARACTERS = 400  # of what a library says
@@ -56,10 +59,12 @@ def quantisation(name: str, described: PreTrainedConfig) -> str | None:
     return method or "bitsandbytes"
 
 
-def check_loaded(name: str, kind: str, info: Mapping[str, Any]) -> None:
-    """Raise ModelUnavailable if the files lack any of the model's weights: those would be random numbers.
+def check_loaded(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
+    """Raise ModelUnavailable if the files lack any of a model's weights, or have them in another shape.
 
-    `info` is transformers' account of what it loaded, which leaves out what is tied to something else.
+    Those would be random numbers. `info` is transformers' account of what it loaded, which leaves out what
+    is tied to something else. Buffers of transformers' own classes are computed anew, by their code; what
+    becomes of those of a model that brings its code isn't known.
     """
     wrong = sorted(info["mismatched_keys"])
     if wrong:
@@ -72,12 +77,25 @@ def check_loaded(name: str, kind: str, info: Mapping[str, Any]) -> None:
             "different models, download both again"
         )
     missing = sorted(info["missing_keys"])
+    buffers = {each for each, _ in model.named_buffers()} if _is_transformers_own(model) else set()
+    computed = [each for each in missing if each in buffers]
+    missing = [each for each in missing if each not in buffers]
+    if computed:
+        LOG.info("`%s`: the files lack %s%s, computed anew", name, _quoted(computed), _and_more(computed))
     if missing:
-        shown = ", ".join(f"`{tensor}`" for tensor in missing[:_SHOWN])
+        kind, shown = type(model).__name__, _quoted(missing)
         raise ModelUnavailable(
             f"`{name}` can't be loaded: its files lack {len(missing)} of the weights that {kind} has, {shown}"
             f"{_and_more(missing)}: they aren't whole, or are another model's than config.json says"
         )
+
+
+def _is_transformers_own(model: PreTrainedModel) -> bool:
+    return type(model).__module__.partition(".")[0] == "transformers"
+
+
+def _quoted(tensors: list[str]) -> str:
+    return ", ".join(f"`{tensor}`" for tensor in tensors[:_SHOWN])
 
 
 def _and_more(found: Collection[object]) -> str:

@@ -27,7 +27,7 @@ from inference.loading import check_loaded, quantisation, unavailable
 from inference.plan import Demand
 from inference.positions import positions_of
 from inference.shortage import is_shortage
-from inference.weights import loading_class, stays_narrow, widen
+from inference.weights import NARROW, kept_kinds, loading_class, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -109,7 +109,7 @@ def load_model(
             raise  # told elsewhere, with what is free
         quantised = quantisation(config.name, described)
         raise unavailable(config.name, checkpoint.path, error, quantised) from error
-    check_loaded(config.name, type(model).__name__, loaded)
+    check_loaded(config.name, model, loaded)
     model.to(device).eval().requires_grad_(False)
     if device.type == "cpu":
         widen(model)
@@ -129,8 +129,11 @@ def _loader(
     if own is None or quantised or device.type != "cpu":
         speaks = own is None or type(described) in MODEL_FOR_CAUSAL_LM_MAPPING
         return AutoModelForCausalLM if speaks else own, described
-    stored = {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
-    return loading_class(own, stored, rounded_dtype(config)), _own_config(own, described)
+    return loading_class(own, _stored(weights), rounded_dtype(config)), _own_config(own, described)
+
+
+def _stored(weights: Weights) -> dict[str, torch.dtype]:
+    return {name: _DTYPES[dtype] for name, dtype in weights.dtypes.items()}
 
 
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
@@ -170,7 +173,8 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     """Return how many numbers the model will hold, and how many of them in linears and embeddings.
 
     Files may have them in another form: experts as matrices, of which the model makes one tensor and,
-    on CPU, widens it.
+    on CPU, widens it. Of files in 16 bits for the most part, matrices in 32 count as all else, as they
+    are kept so.
     """
     own = _model_class(described)
     if own is None or device.type != "cpu" or getattr(described, "quantization_config", None) is not None:
@@ -178,11 +182,14 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     try:
         with torch.device("meta"):
             model = own._from_config(_own_config(own, described))
+        kinds = kept_kinds(model, _stored(weights))
     except Exception:  # it will fail again as the model is loaded, and be told then
         return weights
     sizes = {id(each): each.numel() for each in model.parameters()}  # each once, where several are tied
-    kept = {id(each.weight) for each in model.modules() if stays_narrow(each)}
-    return replace(weights, floats=sum(sizes.values()), matrices=sum(map(sizes.__getitem__, kept)))
+    kept = {id(each.weight) for each, kind in kinds.items() if kind in NARROW or not weights.narrow}
+    # A weight that is computed of others, as by weight_norm, is none of the parameters
+    matrices = sum(sizes.get(each, 0) for each in kept)
+    return replace(weights, floats=sum(sizes.values()), matrices=matrices)
 
 
 def describe_demand(

@@ -25,6 +25,7 @@ PICKLE, PICKLES_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SHOWN = 3  # names of files in a message
 MOST_SHOWN = 200  # characters of a model's name
 EXPLICIT = "transformers_weights"  # the member of config.json that names another file, or index
+FORMATS = (".gguf", ".safetensors", ".bin")  # no hub id ends with them
 
 _GGUF = (
     "GGUF, which isn't served: give the model that it was made of, as a directory with safetensors files or "
@@ -64,7 +65,7 @@ def local_directory(model_id: str) -> Path | None:
     """Return a model's directory, None if its name is none's; raise ModelUnavailable if it can't be told."""
     try:
         path = Path(model_id).expanduser()
-        check_no_file(path)
+        check_no_file(model_id)
         return path if path.is_dir() else None
     except (OSError, RuntimeError) as error:  # without leave to look, too long, or of nobody's home
         reason = error.strerror if isinstance(error, OSError) else error
@@ -72,9 +73,10 @@ def local_directory(model_id: str) -> Path | None:
         raise ModelUnavailable(f"The model's directory `{shown}` can't be looked for: {reason}") from error
 
 
-def check_no_file(path: Path) -> None:
-    """Raise ModelUnavailable if a model's name is that of a file."""
-    if not path.is_file():
+def check_no_file(model_id: str) -> None:
+    """Raise ModelUnavailable if a model's name is that of a file, unless it may well be meant for the hub."""
+    path = Path(model_id).expanduser()
+    if not (path.is_absolute() or model_id.startswith(".") or path.suffix in FORMATS) or not path.is_file():
         return
     if path.suffix == ".gguf":
         raise ModelUnavailable(f"`{path}` is {_GGUF}")
@@ -82,22 +84,20 @@ def check_no_file(path: Path) -> None:
 
 
 def check_index(directory: Path) -> None:
-    """Raise ModelUnavailable for an index that leads elsewhere, or to files that aren't in the directory.
+    """Raise ModelUnavailable if weights are loaded by an index that leads elsewhere, or to files not there.
 
-    An index that nothing is loaded by, beside weights in one file, may be of files that aren't there.
+    An index that nothing is loaded by, as one beside weights in one file, isn't read: it may be broken.
     """
-    for index, suffix in ((INDEX, ".safetensors"), (PICKLES_INDEX, ".bin")):
-        names = _indexed(directory / index, suffix)
-        if index == INDEX and (directory / SAFETENSORS).is_file():
-            continue
-        if index == PICKLES_INDEX and (safetensors_files(directory) or (directory / PICKLE).is_file()):
-            continue
-        missing = [name for name in names if not (directory / name).is_file()]
-        if missing:
-            raise ModelUnavailable(
-                f"{directory / index} names {len(names)} files, and {len(missing)} of them aren't there: "
-                f"{_listed(missing)}: download them again"
-            )
+    index = _index_in_use(directory)
+    if index is None:
+        return
+    names = _indexed(index, ".bin" if index.name == PICKLES_INDEX else ".safetensors")
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise ModelUnavailable(
+            f"{index} names {len(names)} files, and {len(missing)} of them aren't there: "
+            f"{_listed(missing)}: download them again"
+        )
 
 
 def safetensors_files(directory: Path) -> list[Path]:
@@ -117,6 +117,19 @@ def pickled_files(directory: Path) -> list[Path]:
     if (directory / PICKLE).is_file():
         return [directory / PICKLE]
     return [directory / name for name in _indexed(directory / PICKLES_INDEX, ".bin")]
+
+
+def _index_in_use(directory: Path) -> Path | None:
+    """Return the index that transformers will go by; None if it loads one file, or finds nothing."""
+    explicit = _explicit(directory)
+    if explicit is not None:
+        return directory / explicit if explicit.endswith(".index.json") else None
+    for single, index in ((SAFETENSORS, INDEX), (PICKLE, PICKLES_INDEX)):
+        if (directory / single).is_file():
+            return None
+        if (directory / index).is_file():
+            return directory / index
+    return None
 
 
 def _explicit(directory: Path) -> str | None:

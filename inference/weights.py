@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inference.kernels.native import WeightKind, narrowest
 
@@ -66,24 +68,55 @@ def loading_class(
 ) -> type[PreTrainedModel]:
     """Return a subclass that loads linears and embeddings as they are stored, the rest in float32.
 
-    `stored` has the files' dtypes by name. With a 16-bit `dtype` they are all rounded to that.
+    `stored` has the files' dtypes by the files' names. With a 16-bit `dtype` they are all rounded to that.
     The model is made as a float32 model: what its code computes while it is made isn't rounded.
     """
-    matrices = {stored[name] for name in stored if name.endswith("weight")}
-    common = matrices.pop() if len(matrices) == 1 else torch.float32
 
     def plan(model: PreTrainedModel, loaded: torch.dtype) -> dict[str, torch.dtype]:
         # Called between the model's making, without weights, and its loading: the loader keeps these dtypes.
-        for name, module in model.named_modules():
-            if stays_narrow(module):
-                kind = dtype or stored.get(f"{name}.weight", common)
-                if kind in NARROW:
-                    narrow = module.weight.to(kind)
-                    module.weight = nn.Parameter(narrow, requires_grad=False)
+        for module, kind in kept_kinds(model, stored).items():
+            if (dtype or kind) in NARROW:
+                module.weight = nn.Parameter(module.weight.to(dtype or kind), requires_grad=False)
         return {}
 
     members: dict[str, Any] = {"_get_dtype_plan": plan, "__module__": model_class.__module__}
     return type(model_class.__name__, (model_class,), members)
+
+
+def kept_kinds(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> dict[Any, torch.dtype]:
+    """Return what the weight of each linear and embedding is stored in, by the files' dtypes and names.
+
+    One that the files don't have, as it is tied to another, is as that one, or as all others are.
+    """
+    by_name = _by_own_names(model, stored)
+    modules = {module: f"{name}.weight" for name, module in model.named_modules() if stays_narrow(module)}
+    found = {id(module.weight): by_name[name] for module, name in modules.items() if name in by_name}
+    kinds = set(found.values())
+    common = kinds.pop() if len(kinds) == 1 else torch.float32
+    return {
+        module: by_name.get(name) or found.get(id(module.weight), common) for module, name in modules.items()
+    }
+
+
+def _by_own_names(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> dict[str, torch.dtype]:
+    """Return the files' dtypes by the names of the model's parameters, which transformers gives them.
+
+    A model that sees has other names in its files. What is made of several is in 16 bits if all are.
+    """
+    transforms = get_model_conversion_mapping(model)
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    converters = [each for each in transforms if isinstance(each, WeightConverter)]
+    parts = {pattern: each.target_patterns for each in converters for pattern in each.source_patterns}
+    own, prefix = model.state_dict(), model.base_model_prefix
+    found: dict[str, torch.dtype] = {}
+    for name, kind in stored.items():
+        renamed, source = rename_source_key(name, renamings, converters, prefix, own)
+        if renamed not in own and name in own:
+            renamed, source = name, None
+        first, *others = parts.get(source, [renamed])
+        for each in (renamed, *(renamed.replace(first, other) for other in others)):
+            found[each] = kind if found.get(each, kind) == kind else torch.float32
+    return found
 
 
 def widen(model: PreTrainedModel) -> None:

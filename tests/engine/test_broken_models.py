@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from inference.checkpoint import Checkpoint, read_weights
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
+from inference.loading import check_loaded
+from inference.model import load_model, read_config
 from inference.types import ModelInfo
-from tests.engine.models import EOS
+from tests.engine.models import EOS, make_model, save_model
 
 LAYER = "model.layers.1.mlp.up_proj.weight"
 
@@ -56,6 +60,34 @@ def change(path: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
 def test_weights_that_are_missing_are_not_made_up(name: str, model: Path) -> None:
     change(model, lambda tensors: tensors.pop(name))
     assert f"its files lack 1 of the weights that LlamaForCausalLM has, `{name}`" in refusal(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "buffer"), [("minimax", "self_attn.slope_rate"), ("glm4_moe", "gate.e_score_correction_bias")]
+)
+def test_buffers_that_are_missing_are_computed_and_told(
+    family: str, buffer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = dict(save_model(family, tmp_path).named_buffers())
+    name = next(name for name in expected if name.endswith(buffer))
+    change(tmp_path, lambda tensors: tensors.pop(name))
+    described, stored = read_config(Checkpoint(tmp_path, None), ModelConfig()), read_weights(tmp_path)
+    with caplog.at_level(logging.INFO):
+        found = load_model(
+            Checkpoint(tmp_path, None), ModelConfig(), described, stored, torch.device("cpu"), print
+        )
+    assert f"the files lack `{name}`, computed anew" in caplog.text
+    assert torch.equal(found.get_buffer(name), expected[name])
+
+
+def test_buffers_of_a_model_that_brings_its_code_are_not_made_up() -> None:
+    model = make_model("glm4_moe")
+    name = next(name for name, _ in model.named_buffers() if name.endswith("e_score_correction_bias"))
+    missing = {"mismatched_keys": set(), "missing_keys": {name}}
+    check_loaded("own", model, missing)
+    model.__class__ = type("Brought", (type(model),), {"__module__": "transformers_modules.brought"})
+    with pytest.raises(ModelUnavailable, match=rf"lack 1 of the weights that Brought has, `{name}`"):
+        check_loaded("remote", model, missing)
 
 
 def test_weights_of_another_model_are_refused(model: Path) -> None:

@@ -156,6 +156,8 @@ def test_the_hub_tells_what_a_model_is_for_if_it_can_be_asked(
 def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"w": ("BF16", [3, 4]), "b": ("F32", [5])})
     write_safetensors(tmp_path / "b.safetensors", {"q": ("I32", [2, 2]), "s": ("F8_E4M3", [7])})
+    index = {"weight_map": {"w": "a.safetensors", "b": "a.safetensors", "q": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     weights = read_weights(tmp_path)
     assert (weights.floats, weights.other_bytes) == (17, 16 + 7)
     assert weights.size(4) == 17 * 4 + 23
@@ -170,6 +172,12 @@ def test_weights_are_narrow_if_most_tensors_are(tmp_path: Path, dtypes: list[str
     tensors = {str(index): (dtype, [2, 2]) for index, dtype in enumerate(dtypes)}
     write_safetensors(tmp_path / "model.safetensors", tensors)
     assert read_weights(tmp_path).narrow is narrow
+
+
+def test_weights_are_narrow_by_numbers_not_by_tensors(tmp_path: Path) -> None:
+    norms = {str(index): ("F32", [8]) for index in range(5)}
+    write_safetensors(tmp_path / "model.safetensors", {"matrix": ("BF16", [8, 8]), **norms})
+    assert read_weights(tmp_path).narrow
 
 
 @pytest.mark.parametrize("content", [b"short", b"not a model at all", struct.pack("<Q", 4) + b"{{{{"])

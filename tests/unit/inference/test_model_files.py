@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub.utils import filter_repo_objects
 
 from inference.checkpoint import find_checkpoint, read_weights
@@ -82,6 +83,25 @@ def test_files_of_an_index_that_are_not_there_are_named(model: Path) -> None:
     assert find(model) == model
 
 
+@pytest.mark.parametrize(
+    "broken", ["version https://git-lfs.github.com/spec/v1", "{}", '{"weight_map": {"w": "other.pt"}}']
+)
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+def test_an_index_that_nothing_is_loaded_by_may_be_broken(name: str, broken: str, model: Path) -> None:
+    (model / name).write_text(broken)
+    assert find(model) == model
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelUnavailable, match=name):
+        find(model, trust_remote_code=True)
+
+
+def test_an_index_that_the_configuration_names_is_checked(model: Path) -> None:
+    index(model / "all.safetensors.index.json", "model.safetensors", "other.safetensors")
+    write(model / "config.json", {"transformers_weights": "all.safetensors.index.json"})
+    with pytest.raises(ModelUnavailable, match=r"1 of them .*: other\.safetensors: download"):
+        find(model)
+
+
 def test_weights_in_parts_without_their_index_are_refused(model: Path) -> None:
     (model / "model.safetensors").rename(model / "model-1.safetensors")
     with pytest.raises(ModelUnavailable, match=r"none of its files is `model\.safetensors`.*model-1"):
@@ -113,6 +133,13 @@ def test_pickles_are_found_as_transformers_finds_them(model: Path) -> None:
     assert pickled_files(model) == [model / "pytorch_model.bin"]
 
 
+def test_pickles_are_counted_where_they_are_loaded(model: Path) -> None:
+    weights(model / "consolidated.safetensors", 100)
+    (model / "model.safetensors").unlink()
+    torch.save({"w": torch.zeros(3, 4)}, model / "pytorch_model.bin")
+    assert read_weights(find(model, trust_remote_code=True), pickled=True).floats == 12
+
+
 @pytest.mark.parametrize("configured", [True, False])
 def test_an_adapter_without_its_model_is_refused(configured: bool, model: Path) -> None:
     (model / "model.safetensors").rename(model / "adapter_model.safetensors")
@@ -142,6 +169,21 @@ def test_a_file_is_no_model(name: str, message: str, model: Path) -> None:
         find(model / name)
     with pytest.raises(ModelUnavailable, match=message):
         find_files(ModelConfig(model_id=str(model / name)))
+
+
+@pytest.mark.parametrize("name", ["./gpt2", "./gpt2.bin", "gpt2.bin"])
+def test_a_file_that_is_called_as_a_model_of_the_hub_is_in_nobodys_way(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model)
+    (model / name).touch()
+    with pytest.raises(ModelUnavailable, match="is a file: give the directory"):
+        find_checkpoint(ModelConfig(model_id=name), lambda _: None)
+    (model / "gpt2").touch()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(model))
+    monkeypatch.setattr("huggingface_hub.model_info", lambda *_, **__: SimpleNamespace(pipeline_tag=None))
+    assert find_checkpoint(ModelConfig(model_id="gpt2"), lambda _: None).path == model
+    assert find_files(ModelConfig(model_id="gpt2")).directory == model
 
 
 def test_a_directory_of_gguf_is_told_so(tmp_path: Path) -> None:
@@ -181,3 +223,20 @@ def test_the_download_leaves_out_other_forms_of_the_model(
     monkeypatch.setattr("huggingface_hub.model_info", lambda *_, **__: SimpleNamespace(pipeline_tag=None))
     find_checkpoint(ModelConfig(model_id="org/name"), lambda _: None)
     assert taken == [wanted]
+
+
+def test_the_download_takes_code_whatever_it_is_called(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, weights = ["adapter_model.py", "optimizer_utils.py"], ["adapter_model.bin", "optimizer.bin"]
+    taken: list[str] = []
+
+    def download(_: str, *, allow_patterns: list[str], ignore_patterns: list[str], **__: object) -> str:
+        names = [*code, *weights]
+        taken.extend(
+            filter_repo_objects(names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        )
+        return str(model)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.model_info", lambda *_, **__: SimpleNamespace(pipeline_tag=None))
+    find_checkpoint(ModelConfig(model_id="org/name", trust_remote_code=True), lambda _: None)
+    assert taken == code
