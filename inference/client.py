@@ -22,7 +22,7 @@ from inference.core import Core, Life, ReturningCore
 from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
-from inference.preparation import prepare, told_apart
+from inference.preparation import odd_vocabulary, prepare
 from inference.readiness import Readiness
 from inference.text_side import TextSide
 from inference.types import (
@@ -114,7 +114,7 @@ class EngineClient(TextSide):
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
             self._model = await asyncio.to_thread(self._core.load, progress)
-            if (odd := told_apart(self._text, self._model)) is not None:
+            if (odd := odd_vocabulary(self._text, self._model)) is not None:
                 log.warning("%s", odd)
             self._compiler = await asyncio.to_thread(self._text.grammar_compiler, self._model.eos_token_ids)
             if isinstance(self._core, ReturningCore):

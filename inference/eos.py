@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from inference.errors import ModelUnavailable
 from inference.model_files import read_object
+
+# What the part of a model that writes texts is called, and what it may stand in
+_PARTS = ("text_config", "thinker_config", "llm_config", "language_config", "decoder", "generator")
+_DEPTH = 4
 
 
 def eos_token_ids(path: Path) -> tuple[int, ...]:
@@ -24,9 +29,7 @@ def eos_token_ids(path: Path) -> tuple[int, ...]:
     if ids and isinstance(said["eos_token_id"], list):
         return ids
     if not ids and config.is_file():
-        described = read_object(config)
-        text = described.get("text_config")
-        ids = _written(described, config) or (_written(text, config) if isinstance(text, dict) else ())
+        ids = _configured(read_object(config), config)
     return tuple(dict.fromkeys((*ids, *tokenizer_eos(path))))
 
 
@@ -40,10 +43,14 @@ def tokenizer_eos(path: Path) -> tuple[int, ...]:
     text = named.get("content") if isinstance(named, dict) else named
     if not isinstance(text, str):
         return ()
-    return tuple(dict.fromkeys(_ids_of(text, config, _read(path / "tokenizer.json"))))
+    tokenizer = _read(path / "tokenizer.json")
+    ids = _ids_of(text, config, tokenizer)
+    if not tokenizer:  # it wins, where there is one
+        ids = chain(ids, (_read(path / name).get(text) for name in ("added_tokens.json", "vocab.json")))
+    return tuple(dict.fromkeys(each for each in ids if type(each) is int))
 
 
-def _ids_of(text: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[int]:
+def _ids_of(text: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[Any]:
     added = tokenizer.get("added_tokens")
     for token in added if isinstance(added, list) else ():
         if isinstance(token, dict) and token.get("content") == text and type(token.get("id")) is int:
@@ -58,6 +65,15 @@ def _ids_of(text: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) 
     for number, token in decoder.items():
         if isinstance(token, dict) and token.get("content") == text and number.isdecimal():
             yield int(number)
+
+
+def _configured(described: Mapping[str, Any], file: Path, depth: int = 0) -> tuple[int, ...]:
+    """Return what a configuration says, or else the one of its part that writes texts."""
+    ids = _written(described, file)
+    parts = [part for name in _PARTS if isinstance(part := described.get(name), dict)]
+    for part in parts if depth < _DEPTH else ():
+        ids = ids or _configured(part, file, depth + 1)
+    return ids
 
 
 def _written(described: Mapping[str, Any], file: Path) -> tuple[int, ...]:

@@ -57,14 +57,21 @@ async def prepare(
     )
 
 
-def told_apart(text: TextPipeline, model: ModelInfo) -> str | None:
-    """Return what is to be said of a tokenizer with tokens that the model lacks; None if there are none."""
-    if text.vocabulary_size <= model.vocabulary_size:
-        return None
-    return (
-        f"The tokenizer has ids up to {text.vocabulary_size - 1}, and the model's embedding has only "
-        f"{model.vocabulary_size} rows: prompts with ids beyond are refused. Are they of one model?"
-    )
+def odd_vocabulary(text: TextPipeline, model: ModelInfo) -> str | None:
+    """Return what is to be said of files that know tokens that the model lacks; None if there are none."""
+    odd = []
+    if text.vocabulary_size > model.vocabulary_size:
+        odd.append(
+            f"The tokenizer has ids up to {text.vocabulary_size - 1}, and the model's embedding has only "
+            f"{model.vocabulary_size} rows: prompts with ids beyond are refused. Are they of one model?"
+        )
+    beyond = [token_id for token_id in model.eos_token_ids if token_id >= model.vocabulary_size]
+    if beyond:
+        odd.append(
+            f"Texts are to end at the token {', '.join(map(str, beyond))}, and the model has ids up to "
+            f"{model.vocabulary_size - 1}: it never comes. Mend `eos_token_id` of generation_config.json"
+        )
+    return ". ".join(odd) or None
 
 
 def prefix_salt(request: Request, *, isolated: bool) -> str:

@@ -27,6 +27,7 @@ from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
 VOCABULARIES = "tokenizer.json *.model *.model.v* vocab.json vocab.txt *.tiktoken tekken.json".split()
+UNLOADED = "transformers can't load its tokenizer"
 KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
 
 
@@ -174,8 +175,12 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
 
 
 def load_with_transformers(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
-    """Load a tokenizer that has no tokenizer.json; slow to import, so only then."""
-    refuse_without_vocabulary(files.directory, config)
+    """Load a tokenizer that has no tokenizer.json; slow to import, so only then.
+
+    Those of bytes have no file at all. Of others transformers makes one without tokens then, by which every
+    prompt is empty.
+    """
+    nothing = without_vocabulary(files.directory, config)
     from transformers import AutoTokenizer
 
     try:
@@ -183,28 +188,35 @@ def load_with_transformers(files: ModelFiles, config: ModelConfig) -> TextTokeni
             str(files.directory), trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # what a damaged file leads to can be anything
-        why = missing_package(files.directory) or f"transformers can't load its tokenizer: {error}"
+        if nothing is not None:
+            raise nothing from error
+        package = missing_package(files.directory)
+        why = f"{package} (transformers says: {error})" if package else f"{UNLOADED}: {error}"
         raise ModelUnavailable(f"{files.directory} has no tokenizer.json, and {why}") from error
+    if nothing is not None and loaded.vocab_files_names:
+        raise nothing
+    if loaded.get_vocab().keys() <= set(loaded.all_special_tokens):
+        raise ModelUnavailable(f"{files.directory} has no tokenizer.json, and {UNLOADED}: it has no tokens")
     backend = getattr(loaded, "backend_tokenizer", None)
     if isinstance(backend, Tokenizer):
         return FastTokenizer(backend, frozenset(int(token_id) for token_id in loaded.all_special_ids))
     return SlowTokenizer(loaded)
 
 
-def refuse_without_vocabulary(directory: Path, config: ModelConfig) -> None:
-    """Raise ModelUnavailable where there is nothing that a tokenizer could be made of.
+def without_vocabulary(directory: Path, config: ModelConfig) -> ModelUnavailable | None:
+    """Return the refusal of a tokenizer that isn't one of bytes, None where it may have a vocabulary.
 
-    transformers makes one without tokens then, by which every prompt is empty.
+    Raises ModelUnavailable for what isn't a model's directory.
     """
     patterns = (*VOCABULARIES, "*.py") if config.trust_remote_code else VOCABULARIES
     if any(any(directory.glob(pattern)) for pattern in patterns):
-        return
+        return None
     check_directory(directory)
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(
             f"`{directory}` holds no model: no `config.json` is in it, and it has no tokenizer files either"
         )
-    raise ModelUnavailable(
+    return ModelUnavailable(
         f"`{directory}` has no tokenizer files: none of {', '.join(VOCABULARIES)} is in it; copy those "
         "of the model there"
     )

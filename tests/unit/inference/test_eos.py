@@ -12,6 +12,7 @@ from inference.eos import eos_token_ids, tokenizer_eos
 from inference.errors import ModelUnavailable
 
 ADDED = {"added_tokens": [{"id": 4, "content": "<s>"}, {"id": 9, "content": "</s>"}]}
+TALKER = {"eos_token_id": 3}  # of a part that writes no text
 TOKENIZER = {"tokenizer_config.json": {"eos_token": "</s>"}, "tokenizer.json": ADDED}
 
 
@@ -31,6 +32,8 @@ def write(directory: Path, files: dict[str, Any]) -> Path:
         ({"eos_token_id": []}, {"eos_token_id": 5}, (5, 9)),
         ({"eos_token_id": None}, {"eos_token_id": [5, 9]}, (5, 9)),
         ({}, {"text_config": {"eos_token_id": 6}}, (6, 9)),
+        ({}, {"thinker_config": {"text_config": {"eos_token_id": 6}}, "talker_config": TALKER}, (6, 9)),
+        ({}, {"text_config": {"vision": 5}, "vision_config": TALKER}, (9,)),
         ({}, {"eos_token_id": -1}, (9,)),
         ({}, {"model_type": "llama"}, (9,)),  # whose class says 2, whatever the tokenizer has there
     ],
@@ -78,6 +81,9 @@ def test_tokenizers_eos_is_found(tmp_path: Path, eos: object) -> None:
                 "added_tokens_decoder": {"9": {"content": "</s>"}, "x": {"content": "</s>"}, "3": 5},
             }
         },
+        {"tokenizer_config.json": {"eos_token": "</s>"}, "vocab.json": {"a": 0, "</s>": 9, "b": "x"}},
+        {"tokenizer_config.json": {"eos_token": "</s>"}, "added_tokens.json": {"</s>": 9}, "vocab.json": {}},
+        {"tokenizer_config.json": {"eos_token": "</s>"}, "tokenizer.json": ADDED, "vocab.json": {"</s>": 7}},
     ],
 )
 def test_tokenizers_eos_is_found_wherever_it_stands(files: dict[str, Any], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.errors import GrammarRefused, InvalidInput, NotReady
-from inference.preparation import prepare
+from inference.preparation import odd_vocabulary, prepare
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import CHATML
@@ -331,3 +331,9 @@ def test_grammars_are_refused_where_tokens_have_no_text_of_their_own() -> None:
         assert [request.id for request in core.requests] == ["b"]
 
     with_puppet(check, load_text=Blind)
+
+
+def test_an_end_of_texts_that_the_model_lacks_is_told() -> None:
+    for ids, told in (((EOS,), False), ((EOS, 99_999), True)):
+        odd = odd_vocabulary(Pipeline(), replace(MODEL, eos_token_ids=ids))
+        assert ("Texts are to end at the token 99999, and the model has ids up to" in (odd or "")) is told
