@@ -86,8 +86,9 @@ def check_no_file(model_id: str) -> None:
 def check_index(directory: Path) -> None:
     """Raise ModelUnavailable if weights are loaded by an index that leads elsewhere, or to files not there.
 
-    An index that nothing is loaded by, as one beside weights in one file, isn't read: it may be broken.
+    One that nothing is loaded by may be of files that aren't there. If it is of pickles, it isn't even read.
     """
+    _indexed(directory / INDEX, ".safetensors")
     index = _index_in_use(directory)
     if index is None:
         return
