@@ -92,7 +92,7 @@ def measure(family: str, model: str) -> Row:
         try:
             outcome = run_toy(toy, Path(temporary))
         except Exception as error:  # the page tells whatever it was
-            return Row(family, model, NOT_SERVED, None, _line(error))
+            return Row(family, model, NOT_SERVED, None, _line(error).replace(f"`{temporary}`", "it"))
     return _row(family, model, outcome)
 
 

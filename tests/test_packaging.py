@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the extension is compiled
+
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("handlers", "inference", "openapi")
 # declared, and used without an import of ours

@@ -16,9 +16,10 @@ from inference.process.address import Address
 from inference.process.framing import FrameFault, Unframer, unpack
 
 ROOT = Path(__file__).parent.parent.parent
+# `weights_only` reads tensors, and runs nothing
 UNSAFE = re.compile(
     r"^\s*(?:import|from) (?:pickle|marshal|shelve|dill|cloudpickle|multiprocessing)\b"
-    r"|\btorch\.load\(|\byaml\.unsafe_load\(|(?<![.\w])eval\(|(?<![.\w])exec\(|shell=True|os\.system\(",
+    r"|\btorch\.load\((?![^()]*\bweights_only=True\))|\byaml\.unsafe_load\(|(?<![.\w])eval\(|(?<![.\w])exec\(|shell=True|os\.system\(",
     re.MULTILINE,
 )
 

@@ -26,7 +26,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[GrammarCompiler]:
-    compiler = GrammarCompiler(Judge().vocabulary)
+    # The clock is for what nobody foresaw: it must not be what refuses these, however busy the machine is
+    compiler = GrammarCompiler(Judge().vocabulary, GrammarLimits(seconds=100))
     yield compiler
     compiler.close()
 
@@ -35,9 +36,9 @@ def compiler() -> Iterator[GrammarCompiler]:
 async def test_a_hostile_grammar_is_refused_or_ready_within_its_limit(
     name: str, compiler: GrammarCompiler
 ) -> None:
-    grammar, began = grammars()[name], time.monotonic()
+    grammar, began = grammars()[name], time.process_time()
     (answer,) = await asyncio.gather(compiler.compile(grammar), return_exceptions=True)
-    assert time.monotonic() - began < GrammarLimits().seconds
+    assert time.process_time() - began < GrammarLimits().seconds
     if isinstance(answer, BaseException):
         assert type(answer) is GrammarRefused
         assert len(str(answer)) < 700
