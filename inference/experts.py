@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from inference.linears import NativeLinear, NativePack
 from inference.weights import NarrowLinear
 
-_SAID = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm", "num_experts")
+_SAID = ("has_gate", "has_bias", "is_transposed", "num_experts")
 _DOWN = "down_proj"
 
 
@@ -65,7 +65,8 @@ class NativeExperts(nn.Module):
         inner = self.up[expert](x)
         inner = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
         found: Tensor = self.down[expert](inner)
-        return own.post_expert_norm(found) if own.has_post_expert_norm else found
+        normed = getattr(own, "has_post_expert_norm", False)  # transformers 5.17 knows none
+        return own.post_expert_norm(found) if normed else found
 
     def restore(self) -> nn.Module:
         """Return the model's own module, with its weights."""
