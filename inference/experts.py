@@ -7,7 +7,7 @@ where it multiplies with a tensor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from inference.linears import NativeLinear, NativePack
-from inference.weights import NarrowLinear
+from inference.weights import NarrowEmbedding, NarrowLinear
 
 _SAID = ("has_gate", "has_bias", "is_transposed", "num_experts")
 _DOWN = "down_proj"
@@ -106,7 +106,8 @@ class RouterWeight(Tensor):
             return func(*args, **kwargs)
 
 
-_OTHERS = (nn.Linear, NarrowLinear, Conv1D)  # packed as linears
+# Packed as linears, or looked up in
+_OTHERS = (nn.Linear, NarrowLinear, Conv1D, nn.Embedding, NarrowEmbedding)
 _WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
 _TO_FLOAT = ((), (torch.float32,))
 
@@ -116,7 +117,8 @@ def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list
 
     Rounded, a router would choose others; it is small.
     """
-    return [*_pack_experts(model, pack), *_pack_routers(model, exact)]
+    counts = {module.num_experts for module in model.modules() if is_experts(module)}
+    return [*_pack_experts(model, pack), *_pack_routers(model, exact, counts)]
 
 
 def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
@@ -154,10 +156,11 @@ def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinea
     return linears
 
 
-def _pack_routers(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+def _pack_routers(model: nn.Module, pack: NativePack, counts: Collection[Any]) -> Iterator[MixtureSwap]:
+    """Pack what multiplies by itself, and has as many outputs as there are experts."""
     for module in list(model.modules()):
         weight = module._parameters.get("weight")
-        if weight is None or weight.dim() != 2 or type(module) in _OTHERS or isinstance(module, nn.Embedding):
+        if weight is None or weight.dim() != 2 or len(weight) not in counts or type(module) in _OTHERS:
             continue
         packed = pack(weight.detach(), None)
         del module._parameters["weight"]

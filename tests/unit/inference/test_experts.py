@@ -15,6 +15,7 @@ from codegen.toys import toy_model  # noqa: E402
 from inference.experts import NativeExperts, RouterWeight, is_experts, pack_mixtures  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
 from inference.linears import NativePack, native_pack  # noqa: E402
+from inference.weights import widen  # noqa: E402
 
 # Plain; with biases, turned, and gates beside ups; turned; without gates
 FAMILIES = ("qwen3_moe", "gpt_oss", "aria_text", "nemotron_h")
@@ -124,6 +125,18 @@ def test_a_routers_weight_is_a_tensor_for_all_else(pack: NativePack) -> None:
     assert torch.equal(given @ routed.T, given @ weight.T)
     assert torch.equal(routed.double(), weight.double())
     assert type(routed * 2) is Tensor
+
+
+@pytest.mark.parametrize("family", ["mixtral", "phimoe"])
+def test_of_a_mixture_its_experts_and_routers_are_packed_and_nothing_else(
+    family: str, pack: NativePack
+) -> None:
+    model = toy_model(family).to(torch.bfloat16)
+    widen(model)  # as models are loaded
+    linears = {name for name, each in model.named_parameters() if each.dim() == 2}
+    assert [len(swap.packed) for swap in pack_mixtures(model, pack, pack)] == [2 * EXPERTS] * 3 + [1] * 3
+    left = {name for name, each in model.named_parameters() if each.dim() > 1}
+    assert left == {name for name in linears if not name.endswith(("gate.weight", "router.weight"))}
 
 
 def test_what_is_no_mixture_is_left_alone(pack: NativePack) -> None:
