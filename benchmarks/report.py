@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
 Row = dict[str, Any]
 SHOWN = ("c1", "c8", "c32", "prefix8")
-PARTS = ("serving", "roofline", "scaling", "quality", "soak", "served", "startup")
+PARTS = ("serving", "roofline", "scaling", "speculation", "quality", "soak", "served", "startup")
 
 
 def write() -> None:
@@ -43,6 +43,8 @@ def page(name: str) -> Iterator[str]:
         yield from _roofline(results["roofline"])
     if "scaling" in results:
         yield from _scaling(results["scaling"])
+    if "speculation" in results:
+        yield from _speculation(results["speculation"])
     if "quality" in results:
         yield from _quality(results["quality"])
     if "soak" in results:
@@ -238,6 +240,27 @@ def _scaling(results: Row) -> Iterator[str]:
 
 def _point(point: Row | None) -> str:
     return f"{point['tokens_per_second']:.0f} ({point['step_ms']:.1f})" if point else ""
+
+
+def _speculation(results: Row) -> Iterator[str]:
+    yield from ["", "## Guessing ahead", ""]
+    yield (
+        f"`python -m benchmarks.speculation`, the shape of {results['like']}, {results['weights']}, in "
+        "process: the rate of greedy texts with guesses (`--speculate`) in units of that without, by the "
+        "share of guesses that are right. They are known beforehand here, so that it can be chosen; how "
+        "large it is with a model and its texts, `parley_guessed_tokens` says. A step computes eight tokens "
+        "at most. Texts are the same in all runs. Where nearly all guesses are wrong, few are made."
+    )
+    yield ""
+    rows = results["rows"]
+    shares = sorted({row["right"] for row in rows})
+    cases = sorted({(row["batch"], row["guesses"]) for row in rows})
+    ratios = {(row["batch"], row["guesses"], row["right"]): row["ratio"] for row in rows}
+    lines = (
+        [str(batch), str(guesses), *(f"{ratios[batch, guesses, share]:.2f}" for share in shares)]
+        for batch, guesses in cases
+    )
+    yield from _table(["texts at once", "`--speculate`", *(f"{share} % right" for share in shares)], lines)
 
 
 def _quality(results: Row) -> Iterator[str]:

@@ -77,6 +77,8 @@ NEXT_SOON_AT, NEXT_SOON = within("parley_request_next_token_duration", 0.1)
 ANSWERED = f"1 - {rate(of('parley_http_requests', FAILED))} / {rate(of('parley_http_requests'))}"
 HITS = f"{rate(of('parley_prefix_cache_hit_tokens'))} / {rate(of('parley_prefix_cache_query_tokens'))}"
 
+MORE = f"{rate(of('tgi_request_skipped_tokens_sum'))} / {rate(of('tgi_request_skipped_tokens_count'))}"
+
 
 def by(label: str, series: str, *matchers: str) -> str:
     """Return a counter's rate for each value of a label."""
@@ -200,6 +202,12 @@ ROWS = (
             ),
             Panel("Engine restarts", {"{{instance}}": f"increase({of('parley_engine_restarts')}[1h])"}),
             Panel("Computed again after a fault", {"steps": rate(of("parley_step_retries"))}, "ops"),
+            Panel("Guessed ahead", {"{{outcome}}": by("outcome", "parley_guessed_tokens")}, "ops"),
+            Panel(
+                "Tokens by guesses",
+                {"of a text in a step": MORE},
+                about="How many tokens beyond one a text gets each time that it goes on.",
+            ),
         ),
     ),
     Row(

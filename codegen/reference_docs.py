@@ -19,7 +19,7 @@ in full. An empty variable counts as unset, but for {refused}: empty it ends the
 meanings are those of TGI 3.3's launcher, so that a deployment of TGI starts unchanged; variables that begin
 with `PARLEY_` are Parley's own.
 
-Nothing given is ignored without a word. A setting is *honoured*; or *accepted*, with a warning at the start
+A setting is *honoured*; or *accepted*, with a warning at the start
 that says why it has no effect; or *refused* as long as its feature doesn't exist, unless its value asks for
 nothing. Most of those that are honoured and have no effect beside the others, as `--worker-timeout` with one
 worker or `--cuda-graphs` without a GPU, are warned of, too, where that is known before the model is loaded;

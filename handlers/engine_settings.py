@@ -41,6 +41,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         max_sequence_logprobs=settings.max_sequence_logprobs,
         template_seconds=settings.template_timeout,
         template_characters=settings.max_template_output,
+        speculate=settings.speculate or 0,
         isolate_owners=isolates_keys(settings),
         merge_linears=settings.merge_linears,
         native_kernels=settings.native_kernels,

@@ -147,7 +147,10 @@ class Metrics:
             self._increase("tgi_batch_concat", "chunking")
             self._observe("tgi_batch_concat_duration", step.schedule_seconds, "decode")
         self._increase("parley_computed_tokens", "prompt", by=step.prefill_tokens)
-        self._increase("parley_computed_tokens", "generated", by=step.decode_sequences)
+        self._increase("parley_computed_tokens", "generated", by=step.decode_sequences + step.guessed)
+        self._add_up("tgi_request_skipped_tokens", step.decode_sequences, step.confirmed)
+        self._increase("parley_guessed_tokens", "accepted", by=step.confirmed)
+        self._increase("parley_guessed_tokens", "rejected", by=step.guessed - step.confirmed)
         self._increase("parley_prefix_cache_query_tokens", by=step.prefill_tokens + step.cached_tokens)
         self._increase("parley_prefix_cache_hit_tokens", by=step.cached_tokens)
         self._increase("parley_preemptions", by=step.preempted)
@@ -184,6 +187,12 @@ class Metrics:
 
     def _increase(self, name: str, value: str = "", by: float = 1) -> None:
         self._numbers[self._at[name, value]] += by
+
+    def _add_up(self, name: str, count: int, amount: float) -> None:
+        """Add to a summary."""
+        start = self._at[name, ""]
+        self._numbers[start] += count
+        self._numbers[start + 1] += amount
 
     def _increase_known(self, name: str, value: str) -> None:
         self._increase(name, value if (name, value) in self._at else "other")

@@ -93,7 +93,9 @@ class Settings:
     lora_adapters: tuple[str, ...] = row((), comma_list, MODEL,
         "TGI: adapters to load", support=LATER, reason="merge the adapter into the model")
     speculate: int | None = row(None, integer(0, 1_000_000), MODEL,
-        "TGI: tokens to guess ahead", support=LATER, neutral=(0,), unit="tokens")
+        "most tokens that are guessed to follow a text, and computed with its newest one, on CPU: where it "
+        "repeats what came before, a step gives several of them; it changes no answer; without it none",
+        unit="tokens", effect=effects.GUESSED)
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
         "requests in flight, counting each prompt, each of `n` and each candidate of `best_of`; one more is "

@@ -37,6 +37,9 @@ def _of_the_hub(settings: Settings) -> bool:
 ON_GPU = Effect(_may_be_on_gpu, "it is for a GPU, and the model runs on the CPU")
 FASTER_ON_GPU = replace(ON_GPU, neutral=(False, (0,)))  # what is off is off on the CPU, too
 ON_CPU = Effect(lambda settings: settings.device != "cuda", "it is for the CPU, and the model runs on a GPU")
+GUESSED = replace(
+    ON_CPU, otherwise="on a GPU the next step begins before a step's tokens are known", neutral=(0,)
+)
 OF_THE_HUB = Effect(_of_the_hub, "the model isn't fetched from the hub")
 OF_OTHERS = Effect(
     lambda settings: settings.model_id is not None, "the model that ships with Parley has no code of its own"

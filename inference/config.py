@@ -50,6 +50,7 @@ class EngineConfig:
     max_sequence_logprobs: int = 524_288  # of alternatives, in all texts of a body and their prompts
     template_seconds: float = 5.0  # that a chat template may take
     template_characters: int = TEMPLATE_CHARACTERS  # that it may make of a conversation
+    speculate: int = 0  # most tokens that are guessed to follow a text in a step
     isolate_owners: bool = False  # owners share nothing that the prefix cache holds
     # off switches, each for one optimisation
     merge_linears: bool = True  # parallel linears merged by tracing

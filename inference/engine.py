@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.assembly import make_stepper, step_limits
 from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
@@ -33,21 +33,15 @@ from inference.model import (
     read_config,
     vocabulary_size,
 )
-from inference.plan import MIB, Plan, fit_plan, make_plan
+from inference.plan import Plan, fit_plan, make_plan
 from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
-from inference.sampler import TorchSampler
-from inference.scheduler import Limits, Scheduler
 from inference.served import Served
-from inference.stack import FusedRunner
-from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
 
 LOG = logging.getLogger(__name__)
 
 AnyStepper = Stepper[Tensor] | Stepper[Launched]
-
-_LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
 
 
 class TorchCore:
@@ -252,15 +246,20 @@ class TorchCore:
             # What torch computes between native calls is little: a second set of threads would only
             # take the cores from ours.
             self._threads = 1
+        config = self._config
         self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
         if served.make_model is None:
-            self._stepper = _make_stepper(served, plan, eos, self._masks, library)
+            self._stepper = make_stepper(served, plan, eos, self._masks, library, config.speculate, progress)
             return plan
+        if config.speculate:
+            progress(
+                "No tokens are guessed ahead: on a GPU the next step begins before a step's tokens are known"
+            )
         assembly = Assembly(
-            config=self._config,
+            config=config,
             make_model=served.make_model,
             vocabulary=served.vocabulary,
-            limits=_limits(served, plan),
+            limits=step_limits(served, plan),
             eos=eos,
         )
         plan = assembly.fit(plan, device, progress)
@@ -323,25 +322,4 @@ def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, 
         kv_dtype_asked=config.kv_cache_dtype != "auto",
         max_total_tokens=plan.max_total_tokens,
         filter_on_device=config.filter_on_device,
-    )
-
-
-def _make_stepper(
-    served: Served, plan: Plan, eos: tuple[int, ...], masks: MaskPool, library: Library | None
-) -> Stepper[Tensor]:
-    blocks, limits = plan.kv_tokens // PAGE, _limits(served, plan)
-    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
-    scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
-    runner = served.make_runner(blocks)
-    find = runner.statistics if isinstance(runner, FusedRunner) else None
-    return Stepper(scheduler, runner, TorchSampler(masks.endings, library, find), eos, masks)
-
-
-def _limits(served: Served, plan: Plan) -> Limits:
-    return Limits(
-        tokens=plan.step_tokens,
-        sequences=plan.sequences,
-        logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
-        chunked=served.level.chunked,
-        beside=plan.beside_tokens if served.level.chunked else None,
     )

@@ -28,6 +28,10 @@ class Statistics:
     best: Floats  # (n,); not a number if anything in the row isn't
     totals: Floats  # (n,)
 
+    def of(self, rows: Integers) -> Statistics:
+        """Return those of some of the rows."""
+        return Statistics(self.tokens[rows], self.best[rows], self.totals[rows])
+
 
 def statistics(scores: Tensor, library: Library | None = None) -> Statistics:
     """Return the statistics of scores (n, v), by the C extension where there is one."""

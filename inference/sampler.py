@@ -73,6 +73,13 @@ class TorchSampler:
             return self._choose(work, logits)
         return _plainly(sequences, self._find(logits))
 
+    def choose_rows(self, sequences: tuple[Sequence, ...], logits: Tensor, rows: Integers) -> Chosen:
+        """Return what some `rows` of a step's logits say of sequences that go on; raises as `choose` does."""
+        if self._recipe_of(sequences).all_plain:
+            return _plainly(sequences, self._find(logits).of(rows))
+        with torch.inference_mode():
+            return self.pick(sequences, _rows(logits, rows)).chosen(sequences, {})
+
     @torch.inference_mode()
     def _choose(self, work: Work, logits: Tensor | None) -> Chosen:
         prompts = {} if logits is None else self.read(work, logits)

@@ -146,6 +146,21 @@ class Scheduler:
             decodes.discard(sequences[row])
         return positions
 
+    def room_for(self, sequence: Sequence, count: int) -> int:
+        """Return how many of `count` tokens, that a text may go on with, there are blocks for.
+
+        One is taken for them if there are plenty: nobody gives way for a guess.
+        """
+        length, room = sequence.length, self._table.room
+        if length + count > room[sequence.slot] and self._pool.available > len(self.running):
+            self._prefix.publish(sequence)
+            self._take(sequence, 1)
+        return min(count, int(room[sequence.slot]) - length)
+
+    def confirm(self, sequences: tuple[Sequence, ...]) -> None:
+        """Take note that the newest token of each of them was guessed, and is computed already."""
+        self._table.computed[[sequence.slot for sequence in sequences]] += 1
+
     @property
     def must_preempt(self) -> bool:
         """Return whether the decodes need more blocks than there are."""

@@ -7,11 +7,13 @@ import time
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+from inference.drafts import Drafts
 from inference.isolation import Isolation, StepLost, explain, working_for
 from inference.masks import MaskPool
 from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
 from inference.shortage import is_shortage
+from inference.speculation import Speculation
 from inference.state import Chosen, Integers, Pieces, Sequence, SlotTable, Work
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
 
@@ -64,12 +66,14 @@ class Stepper(Generic[Logits]):
         sampler: Sampler[Logits],
         eos_token_ids: tuple[int, ...],
         masks: MaskPool,
+        speculation: Speculation[Logits] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._sampler = sampler
         self._outputs = Outputs(eos_token_ids)
         self._masks = masks
+        self._speculation = speculation
         self._sequences: dict[str, Sequence] = {}
         self._guided: dict[Sequence, None] = {}  # those with a grammar, in order of arrival
         self._isolation = Isolation()
@@ -115,21 +119,25 @@ class Stepper(Generic[Logits]):
         started = time.monotonic()
         try:
             self._begin_masks(pieces)
-            logits = self._compute(batch) if len(pieces.slots) else None
+            drafts = self._draft(batch)
+            logits = self._compute(batch, drafts) if len(pieces.slots) else None
             computed = time.monotonic()
             work = self._find_masks(batch)
             self._stuck = not len(pieces.slots) and not work.resumed
-            chosen = None if self._stuck else self._sampler.choose(work, logits)
+            chosen = None if self._stuck else self._pick(work, logits, drafts)
             sampled = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
             return self._recover(batch, work, error)
         outputs = () if chosen is None else self._publish(work, chosen, started)
+        if drafts is not None and logits is not None:
+            outputs += self._verify(drafts, logits)
         if self._stuck and not batch.preempted:
             return Frame(())
         self._stuck = False  # who gave way may be let in by the next step
         self._isolation.failures = 0
         published = time.monotonic()
-        return Frame(outputs, self._stats(batch, computed - started, sampled - computed, published - sampled))
+        stats = self._stats(batch, computed - started, sampled - computed, published - sampled)
+        return Frame(outputs, stats if drafts is None else self._learn(stats, drafts))
 
     def at_rest(self) -> Frame:
         """Say that nothing runs or waits any more, where no step is left to say so; took no time."""
@@ -157,11 +165,33 @@ class Stepper(Generic[Logits]):
             self._guided.clear()
         return tuple(faults)
 
-    def _compute(self, batch: Batch) -> Logits:
+    def _draft(self, batch: Batch) -> Drafts | None:
+        # What a grammar allows behind a guess isn't known in time; what has failed may have failed by a guess
+        if self._speculation is None or self._guided or batch.again:
+            return None
+        return self._speculation.draft(batch.pieces)
+
+    def _compute(self, batch: Batch, drafts: Drafts | None) -> Logits:
         # With a grammar about, a row that was held may come beside the pieces'. What has failed is computed
         # again without this, too: it may have failed by it
         tokens_only = not (self._guided or batch.again) and self._sampler.tokens_only(batch.pieces)
-        return self._runner.run(batch.pieces, tokens_only=tokens_only)
+        return self._runner.run(drafts.pieces if drafts else batch.pieces, tokens_only=tokens_only)
+
+    def _pick(self, work: Work, logits: Logits | None, drafts: Drafts | None) -> Chosen:
+        if self._speculation is None or drafts is None or logits is None:
+            return self._sampler.choose(work, logits)
+        return self._speculation.choose(drafts, logits)
+
+    def _verify(self, drafts: Drafts, logits: Logits) -> tuple[CoreOutput | CoreFailure, ...]:
+        assert self._speculation is not None, "who drafts, verifies"
+        said: tuple[CoreOutput | CoreFailure, ...] = ()
+        for sequences, chosen in self._speculation.verify(drafts, logits):
+            said += self._say(drafts.pieces.table, sequences, chosen, len(sequences))
+        return said
+
+    def _learn(self, stats: StepStats, drafts: Drafts) -> StepStats:
+        assert self._speculation is not None, "who drafts, learns"
+        return replace(stats, guessed=drafts.count, confirmed=self._speculation.learn(drafts))
 
     def _begin_masks(self, pieces: Pieces) -> None:
         for chunk in pieces.prompts:

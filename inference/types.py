@@ -305,6 +305,8 @@ class StepStats:
     schedule_seconds: float = 0.0  # to choose what to compute, new sequences among it
     publish_seconds: float = 0.0  # to give out the tokens, and take out the sequences that ended
     again: bool = False  # it was a part of a step that had failed
+    guessed: int = 0  # tokens that were guessed to follow,
+    confirmed: int = 0  # and of these, those that did: each text that was guessed at got one more
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,15 @@ OURS = Path(__file__).parents[2] / "deploy" / "grafana" / "parley.json"
 UNFED = {  # panels of TGI's board that TGI itself doesn't feed
     "Speculated Tokens": "TGI 3 shows tgi_request_skipped_tokens as a summary; its board asks for buckets",
 }
-# panels of ours whose event this traffic hasn't: nobody refused, preempted, restarted, or found in a cache
+# panels of ours whose event this traffic hasn't: nobody refused, preempted, restarted, guessed, or found cached
 UNEVENTFUL = {
     "Refused as overloaded",
     "Preempted",
     "Engine restarts",
     "Prefix cache",
     "Computed again after a fault",
+    "Guessed ahead",
+    "Tokens by guesses",
     "Lines of the log dropped",
 }
 

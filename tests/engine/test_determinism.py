@@ -32,6 +32,7 @@ SURROUNDINGS: list[dict[str, int | bool]] = [
     {"threads": 1, "max_batch_prefill_tokens": 8, "max_batch_total_tokens": 96, "max_batch_size": 8},
     {"threads": 2, "max_batch_prefill_tokens": 24, "max_batch_total_tokens": 1024},
     {"threads": 2, "max_batch_prefill_tokens": 100, "max_batch_total_tokens": 160, "max_batch_size": 3},
+    {"threads": 2, "max_batch_total_tokens": 192, "max_batch_size": 4, "speculate": 5},
 ]
 SERIAL = itertools.count()
 MODELS = ("embedded", "embedded int8", "llama", "qwen3 bfloat16", "gemma2", "qwen3_moe")

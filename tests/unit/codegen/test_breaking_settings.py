@@ -60,8 +60,8 @@ def test_a_change_of_names_is_found(edit: Edit, key: str, level: str) -> None:
         ("max_n", {"exclusive": True}, "setting-exclusive-changed max_n", "MAJOR"),
         ("max_n", {"support": Support.ACCEPTED}, "setting-support-withdrawn max_n", "MAJOR"),
         ("rope_factor", {"support": Support.HONOURED}, "setting-support-added rope_factor", "MINOR"),
-        ("speculate", {"neutral": ()}, "setting-neutral-removed speculate 0", "MAJOR"),
-        ("speculate", {"neutral": (0, 1)}, "setting-neutral-added speculate 1", "MINOR"),
+        ("num_shard", {"neutral": ()}, "setting-neutral-removed num_shard 1", "MAJOR"),
+        ("num_shard", {"neutral": (1, 2)}, "setting-neutral-added num_shard 2", "MINOR"),
         ("device", {"parse": choice("auto", "cpu")}, "setting-choice-removed device cuda", "MAJOR"),
         (
             "device",

@@ -116,7 +116,7 @@ EXPECTED: dict[str, tuple[str, dict[str, list[str]]]] = {
 OWN = {
     *("parley_engine_up", "parley_engine_restarts", "parley_model_info", "parley_queue_waiting"),
     *("parley_kv_cache_usage", "parley_computed_tokens", "parley_preemptions"),
-    "parley_step_retries",
+    *("parley_step_retries", "parley_guessed_tokens"),
     *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
     *("parley_http_requests", "parley_http_probes", "parley_http_failures", "parley_http_duration"),

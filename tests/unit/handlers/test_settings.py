@@ -62,6 +62,7 @@ TGI = [
     ("--quantize", "QUANTIZE", "int8", "quantize", "int8"),
     ("--kv-cache-dtype", "KV_CACHE_DTYPE", "bfloat16", "kv_cache_dtype", "bfloat16"),
     ("--prefix-caching", "PREFIX_CACHING", "0", "prefix_caching", False),
+    ("--speculate", "SPECULATE", "2", "speculate", 2),
 ]
 ENVIRONMENT_ONLY = [
     ("COMPUTE_TYPE", "1-nvidia-l4", "compute_type", "1-nvidia-l4"),
@@ -93,7 +94,6 @@ ENVIRONMENT_ONLY = [
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
-    ("--speculate", "SPECULATE", "2", "0"),
     ("--lora-adapters", "LORA_ADAPTERS", "org/adapter", ","),
     ("--num-shard", "NUM_SHARD", "2", "1"),
     (None, "SM_NUM_GPUS", "4", "1"),
@@ -263,6 +263,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         prefill_chunk_tokens=9,
         max_batch_total_tokens=5,
         max_batch_size=6,
+        speculate=3,
         kv_cache_dtype="float32",
         validation_workers=7,
         merge_linears=False,

@@ -36,6 +36,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--worker-timeout", "5"), "it is for several --api-workers", ("--api-workers", "2")),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
+    (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
     (("--max-grammar-size", "5", "--disable-grammar-support"), "--disable-grammar-support refuses", None),
 )
 

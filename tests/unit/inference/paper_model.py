@@ -14,6 +14,7 @@ import numpy as np
 
 from inference.blocks import PAGE, BlockPool
 from inference.scheduler import Limits, Scheduler
+from inference.speculation import Speculation
 from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, SlotTable, Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.paper_grammar import PaperGrammar, allowed
@@ -141,6 +142,30 @@ class PaperSampler:
             if chunk.sequence.wants_prompt_logprobs
         }
         return Chosen(np.array(tokens, dtype=np.int64), [-0.5] * len(tokens), None, prompts)
+
+    def choose_rows(self, sequences: tuple[Sequence, ...], logits: list[int], rows: Integers) -> Chosen:
+        """Return the tokens that some rows say."""
+        tokens = [_pick(each, logits[row]) for each, row in zip(sequences, rows.tolist(), strict=True)]
+        return Chosen(np.array(tokens, dtype=np.int64), [-0.5] * len(tokens))
+
+
+class Prophet(Speculation[list[int]]):
+    """Knows what each text will be, but for every so manieth guess at it."""
+
+    def __init__(
+        self, scheduler: Scheduler, sampler: PaperSampler, most: int, tokens: int, errs: int
+    ) -> None:
+        super().__init__(scheduler, sampler, most, tokens)
+        self._errs = errs  # 0: never
+        self._made = 0
+
+    def _guess(self, sequence: Sequence, most: int) -> Integers:
+        guess = whole_text(sequence.request)[sequence.generated :][:most]
+        for at in range(len(guess)):
+            self._made += 1
+            if self._errs and self._made % self._errs == 0:
+                guess[at] = (guess[at] + 1) % VOCABULARY
+        return np.array(guess, dtype=np.int64)
 
 
 def _pick(sequence: Sequence, value: object) -> int:

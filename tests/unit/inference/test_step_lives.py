@@ -17,6 +17,7 @@ from tests.unit.inference.paper_model import (
     VOCABULARY,
     PaperRunner,
     PaperSampler,
+    Prophet,
     request,
     whole_text,
 )
@@ -39,9 +40,13 @@ class Lives(RuleBasedStateMachine):
     forgets = False  # whether one page may be forgotten, and the next one found within a piece
 
     @initialize(
-        blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans(), caching=st.booleans()
+        blocks=st.integers(3, 12),
+        budget=st.integers(4, 40),
+        chunked=st.booleans(),
+        caching=st.booleans(),
+        errs=st.sampled_from([None, 0, 1, 3]),
     )
-    def begin(self, blocks: int, budget: int, chunked: bool, caching: bool) -> None:
+    def begin(self, blocks: int, budget: int, chunked: bool, caching: bool, errs: int | None) -> None:
         self.pool = BlockPool(blocks)
         self.table = SlotTable(4, blocks)
         self.budget = budget
@@ -51,7 +56,10 @@ class Lives(RuleBasedStateMachine):
         self.scheduler = Scheduler(self.pool, limits, self.table, prefix_caching=caching)
         self.runner = PaperRunner()
         self.masks = ManualPool(VOCABULARY, (EOS,))
-        self.stepper = Stepper(self.scheduler, self.runner, PaperSampler(), (EOS,), self.masks)
+        sampler, guesses = PaperSampler(), None
+        if errs is not None and chunked:
+            guesses = Prophet(self.scheduler, sampler, 5, min(8, budget), errs)
+        self.stepper = Stepper(self.scheduler, self.runner, sampler, (EOS,), self.masks, guesses)
         self.requests: dict[str, CoreRequest] = {}
         self.said: dict[str, list[CoreOutput]] = {}
         self.aborted: set[str] = set()

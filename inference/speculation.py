@@ -1,0 +1,122 @@
+"""For which texts tokens are guessed, and how many.
+
+A guess is right if it is the token that is chosen in its place, with the logits that all before it give,
+and the noise of that place. So texts are those without guesses, to the last bit where a token's logits
+don't depend on what is computed beside it, whether they are drawn or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from inference.drafts import Drafts, propose, with_guesses
+from inference.scheduler import Scheduler
+from inference.state import Chosen, Integers, Pieces, Sequence
+
+LOG = logging.getLogger(__name__)
+
+_Logits = TypeVar("_Logits")
+_Read = TypeVar("_Read", contravariant=True)
+
+# Of a step's decodes and guesses together. Up to four tokens a step takes little longer than with one, as it
+# waits for memory; from eight on each adds what it costs to compute, which seldom pays.
+MOST_TOKENS = 8
+_LEAST_TRUST = 0.3  # share of right guesses, below which none are made for a while
+_UNKNOWN = 0.5  # what is believed of it at first, and after a rest: two wrong guesses end it
+_REST_STEPS = 32
+_NEWS = 0.3  # what the latest guesses count for
+
+
+class RowSampler(Protocol[_Read]):
+    """Chooses tokens by any rows of a step's logits."""
+
+    def choose_rows(self, sequences: tuple[Sequence, ...], logits: _Read, rows: Integers) -> Chosen:
+        """Return what some `rows` say of sequences that go on, without a grammar."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """How well a text was guessed lately."""
+
+    trust: float = _UNKNOWN  # share of right guesses, the latest counting most
+    rest: int = 0  # steps until the next guess
+
+
+class Speculation(Generic[_Logits]):
+    """Guesses what follows, for texts in which that was right lately."""
+
+    def __init__(self, scheduler: Scheduler, sampler: RowSampler[_Logits], most: int, tokens: int) -> None:
+        """`most`: guesses for each text in a step; `tokens`: of a step, with guesses."""
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._most = most
+        self._tokens = tokens
+        self._records: WeakKeyDictionary[Sequence, _Record] = WeakKeyDictionary()
+
+    def draft(self, pieces: Pieces) -> Drafts | None:
+        """Return a step with guesses; None if there are none to be made, as where prompts are computed."""
+        spare = self._tokens - len(pieces.decodes)
+        if spare <= 0 or pieces.prompts or not pieces.decodes:
+            return None
+        guesses: dict[int, Integers] = {}
+        found = self._propose(pieces, spare)
+        for at, (row, guess) in enumerate(found.items()):
+            share = -(-spare // (len(found) - at))
+            guesses[row] = guess[:share]
+            spare -= min(share, len(guess))
+        guesses = {row: guess for row, guess in guesses.items() if len(guess)}
+        return with_guesses(pieces, guesses) if guesses else None
+
+    def choose(self, drafts: Drafts, logits: _Logits) -> Chosen:
+        """Return the next token of each decode, as without guesses; raises what the sampler does."""
+        return self._sampler.choose_rows(drafts.pieces.decodes, logits, drafts.firsts)
+
+    def verify(self, drafts: Drafts, logits: _Logits) -> Iterator[tuple[tuple[Sequence, ...], Chosen]]:
+        """Yield whose guess was right and what follows it, one token of each text at a time.
+
+        Before the next, whoever asks has to give them these. A failure ends it: the next step computes the
+        same, and tells whose it is.
+        """
+        for depth in range(1, drafts.deepest + 1):
+            sequences, rows = drafts.confirmed(depth)
+            if not sequences:
+                return
+            try:
+                chosen = self._sampler.choose_rows(sequences, logits, rows)
+            except Exception as error:
+                LOG.warning("No token was chosen behind a guess: %s", type(error).__name__, exc_info=error)
+                return
+            self._scheduler.confirm(sequences)
+            yield sequences, chosen
+
+    def learn(self, drafts: Drafts) -> int:
+        """Take note of what was right; return how many guesses were."""
+        hits = drafts.hits()
+        for sequence, guess, right in zip(drafts.sequences, drafts.guesses, hits, strict=True):
+            record = self._records.setdefault(sequence, _Record())
+            record.trust += _NEWS * (right / len(guess) - record.trust)
+            if record.trust < _LEAST_TRUST:
+                record.trust, record.rest = _UNKNOWN, _REST_STEPS
+        return sum(hits)
+
+    def _propose(self, pieces: Pieces, spare: int) -> dict[int, Integers]:
+        found: dict[int, Integers] = {}
+        for row, sequence in enumerate(pieces.decodes):
+            record = self._records.get(sequence)
+            if record is not None and record.rest:
+                record.rest -= 1
+                continue
+            left = int(pieces.table.limits[sequence.slot]) - sequence.length - 1  # the last is never computed
+            most = min(self._most, spare, left)
+            guess = self._guess(sequence, most) if most > 0 else sequence.ids[:0]
+            room = self._scheduler.room_for(sequence, len(guess)) if len(guess) else 0
+            if room:
+                found[row] = guess[:room]
+        return found
+
+    def _guess(self, sequence: Sequence, most: int) -> Integers:
+        return propose(sequence.ids, most)

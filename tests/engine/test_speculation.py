@@ -1,0 +1,69 @@
+"""Tokens guessed ahead: fewer steps, the same texts; and where nothing is guessed, it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inference.types import LogprobsMode, Sampling
+from tests.engine.cores import Session, config, request
+from tests.engine.models import save_model
+
+PROMPT = tuple(3 + at % 7 for at in range(40))
+SAID = "No tokens are guessed ahead"
+# Six tokens by turns: each falls behind the others by its penalty, and all by as much
+REPEATS = Sampling(logit_bias=tuple((3 + at, 2000.0 - 20 * at) for at in range(6)), frequency_penalty=120.0)
+
+
+def test_a_text_that_repeats_itself_takes_fewer_steps(directory: Path) -> None:
+    asked = request("r", PROMPT, tokens=60, sampling=REPEATS, top=2, ignore_eos=True)
+    said, steps = [], []
+    for guesses in (0, 4):
+        session = Session(config(directory, speculate=guesses))
+        heard = session.run([asked])
+        session.close()
+        said.append([(each.token_id, each.top, each.finish) for each in heard.outputs["r"]])
+        steps.append(len(heard.stats))
+        assert sum(each.confirmed for each in heard.stats) == 60 - len(heard.stats)
+        assert bool(guesses) == any(each.guessed for each in heard.stats)
+    assert said[0] == said[1]
+    assert steps[0] == 60
+    assert steps[1] < 24
+
+
+@pytest.mark.parametrize("mode", [LogprobsMode.NONE, LogprobsMode.RAW, LogprobsMode.PROCESSED])
+def test_texts_that_say_what_the_prompt_says_are_guessed_by_it(directory: Path, mode: LogprobsMode) -> None:
+    """Each text is made the prompt of the next request, which says it again: all of it can be guessed."""
+    plain, guessing = (Session(config(directory, speculate=guesses)) for guesses in (0, 6))
+    asked = [
+        request(str(at), PROMPT[at:], tokens=30, sampling=sampling, logprobs=mode, ignore_eos=True)
+        for at, sampling in enumerate((Sampling(), Sampling(sample=True, seed=5, top_k=3), Sampling()))
+    ]
+    expected, heard = plain.run(asked), guessing.run(asked)
+    for each in asked:
+        assert heard.tokens(each.id) == expected.tokens(each.id)
+        assert [o.logprob for o in heard.outputs[each.id]] == pytest.approx(
+            [o.logprob for o in expected.outputs[each.id]], abs=1e-4
+        ) or mode is LogprobsMode.NONE
+    plain.close()
+    guessing.close()
+
+
+def test_a_level_that_can_take_nothing_back_says_that_it_guesses_nothing(tmp_path: Path) -> None:
+    save_model("qwen3_next", tmp_path)
+    session = Session(config(tmp_path, speculate=3))
+    assert any(SAID in line for line in session.progress)
+    assert session.level == "sequential"
+    heard = session.run([request("r", PROMPT, tokens=20, ignore_eos=True)])
+    assert len(heard.tokens("r")) == 20
+    assert all(each.guessed == 0 for each in heard.stats)
+    session.close()
+
+
+def test_the_device_path_says_that_it_guesses_nothing(directory: Path) -> None:
+    session = Session(config(directory, speculate=3), device_path=True)
+    assert any(SAID in line for line in session.progress)
+    heard = session.run([request("r", PROMPT, tokens=20, ignore_eos=True)])
+    assert len(heard.tokens("r")) == 20
+    session.close()

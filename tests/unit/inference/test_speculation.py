@@ -1,0 +1,233 @@
+"""Steps in which tokens are guessed ahead, on the paper model: another text, or a lost token, would show."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inference.blocks import PAGE
+from inference.scheduler import Limits
+from inference.speculation import MOST_TOKENS, Speculation
+from inference.state import Chosen, Integers, Sequence
+from inference.step import Stepper
+from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, StepStats
+from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
+from tests.unit.inference.paper_model import (
+    EOS,
+    VOCABULARY,
+    PaperRunner,
+    PaperSampler,
+    Prophet,
+    make_scheduler,
+    request,
+    whole_text,
+)
+
+MOST = 4
+FREE = PaperGrammar(lambda text: range(VOCABULARY), EOS)
+LONG = [request(str(at), 5 + at, 30, ignore_eos=True) for at in range(8)]
+
+
+class Bench:
+    """A stepper that guesses, and what it said."""
+
+    def __init__(
+        self,
+        errs: int = 0,
+        *,
+        blocks: int = 50,
+        sequences: int = 8,
+        runner: PaperRunner | None = None,
+        sampler: PaperSampler | None = None,
+        prophet: type[Prophet] = Prophet,
+    ) -> None:
+        self.scheduler = make_scheduler(blocks, Limits(tokens=32, sequences=sequences, logit_rows=64))
+        self.runner, sampler = runner or PaperRunner(), sampler or PaperSampler()
+        self.masks = ManualPool(VOCABULARY, (EOS,))
+        guesses = prophet(self.scheduler, sampler, MOST, MOST_TOKENS, errs)
+        self.stepper = Stepper(self.scheduler, self.runner, sampler, (EOS,), self.masks, guesses)
+        self.stats: list[StepStats] = []
+
+    def run(self, *wanted: CoreRequest) -> dict[str, list[CoreOutput | CoreFailure]]:
+        said: dict[str, list[CoreOutput | CoreFailure]] = {each.id: [] for each in wanted}
+        for each in wanted:
+            self.stepper.add(each)
+        while not self.stepper.idle:
+            if self.masks.asked:
+                self.masks.fill()
+            frame = self.stepper.step()
+            self.stats += [frame.stats] if frame.stats else []
+            for output in frame.outputs:
+                said[output.id].append(output)
+        assert self.scheduler.check() == []
+        return said
+
+    @property
+    def guessed(self) -> int:
+        return sum(each.guessed for each in self.stats)
+
+    @property
+    def confirmed(self) -> int:
+        return sum(each.confirmed for each in self.stats)
+
+
+def tokens(outputs: list[CoreOutput | CoreFailure]) -> list[int]:
+    return [output.token_id for output in outputs if isinstance(output, CoreOutput)]
+
+
+@pytest.mark.parametrize("errs", [0, 1, 2, 5])
+@pytest.mark.parametrize("texts", [1, 2, 3, 8])
+def test_texts_are_those_without_guesses(texts: int, errs: int) -> None:
+    wanted = [request(str(at), 5 + 9 * at, 40, ignore_eos=at % 2 > 0) for at in range(texts)]
+    said = Bench(errs).run(*wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    ends = [[output for output in said[each.id] if output.finish is not None] for each in wanted]  # type: ignore[union-attr]
+    assert all(len(found) == 1 for found in ends)
+
+
+def test_a_step_gives_as_many_tokens_as_were_guessed_and_one_more() -> None:
+    bench = Bench()
+    bench.run(LONG[0])
+    assert bench.confirmed == bench.guessed > 0
+    # the prompt's step gives one of the 30, each other one MOST + 1 at most
+    assert len(bench.stats) == 1 + -(-29 // (MOST + 1))
+
+
+def test_wrong_guesses_are_given_up_for_a_while() -> None:
+    bench = Bench(errs=1)
+    bench.run(LONG[0])
+    assert bench.confirmed == 0
+    assert sum(each.guessed > 0 for each in bench.stats) == 2
+
+
+def test_guesses_and_texts_together_are_no_more_than_pays() -> None:
+    bench = Bench()
+    said = bench.run(*LONG[:3])
+    assert max(map(sum, bench.runner.steps[3:])) == MOST_TOKENS
+    assert [tokens(said[each.id]) for each in LONG[:3]] == [whole_text(each) for each in LONG[:3]]
+
+
+def test_nothing_is_guessed_where_so_many_texts_go_on() -> None:
+    bench = Bench()
+    bench.run(*LONG)
+    assert [each for each in bench.stats if each.decode_sequences == MOST_TOKENS and each.guessed] == []
+
+
+def test_nothing_is_guessed_beside_prompts() -> None:
+    bench = Bench()
+    bench.stepper.add(LONG[0])
+    bench.stepper.step()
+    bench.stepper.add(LONG[1])
+    stats = bench.stepper.step().stats
+    assert stats is not None
+    assert (stats.decode_sequences, stats.prefill_tokens, stats.guessed) == (1, 6, 0)
+
+
+def test_nothing_is_guessed_beside_grammars() -> None:
+    bench = Bench()
+    wanted = [LONG[0], request("9", 5, 30, grammar=FREE)]
+    said = bench.run(*wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    ended = len(tokens(said["9"]))
+    assert all(each.guessed == 0 for each in bench.stats[:ended])
+    assert bench.guessed > 0
+
+
+def test_a_text_ends_within_a_guess_at_its_length() -> None:
+    said = Bench().run(request("3", 5, 4, ignore_eos=True))["3"]
+    assert [output.finish for output in said if isinstance(output, CoreOutput)] == [
+        *([None] * 3),
+        FinishReason.LENGTH,
+    ]
+
+
+def test_a_text_ends_within_a_guess_at_eos() -> None:
+    (wanted,) = (each for each in (request(str(at), 5, 200) for at in range(3, 4)))
+    expected = whole_text(wanted)
+    assert expected[-1] == EOS
+    bench = Bench()
+    said = bench.run(wanted)["3"]
+    assert tokens(said) == expected
+    last = said[-1]
+    assert isinstance(last, CoreOutput)
+    assert last.finish is FinishReason.EOS
+
+
+def test_nobody_gives_way_for_a_guess() -> None:
+    bench = Bench(blocks=4, sequences=2)
+    wanted = [request(str(at), PAGE - 1, PAGE + 1, ignore_eos=True) for at in range(2)]
+    said = bench.run(*wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    assert sum(each.preempted for each in bench.stats) == 0
+    assert bench.guessed > 0
+
+
+def test_a_failure_behind_a_guess_is_the_next_steps() -> None:
+    class Stumbling(PaperSampler):
+        calls = 0
+
+        def choose_rows(self, sequences: tuple[Sequence, ...], logits: list[int], rows: Integers) -> Chosen:
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise RuntimeError("tripped")
+            return super().choose_rows(sequences, logits, rows)
+
+    assert tokens(Bench(sampler=Stumbling()).run(LONG[0])["0"]) == whole_text(LONG[0])
+
+
+def test_what_fails_with_a_guess_is_computed_without(caplog: pytest.LogCaptureFixture) -> None:
+    class Single(PaperRunner):
+        def run(self, pieces: Any, *, tokens_only: bool = False) -> list[int]:
+            if len(pieces.ids) > len(pieces.decodes) and not pieces.prompts:
+                raise RuntimeError("one token at a time")
+            return super().run(pieces, tokens_only=tokens_only)
+
+    caplog.set_level(logging.CRITICAL)
+    wanted = LONG[:2]
+    said = Bench(runner=Single()).run(*wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+
+
+def test_a_row_that_is_no_number_fails_its_text_alone() -> None:
+    class Odd(PaperSampler):
+        def choose_rows(self, sequences: tuple[Sequence, ...], logits: list[int], rows: Integers) -> Chosen:
+            chosen = super().choose_rows(sequences, logits, rows)
+            odd = {each: "broken" for each in sequences if each.id == "1" and each.generated > 6}
+            return Chosen(chosen.tokens, chosen.logprobs, failures=odd)
+
+    said = Bench(sampler=Odd()).run(*LONG[:2])
+    assert tokens(said["0"]) == whole_text(LONG[0])
+    assert tokens(said["1"]) == whole_text(LONG[1])[:7]
+    assert said["1"][-1] == CoreFailure("1", "broken", own=False)
+
+
+def test_a_text_that_repeats_itself_is_guessed_by_what_it_said() -> None:
+    class Parrot(PaperSampler):
+        """Says the numbers up to six, over and over."""
+
+        def choose(self, work: Any, logits: list[int] | None) -> Chosen:
+            chosen = super().choose(work, logits)
+            return Chosen(self._next(work.sequences), chosen.logprobs, None, chosen.prompts)
+
+        def choose_rows(self, sequences: tuple[Sequence, ...], logits: list[int], rows: Integers) -> Chosen:
+            return Chosen(self._next(sequences), [-0.5] * len(sequences))
+
+        def _next(self, sequences: tuple[Sequence, ...]) -> Integers:
+            return np.array([each.generated % 6 for each in sequences], dtype=np.int64)
+
+    scheduler = make_scheduler(50, Limits(tokens=32, sequences=8, logit_rows=64))
+    sampler = Parrot()
+    guesses: Speculation[list[int]] = Speculation(scheduler, sampler, MOST, MOST_TOKENS)
+    masks = ManualPool(VOCABULARY, (EOS,))
+    stepper = Stepper(scheduler, PaperRunner(), sampler, (EOS,), masks, guesses)
+    stepper.add(request("1", 5, 60, ignore_eos=True))
+    said: list[int] = []
+    steps = 0
+    while not stepper.idle:
+        said += tokens(list(stepper.step().outputs))
+        steps += 1
+    assert said == [at % 6 for at in range(60)]
+    assert steps <= 1 + 8 + -(-(60 - 9) // (MOST + 1))
