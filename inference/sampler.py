@@ -80,6 +80,10 @@ class TorchSampler:
         with torch.inference_mode():
             return self.pick(sequences, _rows(logits, rows)).chosen(sequences, {})
 
+    def select(self, logits: Tensor, rows: Integers) -> Tensor:
+        """Return some of the rows of logits (n, vocabulary)."""
+        return _rows(logits, rows)
+
     @torch.inference_mode()
     def _choose(self, work: Work, logits: Tensor | None) -> Chosen:
         prompts = {} if logits is None else self.read(work, logits)

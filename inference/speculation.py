@@ -15,12 +15,11 @@ from weakref import WeakKeyDictionary
 
 from inference.drafts import Drafts, propose, with_guesses
 from inference.scheduler import Scheduler
-from inference.state import Chosen, Integers, Pieces, Sequence
+from inference.state import Chosen, Integers, Pieces, Sequence, Work
 
 LOG = logging.getLogger(__name__)
 
 _Logits = TypeVar("_Logits")
-_Read = TypeVar("_Read", contravariant=True)
 
 # Of a step's decodes and guesses together. Up to four tokens a step takes little longer than with one, as it
 # waits for memory; from eight on each adds what it costs to compute, which seldom pays.
@@ -31,11 +30,17 @@ _REST_STEPS = 32
 _NEWS = 0.3  # what the latest guesses count for
 
 
-class RowSampler(Protocol[_Read]):
+class RowSampler(Protocol[_Logits]):
     """Chooses tokens by any rows of a step's logits."""
 
-    def choose_rows(self, sequences: tuple[Sequence, ...], logits: _Read, rows: Integers) -> Chosen:
+    def choose(self, work: Work, logits: _Logits | None) -> Chosen:
+        """Return what the logits say of the work's sequences, a row for each of the pieces' `rows`."""
+
+    def choose_rows(self, sequences: tuple[Sequence, ...], logits: _Logits, rows: Integers) -> Chosen:
         """Return what some `rows` say of sequences that go on, without a grammar."""
+
+    def select(self, logits: _Logits, rows: Integers) -> _Logits:
+        """Return some of the rows."""
 
 
 @dataclass(slots=True)
@@ -71,8 +76,10 @@ class Speculation(Generic[_Logits]):
         guesses = {row: guess for row, guess in guesses.items() if len(guess)}
         return with_guesses(pieces, guesses) if guesses else None
 
-    def choose(self, drafts: Drafts, logits: _Logits) -> Chosen:
-        """Return the next token of each decode, as without guesses; raises what the sampler does."""
+    def choose(self, work: Work, drafts: Drafts, logits: _Logits) -> Chosen:
+        """Return the tokens of a step's work, as without guesses; raises what the sampler does."""
+        if any(sequence.guide is not None for sequence in work.pieces.decodes) or work.resumed:
+            return self._sampler.choose(work, self._sampler.select(logits, drafts.firsts))
         return self._sampler.choose_rows(drafts.pieces.decodes, logits, drafts.firsts)
 
     def verify(self, drafts: Drafts, logits: _Logits) -> Iterator[tuple[tuple[Sequence, ...], Chosen]]:
@@ -107,6 +114,8 @@ class Speculation(Generic[_Logits]):
         found: dict[int, Integers] = {}
         for row, sequence in enumerate(pieces.decodes):
             record = self._records.get(sequence)
+            if sequence.guide is not None:  # what it allows behind a guess isn't known in time
+                continue
             if record is not None and record.rest:
                 record.rest -= 1
                 continue

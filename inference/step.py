@@ -166,8 +166,7 @@ class Stepper(Generic[Logits]):
         return tuple(faults)
 
     def _draft(self, batch: Batch) -> Drafts | None:
-        # What a grammar allows behind a guess isn't known in time; what has failed may have failed by a guess
-        if self._speculation is None or self._guided or batch.again:
+        if self._speculation is None or batch.again:  # what has failed may have failed by a guess
             return None
         return self._speculation.draft(batch.pieces)
 
@@ -180,7 +179,7 @@ class Stepper(Generic[Logits]):
     def _pick(self, work: Work, logits: Logits | None, drafts: Drafts | None) -> Chosen:
         if self._speculation is None or drafts is None or logits is None:
             return self._sampler.choose(work, logits)
-        return self._speculation.choose(drafts, logits)
+        return self._speculation.choose(work, drafts, logits)
 
     def _verify(self, drafts: Drafts, logits: Logits) -> tuple[CoreOutput | CoreFailure, ...]:
         assert self._speculation is not None, "who drafts, verifies"

@@ -21,7 +21,7 @@ OURS = Path(__file__).parents[2] / "deploy" / "grafana" / "parley.json"
 UNFED = {  # panels of TGI's board that TGI itself doesn't feed
     "Speculated Tokens": "TGI 3 shows tgi_request_skipped_tokens as a summary; its board asks for buckets",
 }
-# panels of ours whose event this traffic hasn't: nobody refused, preempted, restarted, guessed, or found cached
+# panels of ours whose event this traffic hasn't: nobody was refused, preempted, guessed, or found in a cache
 UNEVENTFUL = {
     "Refused as overloaded",
     "Preempted",

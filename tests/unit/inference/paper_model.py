@@ -148,6 +148,10 @@ class PaperSampler:
         tokens = [_pick(each, logits[row]) for each, row in zip(sequences, rows.tolist(), strict=True)]
         return Chosen(np.array(tokens, dtype=np.int64), [-0.5] * len(tokens))
 
+    def select(self, logits: list[int], rows: Integers) -> list[int]:
+        """Return some of the rows."""
+        return [logits[row] for row in rows.tolist()]
+
 
 class Prophet(Speculation[list[int]]):
     """Knows what each text will be, but for every so manieth guess at it."""

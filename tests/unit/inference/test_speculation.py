@@ -126,14 +126,16 @@ def test_nothing_is_guessed_beside_prompts() -> None:
     assert (stats.decode_sequences, stats.prefill_tokens, stats.guessed) == (1, 6, 0)
 
 
-def test_nothing_is_guessed_beside_grammars() -> None:
-    bench = Bench()
-    wanted = [LONG[0], request("9", 5, 30, grammar=FREE)]
-    said = bench.run(*wanted)
-    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
-    ended = len(tokens(said["9"]))
-    assert all(each.guessed == 0 for each in bench.stats[:ended])
-    assert bench.guessed > 0
+def test_what_a_grammar_guides_is_not_guessed_and_others_beside_it_are() -> None:
+    alone, beside = Bench(), Bench()
+    guided = request("9", 5, 30, grammar=FREE)
+    assert tokens(alone.run(guided)["9"]) == whole_text(guided)
+    assert alone.guessed == 0
+    said = beside.run(LONG[0], guided, LONG[1])
+    assert [tokens(each) for each in said.values()] == [
+        whole_text(each) for each in (LONG[0], guided, LONG[1])
+    ]
+    assert any(each.confirmed and each.decode_sequences == 3 for each in beside.stats)
 
 
 def test_a_text_ends_within_a_guess_at_its_length() -> None:
