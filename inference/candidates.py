@@ -22,7 +22,7 @@ from inference.filters import (
     least_likely,
     weights,
 )
-from inference.rows import block_sums
+from inference.rows import block_sums, softmax
 from inference.state import Integers
 
 _NONE = np.uint64(2**64 - 1)  # where a row has fewer candidates than others
@@ -160,7 +160,7 @@ def _search(scores: Tensor, filters: Filters) -> Candidates:
 
 def _typical(scores: Tensor, p: Floats) -> Candidates:
     """Return what typical sampling leaves of whole rows, looking at the most typical tokens first."""
-    logprobs = scores.log_softmax(1)
+    logprobs = softmax(scores, logs=True)
     information = block_sums((logprobs.exp() * -logprobs).nan_to_num(nan=0.0))  # 0 * inf is no information
     entropy = torch.from_numpy(information.cumsum(1)[:, -1:]).to(scores)
     typicality = -(-logprobs - entropy).abs()
@@ -208,7 +208,7 @@ def _totals(scores: Tensor, wanted: NDArray[np.bool_]) -> Floats:
     totals = np.ones(len(scores))
     if wanted.any():
         rows = scores if wanted.all() else scores[torch.from_numpy(wanted).to(scores.device)]
-        totals[wanted] = 1 / rows.softmax(1).amax(1).double().cpu().numpy()
+        totals[wanted] = 1 / softmax(rows).amax(1).double().cpu().numpy()
     return totals
 
 

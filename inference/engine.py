@@ -177,6 +177,7 @@ class TorchCore:
         message = "The engine was stopped"
         try:
             torch.set_num_threads(self._threads)  # OpenMP keeps the number per calling thread
+            self._begin_device()
             while self._take_messages(stepper, sink):
                 if stepper.idle:  # nothing but aborts came
                     sink(stepper.at_rest())
@@ -215,6 +216,14 @@ class TorchCore:
         for request in requests:
             _add(stepper, request, sink)
         return not self._stopping
+
+    def _begin_device(self) -> None:
+        """Have cuBLAS begin in this thread before a request comes: it keeps a handle and memory for each."""
+        if self._device.type == "cuda":
+            with torch.inference_mode():
+                some = torch.ones(16, 16, device=self._device)
+                torch.mm(some, some)
+            torch.cuda.synchronize(self._device)
 
     def _check_device(self) -> None:
         """Raise what has broken the GPU for this process: no step would succeed any more.

@@ -123,7 +123,9 @@ class Climb:
         runner = make_runner(PROOF_BLOCKS)
         try:
             merges = merge_linears(self.model, lambda: self.proof.run(runner))
-        except Exception:  # as in Proof.check; the level's own check says what it was
+        except torch.OutOfMemoryError:  # as in Proof.check
+            raise
+        except Exception:  # the level's own check says what it was
             return None
 
         def undo() -> None:

@@ -90,6 +90,8 @@ class Proof:
                 pieces = logits.split([chunk.size for chunk in chunks])
                 for chunk, piece in zip(chunks, pieces, strict=True):
                     found[chunk.sequence.id].append(piece.clone())
+        except torch.OutOfMemoryError:  # a GPU's: slower ways would be taken, and stay, for a moment's want
+            raise
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
             LOG.debug("A way to run the model failed", exc_info=True)
             return Verdict(False, np.inf, f"{type(error).__name__}: {error}")

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from inference.filters import Floats
 from inference.kernels.native import Library, row_statistics
 from inference.state import Integers
 
 _BLOCK = 64
+_LINE = 8  # numbers of 16 bits or more: what 16 bytes hold, or twice that
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def statistics(scores: Tensor, library: Library | None = None) -> Statistics:
     if library is not None and scores.device.type == "cpu" and scores.dtype == torch.float32:
         tokens, best, totals = row_statistics(library, scores)
         return Statistics(tokens.numpy(), best.double().numpy(), totals.double().numpy())
-    return _statistics(scores, scores.softmax(1))
+    return _statistics(scores, softmax(scores))
 
 
 def _statistics(scores: Tensor, probabilities: Tensor) -> Statistics:
@@ -48,13 +50,27 @@ def _statistics(scores: Tensor, probabilities: Tensor) -> Statistics:
     return Statistics(tokens.cpu().numpy(), best.cpu().numpy(), (best - share.log()).cpu().numpy())
 
 
+def softmax(scores: Tensor, *, logs: bool = False) -> Tensor:
+    """Return each row's distribution (n, v), or its logarithm, with the same bits wherever the row lies."""
+    compute = torch.log_softmax if logs else torch.softmax
+    if scores.device.type == "cpu":
+        return compute(scores, 1)
+    return compute(_aligned(scores), 1)[:, : scores.shape[1]]
+
+
+def _aligned(scores: Tensor) -> Tensor:
+    """Return scores (n, v) with removed tokens behind them: GPUs sum from a row's first whole line on."""
+    behind = -scores.shape[1] % _LINE
+    return pad(scores, (0, behind), value=-torch.inf) if behind else scores
+
+
 def draw(scores: Tensor, noise: Floats) -> tuple[Integers, Floats]:
     """Return a token of each row's distribution, and the logarithm of the row's mass, both (n,).
 
     It is the first whose cumulative mass passes the `noise` (n,), of [0, 1): its block is found
     first, by the sums of blocks.
     """
-    probabilities = scores.softmax(1)
+    probabilities = softmax(scores)
     mass = block_sums(probabilities)
     with np.errstate(invalid="ignore"):
         edges = mass.cumsum(1)

@@ -53,7 +53,6 @@ class Graphs:
         self.sizes = tuple(sorted(sizes))
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None  # one for all
-        self._failed: torch.cuda.CUDAGraph | None = None  # torch's allocators go on asking it
 
     def capture(self) -> None:
         """Capture all sizes, the biggest first: the smaller ones find room in its memory."""
@@ -95,10 +94,14 @@ class Graphs:
         except RuntimeError as error:  # whatever a model's own code does that can't be captured
             # The end of a capture that has failed fails, too; the reason is what came before
             LOG.warning("Steps can't be captured, and are slower for it: %s", error.__context__ or error)
-            self._captures, self._failed = False, graph
+            self._captures = False
             self._graphs.clear()
+            torch.cuda.synchronize(self._device)  # raises what has broken the device, and was no refusal
             return
         self._graphs[size] = graph
+
+
+_REFUSED: list[torch.cuda.CUDAGraph] = []  # kept: torch's allocators go on asking them
 
 
 @lru_cache
@@ -131,6 +134,7 @@ def record(
             finally:
                 graph.capture_end()
         except RuntimeError:
+            _REFUSED.append(graph)
             # A capture that has failed leaves torch's allocator in it, which would give nothing back any more
             with suppress(RuntimeError):  # it wasn't left there
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)

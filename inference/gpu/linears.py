@@ -234,6 +234,8 @@ def _fastest(
             taken = seconds(partial(_all, call, x, same)) if near else float("inf")
         except Exception:  # a tile that this device can't hold, whatever its compiler says to that
             LOG.debug("A linear can't be computed by %s", way.name, exc_info=True)
+            if x.is_cuda:
+                torch.cuda.synchronize(x.device)  # raises what has broken the device, and was no refusal
             continue
         if taken < least:
             best, least = way, taken

@@ -21,6 +21,8 @@ from inference.recipe import drawn_by_device
 from inference.state import Integers, Sequence, SlotTable
 from inference.types import CoreRequest, LogprobsMode
 
+_HOTTEST = 1e30  # temperature: of a higher one float32 has no inverse but 0: removed tokens would be NaN
+
 
 class MirroredTable(SlotTable):
     """A slot table that remembers what changed since its mirror was written."""
@@ -65,7 +67,7 @@ class MirroredTable(SlotTable):
         sequences = tuple(entered.values())
         requests = [sequence.request for sequence in sequences]
         samplings = [request.sampling for request in requests]
-        temperatures = [each.temperature if each.sample else 0.0 for each in samplings]
+        temperatures = [min(each.temperature, _HOTTEST) if each.sample else 0.0 for each in samplings]
         warped = [request.logprobs is LogprobsMode.PROCESSED for request in requests]
         return Changes(
             places=np.array(list(pages), dtype=np.int64),

@@ -154,6 +154,7 @@ def _try_compiler() -> None:
     x = torch.ones(2, 16, device="cuda")
     try:
         norm.rms_norm(x, x[0], 0.0)
+        torch.cuda.synchronize()
     except Exception as error:  # no C compiler, no header files, an older driver, ...
         raise ImportError(f"it can't compile: {type(error).__name__}: {error}") from error
 

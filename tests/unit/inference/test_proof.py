@@ -213,6 +213,15 @@ def test_what_a_runner_raises_is_said(model: PreTrainedModel) -> None:
     assert (verdict.holds, verdict.complaint) == (False, "IndexError: too far")
 
 
+def test_a_gpus_want_of_memory_is_no_way_that_fails(model: PreTrainedModel) -> None:
+    class Full(Whole):
+        def change(self, logits: Tensor) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Proof(model, torch.float32).check(lambda: Full(model), packed_steps)
+
+
 class Noisy(Whole):
     """Adds noise of a size, as a part of each position's logits, to some of the positions."""
 

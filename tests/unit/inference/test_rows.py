@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from inference.rows import block_sums, draw, statistics  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from inference.rows import block_sums, draw, softmax, statistics  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,26 @@ def test_rows_give_the_same_bits_alone_and_in_company(columns: int) -> None:
         alone = (statistics(one), *draw(one, noise[row : row + 1]))
         assert alone[0].totals[0] == together[0].totals[row]
         assert [alone[1][0], alone[2][0]] == [together[1][row], together[2][row]]
+
+
+@pytest.mark.parametrize("columns", [5, 8, 50257])
+def test_a_gpu_is_given_rows_that_begin_at_whole_lines(columns: int) -> None:
+    given: list[tuple[int, ...]] = []
+
+    class OnGpu(Tensor):
+        device = torch.device("cuda", 0)
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (torch.softmax, torch.log_softmax):
+                given.append(tuple(args[0].shape))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    scores = 3 * torch.randn(3, columns, generator=torch.Generator().manual_seed(1))
+    on_gpu = scores.as_subclass(OnGpu)
+    assert softmax(on_gpu).tolist() == pytest.approx(scores.softmax(1).numpy())
+    assert softmax(on_gpu, logs=True).tolist() == pytest.approx(scores.log_softmax(1).numpy())
+    assert given == [(3, columns + -columns % 8)] * 2
 
 
 @pytest.mark.parametrize("columns", [1, 40, 64, 65, 700])

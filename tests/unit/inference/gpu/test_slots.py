@@ -54,6 +54,14 @@ def test_request_is_told_to_the_device_as_it_chooses() -> None:
     assert state.warped[at].tolist() == [True, False]
 
 
+def test_the_hottest_temperature_has_an_inverse() -> None:
+    table = MirroredTable(1, 4)
+    state = DeviceState(table, CPU)
+    table.enter(sequence(sampling=Sampling(sample=True, temperature=1e300)))
+    state.update()
+    assert 0 < float(1 / state.temperatures[0]) < 1e-20
+
+
 def test_newest_tokens_stay_where_there_is_no_memory_to_keep_others() -> None:
     class NoRoom(torch.Tensor):
         def __add__(self, other: object) -> torch.Tensor:
