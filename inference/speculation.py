@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from inference.drafts import Drafts, propose, with_guesses
+from inference.masks import MaskPool
 from inference.scheduler import Scheduler
 from inference.state import Chosen, Integers, Pieces, Sequence, Work
 
@@ -82,14 +83,16 @@ class Speculation(Generic[_Logits]):
             return self._sampler.choose(work, self._sampler.select(logits, drafts.firsts))
         return self._sampler.choose_rows(drafts.pieces.decodes, logits, drafts.firsts)
 
-    def verify(self, drafts: Drafts, logits: _Logits) -> Iterator[tuple[tuple[Sequence, ...], Chosen]]:
+    def verify(
+        self, drafts: Drafts, logits: _Logits, masks: MaskPool
+    ) -> Iterator[tuple[tuple[Sequence, ...], Chosen]]:
         """Yield whose guess was right and what follows it, one token of each text at a time.
 
-        Before the next, whoever asks has to give them these. A failure ends it: the next step computes the
-        same, and tells whose it is.
+        Before the next, whoever asks has to give them these. A failure ends it, as does a mask that isn't
+        there in a moment for its text: the next step computes the same, and tells whose failure it is.
         """
         for depth in range(1, drafts.deepest + 1):
-            sequences, rows = drafts.confirmed(depth)
+            sequences, rows = _with_masks(masks, *drafts.confirmed(depth))
             if not sequences:
                 return
             try:
@@ -114,8 +117,6 @@ class Speculation(Generic[_Logits]):
         found: dict[int, Integers] = {}
         for row, sequence in enumerate(pieces.decodes):
             record = self._records.get(sequence)
-            if sequence.guide is not None:  # what it allows behind a guess isn't known in time
-                continue
             if record is not None and record.rest:
                 record.rest -= 1
                 continue
@@ -129,3 +130,15 @@ class Speculation(Generic[_Logits]):
 
     def _guess(self, sequence: Sequence, most: int) -> Integers:
         return propose(sequence.ids, most)
+
+
+def _with_masks(
+    masks: MaskPool, sequences: tuple[Sequence, ...], rows: Integers
+) -> tuple[tuple[Sequence, ...], Integers]:
+    """Return those of some sequences, and their rows, whose masks are there after waiting for a moment."""
+    guides = [sequence.guide for sequence in sequences if sequence.guide is not None]
+    if not guides:
+        return sequences, rows
+    masks.wait(guides)
+    there = [at for at, sequence in enumerate(sequences) if sequence.has_mask]
+    return tuple(sequences[at] for at in there), rows[there]

@@ -184,7 +184,7 @@ class Stepper(Generic[Logits]):
     def _verify(self, drafts: Drafts, logits: Logits) -> tuple[CoreOutput | CoreFailure, ...]:
         assert self._speculation is not None, "who drafts, verifies"
         said: tuple[CoreOutput | CoreFailure, ...] = ()
-        for sequences, chosen in self._speculation.verify(drafts, logits):
+        for sequences, chosen in self._speculation.verify(drafts, logits, self._masks):
             said += self._say(drafts.pieces.table, sequences, chosen, len(sequences))
         return said
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from inference.config import EngineConfig, ModelConfig
 from inference.types import LogprobsMode, Sampling
 from tests.engine.cores import Session, config, request
+from tests.engine.grammars import compiled, text_of
 from tests.engine.models import save_model
 
+ROWS = {
+    "type": "array",
+    "minItems": 6,
+    "maxItems": 6,
+    "items": {
+        "type": "object",
+        "properties": {"first_name": {"enum": ["Ada", "Alan"]}, "amount": {"enum": [1, 2]}},
+        "required": ["first_name", "amount"],
+        "additionalProperties": False,
+    },
+}
 PROMPT = tuple(3 + at % 7 for at in range(40))
 SAID = "No tokens are guessed ahead"
 # Six tokens by turns: each falls behind the others by its penalty, and all by as much
@@ -48,6 +62,21 @@ def test_texts_that_say_what_the_prompt_says_are_guessed_by_it(directory: Path, 
         ) or mode is LogprobsMode.NONE
     plain.close()
     guessing.close()
+
+
+def test_objects_of_a_schema_are_guessed_by_those_before_them() -> None:
+    said, steps = [], []
+    for guesses in (0, 4):
+        model = EngineConfig(model=ModelConfig(), threads=1, separate_process=False, speculate=guesses)
+        session = Session(model)
+        asked = [request(str(at), (30 + at, 7, 9), tokens=400, grammar=compiled(ROWS)) for at in range(2)]
+        heard = session.run(asked)
+        session.close()
+        said.append([heard.tokens(each.id) for each in asked])
+        steps.append(len(heard.stats))
+    assert said[0] == said[1]
+    assert [len(json.loads(text_of(text[:-1]))) for text in said[1]] == [6, 6]
+    assert steps[1] < 0.7 * steps[0]
 
 
 def test_a_level_that_can_take_nothing_back_says_that_it_guesses_nothing(tmp_path: Path) -> None:

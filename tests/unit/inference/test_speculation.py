@@ -14,7 +14,7 @@ from inference.speculation import MOST_TOKENS, Speculation
 from inference.state import Chosen, Integers, Sequence
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, StepStats
-from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
+from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar, WillingPool
 from tests.unit.inference.paper_model import (
     EOS,
     VOCABULARY,
@@ -42,12 +42,12 @@ class Bench:
         sequences: int = 8,
         runner: PaperRunner | None = None,
         sampler: PaperSampler | None = None,
-        prophet: type[Prophet] = Prophet,
+        willing: bool = False,
     ) -> None:
         self.scheduler = make_scheduler(blocks, Limits(tokens=32, sequences=sequences, logit_rows=64))
         self.runner, sampler = runner or PaperRunner(), sampler or PaperSampler()
-        self.masks = ManualPool(VOCABULARY, (EOS,))
-        guesses = prophet(self.scheduler, sampler, MOST, MOST_TOKENS, errs)
+        self.masks = (WillingPool if willing else ManualPool)(VOCABULARY, (EOS,))
+        guesses = Prophet(self.scheduler, sampler, MOST, MOST_TOKENS, errs)
         self.stepper = Stepper(self.scheduler, self.runner, sampler, (EOS,), self.masks, guesses)
         self.stats: list[StepStats] = []
 
@@ -126,16 +126,21 @@ def test_nothing_is_guessed_beside_prompts() -> None:
     assert (stats.decode_sequences, stats.prefill_tokens, stats.guessed) == (1, 6, 0)
 
 
-def test_what_a_grammar_guides_is_not_guessed_and_others_beside_it_are() -> None:
-    alone, beside = Bench(), Bench()
+@pytest.mark.parametrize("willing", [False, True])
+def test_a_guess_at_a_guided_text_goes_as_far_as_masks_are_there(willing: bool) -> None:
+    bench = Bench(willing=willing)
     guided = request("9", 5, 30, grammar=FREE)
-    assert tokens(alone.run(guided)["9"]) == whole_text(guided)
-    assert alone.guessed == 0
-    said = beside.run(LONG[0], guided, LONG[1])
-    assert [tokens(each) for each in said.values()] == [
-        whole_text(each) for each in (LONG[0], guided, LONG[1])
-    ]
-    assert any(each.confirmed and each.decode_sequences == 3 for each in beside.stats)
+    assert tokens(bench.run(guided)["9"]) == whole_text(guided)
+    assert bench.guessed > 0
+    assert (bench.confirmed > 0) == willing
+
+
+def test_texts_with_grammars_and_without_are_guessed_beside_each_other() -> None:
+    bench = Bench(errs=3, willing=True)
+    wanted = (LONG[0], request("9", 5, 30, grammar=FREE), LONG[1])
+    said = bench.run(*wanted)
+    assert [tokens(each) for each in said.values()] == [whole_text(each) for each in wanted]
+    assert any(each.confirmed and each.decode_sequences == 3 for each in bench.stats)
 
 
 def test_a_text_ends_within_a_guess_at_its_length() -> None:

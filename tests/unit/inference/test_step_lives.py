@@ -11,7 +11,7 @@ from inference.scheduler import Limits, Scheduler
 from inference.state import SlotTable
 from inference.step import Stepper
 from inference.types import CoreOutput, CoreRequest, Frame
-from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
+from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar, WillingPool
 from tests.unit.inference.paper_model import (
     EOS,
     VOCABULARY,
@@ -45,8 +45,11 @@ class Lives(RuleBasedStateMachine):
         chunked=st.booleans(),
         caching=st.booleans(),
         errs=st.sampled_from([None, 0, 1, 3]),
+        willing=st.booleans(),
     )
-    def begin(self, blocks: int, budget: int, chunked: bool, caching: bool, errs: int | None) -> None:
+    def begin(
+        self, blocks: int, budget: int, chunked: bool, caching: bool, errs: int | None, willing: bool
+    ) -> None:
         self.pool = BlockPool(blocks)
         self.table = SlotTable(4, blocks)
         self.budget = budget
@@ -55,7 +58,7 @@ class Lives(RuleBasedStateMachine):
         limits = Limits(tokens=budget, sequences=4, logit_rows=10, chunked=chunked)
         self.scheduler = Scheduler(self.pool, limits, self.table, prefix_caching=caching)
         self.runner = PaperRunner()
-        self.masks = ManualPool(VOCABULARY, (EOS,))
+        self.masks = (WillingPool if willing else ManualPool)(VOCABULARY, (EOS,))
         sampler, guesses = PaperSampler(), None
         if errs is not None and chunked:
             guesses = Prophet(self.scheduler, sampler, 5, min(8, budget), errs)
