@@ -122,8 +122,8 @@ class Bench:
 def main() -> None:
     """Measure all cases, and write them down."""
     arguments = _arguments()
-    shares, rounds = ((100,), 1) if arguments.quick else ((0, 50, 80, 100), 5)
-    cases = [Case(batch, guesses, right) for batch in (1, 2, 4) for guesses in (2, 4, 7) for right in shares]
+    shares, rounds = ((100,), 1) if arguments.quick else ((0, 50, 80, 100), 4)
+    cases = [Case(batch, guesses, right) for batch in (1, 2, 4) for guesses in (2, 5) for right in shares]
     with tempfile.TemporaryDirectory() as temporary:
         models = arguments.models or Path(temporary)
         if not (models / NAME).exists():

@@ -94,7 +94,8 @@ class Settings:
         "TGI: adapters to load", support=LATER, reason="merge the adapter into the model")
     speculate: int | None = row(None, integer(0, 1_000_000), MODEL,
         "most tokens that are guessed to follow a text, and computed with its newest one, on CPU: where it "
-        "repeats what came before, a step gives several of them; it changes no answer; without it none",
+        "repeats what came before, a step gives several of them; it changes no answer where /info says "
+        "`deterministic`, and else no more than other requests beside it; without it none",
         unit="tokens", effect=effects.GUESSED)
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,

@@ -115,12 +115,14 @@ class Isolation:
                 return self._batch(left)
         return None
 
+    def repeat(self, batch: Batch, work: Work) -> None:
+        """Take a step that failed, and that nobody is to blame for: all of it is computed again."""
+        self._parts.append(self._whole(batch, work))
+
     def blame(self, batch: Batch, work: Work, error: Exception) -> tuple[Sequence, ...]:
         """Take a step that failed; return who fails with it. The others are left to be computed again."""
-        pieces = batch.pieces
-        whole = Part(pieces.table, pieces.decodes, pieces.prompts, work.resumed).of(frozenset(work.touched))
+        whole = self._whole(batch, work)
         sequences = whole.sequences
-        self._owed = (batch.admitted, batch.preempted, batch.cached_tokens, batch.seconds)
         if isinstance(error, StepLost):
             return sequences
         if isinstance(error, RequestFault) and error.sequence in sequences:
@@ -135,6 +137,11 @@ class Isolation:
             self._parts += whole.halves()
             return ()
         return sequences
+
+    def _whole(self, batch: Batch, work: Work) -> Part:
+        self._owed = (batch.admitted, batch.preempted, batch.cached_tokens, batch.seconds)
+        pieces = batch.pieces
+        return Part(pieces.table, pieces.decodes, pieces.prompts, work.resumed).of(frozenset(work.touched))
 
     def _give_up(self, part: Part) -> tuple[Sequence, ...]:
         everyone = tuple(sequence for each in (part, *self._parts) for sequence in each.sequences)

@@ -1,8 +1,8 @@
 """For which texts tokens are guessed, and how many.
 
 A guess is right if it is the token that is chosen in its place, with the logits that all before it give,
-and the noise of that place. So texts are those without guesses, to the last bit where a token's logits
-don't depend on what is computed beside it, whether they are drawn or not.
+and the noise of that place. So texts are those without guesses, drawn or not: to the last bit where a token's
+logits don't depend on what is computed beside it, and else as they are in other company.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from inference.drafts import Drafts, propose, with_guesses
-from inference.masks import MaskPool
+from inference.masks import GRACE_SECONDS, MaskPool
 from inference.scheduler import Scheduler
 from inference.state import Chosen, Integers, Pieces, Sequence, Work
 
@@ -71,10 +71,11 @@ class Speculation(Generic[_Logits]):
         guesses: dict[int, Integers] = {}
         found = self._propose(pieces, spare)
         for at, (row, guess) in enumerate(found.items()):
-            share = -(-spare // (len(found) - at))
-            guesses[row] = guess[:share]
-            spare -= min(share, len(guess))
-        guesses = {row: guess for row, guess in guesses.items() if len(guess)}
+            share = min(-(-spare // (len(found) - at)), len(guess))
+            room = self._scheduler.room_for(pieces.decodes[row], share) if share else 0
+            if room:
+                guesses[row] = guess[:room]
+                spare -= room
         return with_guesses(pieces, guesses) if guesses else None
 
     def choose(self, work: Work, drafts: Drafts, logits: _Logits) -> Chosen:
@@ -116,6 +117,8 @@ class Speculation(Generic[_Logits]):
     def _propose(self, pieces: Pieces, spare: int) -> dict[int, Integers]:
         found: dict[int, Integers] = {}
         for row, sequence in enumerate(pieces.decodes):
+            if sequence.guide is not None and sequence.guide.cost > GRACE_SECONDS:
+                continue  # its masks won't be there in time
             record = self._records.get(sequence)
             if record is not None and record.rest:
                 record.rest -= 1
@@ -123,9 +126,8 @@ class Speculation(Generic[_Logits]):
             left = int(pieces.table.limits[sequence.slot]) - sequence.length - 1  # the last is never computed
             most = min(self._most, spare, left)
             guess = self._guess(sequence, most) if most > 0 else sequence.ids[:0]
-            room = self._scheduler.room_for(sequence, len(guess)) if len(guess) else 0
-            if room:
-                found[row] = guess[:room]
+            if len(guess):
+                found[row] = guess
         return found
 
     def _guess(self, sequence: Sequence, most: int) -> Integers:

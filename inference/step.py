@@ -116,6 +116,7 @@ class Stepper(Generic[Logits]):
     def _run(self, batch: Batch) -> Frame:
         pieces = batch.pieces
         work = Work(pieces)
+        drafts: Drafts | None = None
         started = time.monotonic()
         try:
             self._begin_masks(pieces)
@@ -127,7 +128,7 @@ class Stepper(Generic[Logits]):
             chosen = None if self._stuck else self._pick(work, logits, drafts)
             sampled = time.monotonic()
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
-            return self._recover(batch, work, error)
+            return self._recover(batch, work, error, guessed=drafts is not None)
         outputs = () if chosen is None else self._publish(work, chosen, started)
         if drafts is not None and logits is not None:
             outputs += self._verify(drafts, logits)
@@ -251,8 +252,10 @@ class Stepper(Generic[Logits]):
         guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
         return {sequence: guide.failure for sequence, guide in guided if guide and guide.failure is not None}
 
-    def _recover(self, batch: Batch, work: Work, error: Exception) -> Frame:
+    def _recover(self, batch: Batch, work: Work, error: Exception, *, guessed: bool = False) -> Frame:
         """Have what a step should have computed be computed again, in smaller steps or in parts of it.
+
+        Or all at once, if it has `guessed`, without what may have made it fail.
 
         Of all this nothing is known: no token, no mask, no row that was to be held. What keys and values
         were written will be again, to the same places.
@@ -260,6 +263,10 @@ class Stepper(Generic[Logits]):
         for sequence in batch.pieces.sampling:
             sequence.held = None
         self._stuck = False
+        if guessed:
+            self._isolation.repeat(batch, work)
+            LOG.warning("A step with guesses failed, and is computed again without: %s", type(error).__name__)
+            return Frame((), replace(self._stats(batch, 0.0, 0.0), failed=True))
         back = self._scheduler.ease(batch.pieces) if is_shortage(error) else None
         if back is None:
             return self._fail_step(batch, self._isolation.blame(batch, work, error), error)

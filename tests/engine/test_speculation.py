@@ -46,6 +46,13 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(directory: Path) -> None:
     assert steps[1] < 24
 
 
+def test_a_step_has_no_more_tokens_than_it_may(directory: Path) -> None:
+    session = Session(config(directory, speculate=7, max_batch_prefill_tokens=4, max_batch_size=2))
+    heard = session.run([request("r", PROMPT, tokens=60, sampling=REPEATS, ignore_eos=True)])
+    session.close()
+    assert max(each.guessed + each.decode_sequences for each in heard.stats) == 4
+
+
 @pytest.mark.parametrize("mode", [LogprobsMode.NONE, LogprobsMode.RAW, LogprobsMode.PROCESSED])
 def test_texts_that_say_what_the_prompt_says_are_guessed_by_it(directory: Path, mode: LogprobsMode) -> None:
     """Each text is made the prompt of the next request, which says it again: all of it can be guessed."""

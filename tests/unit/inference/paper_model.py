@@ -185,6 +185,13 @@ def _score(chunk: Chunk) -> Scored:
     return Scored(logprobs, tuple(((int(-each), each),) for each in logprobs) if wanted else ())
 
 
+def kept(runner: PaperRunner, sequence: Sequence) -> list[int]:
+    """Return what the cache holds of all that counts as computed."""
+    places = np.arange(sequence.computed)
+    blocks = np.array(sequence.blocks, dtype=np.int64)[places // PAGE] if len(places) else places
+    return [runner.slots[home] for home in (blocks * PAGE + places % PAGE).tolist()]
+
+
 def homes(table: SlotTable, slots: Integers, positions: Integers) -> Integers:
     """Return where the cache keeps what is at each position of the sequence in each slot."""
     return table.blocks[slots, positions // PAGE].astype(np.int64) * PAGE + positions % PAGE

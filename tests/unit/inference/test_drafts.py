@@ -83,6 +83,15 @@ def test_texts_are_right_as_long_as_each_guess_was_chosen() -> None:
     assert drafts.hits() == [2, 0, 1]
 
 
+def test_a_text_that_went_astray_stays_so_though_a_later_guess_would_be_right() -> None:
+    drafts = drafted((11, 12), (21, 22))
+    table, slots = drafts.pieces.table, np.array([each.slot for each in drafts.pieces.decodes])
+    table.append(slots, array(12, 21))
+    assert drafts.confirmed(1)[0] == drafts.pieces.decodes[1:]
+    table.append(slots[1:], array(22))
+    assert drafts.confirmed(2)[0] == drafts.pieces.decodes[1:]
+
+
 def test_a_text_that_has_ended_goes_on_by_no_guess() -> None:
     drafts = drafted((11,))
     (sequence,) = drafts.pieces.decodes

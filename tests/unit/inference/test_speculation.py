@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tests.unit.inference.paper_model import (
     PaperRunner,
     PaperSampler,
     Prophet,
+    kept,
     make_scheduler,
     request,
     whole_text,
@@ -62,8 +63,14 @@ class Bench:
             self.stats += [frame.stats] if frame.stats else []
             for output in frame.outputs:
                 said[output.id].append(output)
-        assert self.scheduler.check() == []
+            self._check()
         return said
+
+    def _check(self) -> None:
+        assert self.scheduler.check() == []
+        for sequence in self.scheduler.running:
+            assert kept(self.runner, sequence) == sequence.ids[: sequence.computed].tolist()
+            assert sequence.generated == 0 or sequence.remaining <= 1
 
     @property
     def guessed(self) -> int:
@@ -103,9 +110,17 @@ def test_wrong_guesses_are_given_up_for_a_while() -> None:
     assert sum(each.guessed > 0 for each in bench.stats) == 2
 
 
+def test_guessing_begins_again_after_a_rest() -> None:
+    bench = Bench(errs=1)
+    bench.run(request("1", 5, 100, ignore_eos=True))
+    at = [step for step, each in enumerate(bench.stats) if each.guessed]
+    assert at == [1, 2, 35, 36, 69, 70]
+
+
 def test_guesses_and_texts_together_are_no_more_than_pays() -> None:
     bench = Bench()
     said = bench.run(*LONG[:3])
+    assert [3, 3, 2] in bench.runner.steps
     assert max(map(sum, bench.runner.steps[3:])) == MOST_TOKENS
     assert [tokens(said[each.id]) for each in LONG[:3]] == [whole_text(each) for each in LONG[:3]]
 
@@ -123,6 +138,7 @@ def test_nothing_is_guessed_beside_prompts() -> None:
     bench.stepper.add(LONG[1])
     stats = bench.stepper.step().stats
     assert stats is not None
+    assert not stats.failed
     assert (stats.decode_sequences, stats.prefill_tokens, stats.guessed) == (1, 6, 0)
 
 
@@ -133,6 +149,13 @@ def test_a_guess_at_a_guided_text_goes_as_far_as_masks_are_there(willing: bool) 
     assert tokens(bench.run(guided)["9"]) == whole_text(guided)
     assert bench.guessed > 0
     assert (bench.confirmed > 0) == willing
+
+
+def test_where_masks_take_long_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.speculation.GRACE_SECONDS", -1.0)
+    bench = Bench(willing=True)
+    bench.run(request("9", 5, 30, grammar=FREE))
+    assert bench.guessed == 0
 
 
 def test_texts_with_grammars_and_without_are_guessed_beside_each_other() -> None:
@@ -185,17 +208,46 @@ def test_a_failure_behind_a_guess_is_the_next_steps() -> None:
     assert tokens(Bench(sampler=Stumbling()).run(LONG[0])["0"]) == whole_text(LONG[0])
 
 
-def test_what_fails_with_a_guess_is_computed_without(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("one token at a time"), MemoryError()])
+@pytest.mark.parametrize("texts", [1, 2])
+def test_what_fails_with_a_guess_is_computed_without(
+    texts: int, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     class Single(PaperRunner):
         def run(self, pieces: Any, *, tokens_only: bool = False) -> list[int]:
             if len(pieces.ids) > len(pieces.decodes) and not pieces.prompts:
-                raise RuntimeError("one token at a time")
+                raise error
             return super().run(pieces, tokens_only=tokens_only)
 
-    caplog.set_level(logging.CRITICAL)
-    wanted = LONG[:2]
+    wanted = LONG[:texts]
     said = Bench(runner=Single()).run(*wanted)
     assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    assert "A step with guesses failed, and is computed again without" in caplog.text
+
+
+@pytest.mark.parametrize("errs", [0, 2, 3])
+def test_what_was_guessed_wrongly_is_found_in_no_cache(errs: int) -> None:
+    bench, first = Bench(errs), request("4", 5, 60, ignore_eos=True)
+    bench.run(first)
+    for known in range(1, 60):
+        prompt = (*first.prompt_ids, *whole_text(first)[:known])
+        again = replace(request("4", 5, 3, ignore_eos=True), prompt_ids=prompt)
+        said = bench.run(again)["4"]
+        assert tokens(said) == whole_text(again)
+    assert isinstance(said[0], CoreOutput)
+    assert said[0].cached_tokens > 2 * PAGE
+
+
+def test_a_block_is_taken_for_guesses_only_where_one_is_left_for_each_text() -> None:
+    bench = Bench(blocks=4, sequences=2)
+    for at in range(2):
+        bench.stepper.add(request(str(at), PAGE - 1, PAGE + 1, ignore_eos=True))
+    bench.stepper.step()
+    one, other = bench.scheduler.running
+    assert bench.scheduler.room_for(one, 9) == 0  # its page is full, and each may soon need one of two
+    bench.stepper.abort(other.id)
+    assert bench.scheduler.room_for(one, 9) == 9
+    assert len(one.blocks) == 2
 
 
 def test_a_row_that_is_no_number_fails_its_text_alone() -> None:

@@ -18,6 +18,7 @@ from tests.unit.inference.paper_model import (
     PaperRunner,
     PaperSampler,
     Prophet,
+    kept,
     request,
     whole_text,
 )
@@ -154,6 +155,13 @@ class Lives(RuleBasedStateMachine):
             assert self.table.blocks[sequence.slot, : len(sequence.blocks)].tolist() == sequence.blocks
             assert sequence.computed <= self.table.room[sequence.slot] == len(sequence.blocks) * PAGE
         assert len({sequence.slot for sequence in self.scheduler.running}) == len(self.scheduler.running)
+
+    @invariant()
+    def what_counts_as_computed_is_in_the_cache(self) -> None:
+        for sequence in self.scheduler.running:
+            if self.chunked:
+                assert kept(self.runner, sequence) == sequence.ids[: sequence.computed].tolist()
+            assert sequence.computed <= sequence.length
 
     @invariant()
     def salts_share_nothing(self) -> None:
