@@ -8,6 +8,7 @@ logits don't depend on what is computed beside it, and else as they are in other
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -22,13 +23,12 @@ LOG = logging.getLogger(__name__)
 
 _Logits = TypeVar("_Logits")
 
-# Of a step's decodes and guesses together. Up to four tokens a step takes little longer than with one, as it
-# waits for memory; from eight on each adds what it costs to compute, which seldom pays.
+# Of a step's decodes and guesses together. Each one more takes about an eighth of the time of a step with one
+# (python -m benchmarks.scaling); with this many it is twice the time
 MOST_TOKENS = 8
-_LEAST_TRUST = 0.3  # share of right guesses, below which none are made for a while
-_UNKNOWN = 0.5  # what is believed of it at first, and after a rest: two wrong guesses end it
-_REST_STEPS = 32
 _NEWS = 0.3  # what the latest guesses count for
+_UNKNOWN = 0.5  # what is believed of a text at first, and after a rest
+_REST_STEPS, _LONGEST_REST = 32, 512  # after guesses that didn't pay; twice as many each time
 
 
 class RowSampler(Protocol[_Logits]):
@@ -50,6 +50,7 @@ class _Record:
 
     trust: float = _UNKNOWN  # share of right guesses, the latest counting most
     rest: int = 0  # steps until the next guess
+    pause: int = _REST_STEPS  # steps of the next rest
 
 
 class Speculation(Generic[_Logits]):
@@ -107,11 +108,16 @@ class Speculation(Generic[_Logits]):
     def learn(self, drafts: Drafts) -> int:
         """Take note of what was right; return how many guesses were."""
         hits = drafts.hits()
+        # What a guess costs, all texts of the step wait for; what it gives, one of them gets
+        least = len(drafts.pieces.decodes) / MOST_TOKENS
         for sequence, guess, right in zip(drafts.sequences, drafts.guesses, hits, strict=True):
             record = self._records.setdefault(sequence, _Record())
             record.trust += _NEWS * (right / len(guess) - record.trust)
-            if record.trust < _LEAST_TRUST:
-                record.trust, record.rest = _UNKNOWN, _REST_STEPS
+            if record.trust < least:
+                record.trust, record.rest = _UNKNOWN, record.pause
+                record.pause = min(2 * record.pause, _LONGEST_REST)
+            elif record.trust > _UNKNOWN:
+                record.pause = _REST_STEPS
         return sum(hits)
 
     def _propose(self, pieces: Pieces, spare: int) -> dict[int, Integers]:
@@ -124,7 +130,8 @@ class Speculation(Generic[_Logits]):
                 record.rest -= 1
                 continue
             left = int(pieces.table.limits[sequence.slot]) - sequence.length - 1  # the last is never computed
-            most = min(self._most, spare, left)
+            trust = _UNKNOWN if record is None else record.trust
+            most = min(math.ceil(self._most * trust), spare, left)
             guess = self._guess(sequence, most) if most > 0 else sequence.ids[:0]
             if len(guess):
                 found[row] = guess
