@@ -36,6 +36,7 @@ _OTHER_FORMS = (
     ),
 )
 _FLOATS = {"F64", "F32", "F16", "BF16"}
+_NARROW_BYTES = 2  # of a number in 16 bits
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch calls them
 
 
@@ -57,11 +58,14 @@ class Weights:
     matrices: int = 0  # of the floats, those of tensors with two dimensions
     dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
     in_16_bits: int = 0  # of the floats
+    experts: int = 0  # of the matrices, those of experts in 16 bits: all are there before one is packed
 
     def size(self, item_bytes: int, matrix_item_bytes: int | None = None) -> int:
         """Return the bytes in memory when each float takes `item_bytes`, those of matrices something else."""
         of_matrices = item_bytes if matrix_item_bytes is None else matrix_item_bytes
-        return (self.floats - self.matrices) * item_bytes + self.matrices * of_matrices + self.other_bytes
+        linears = self.matrices - self.experts
+        of_linears, of_experts = linears * of_matrices, self.experts * max(of_matrices, _NARROW_BYTES)
+        return (self.floats - self.matrices) * item_bytes + of_linears + of_experts + self.other_bytes
 
     @property
     def narrow(self) -> bool:

@@ -17,10 +17,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from inference.linears import NativeLinear, NativePack
-from inference.weights import NarrowEmbedding, NarrowLinear
-
-_SAID = ("has_gate", "has_bias", "is_transposed", "num_experts")
-_DOWN = "down_proj"
+from inference.weights import NARROW, NarrowEmbedding, NarrowLinear, expert_weights, keep_narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,8 @@ class NativeExperts(nn.Module):
     def __init__(self, experts: nn.Module, pack: NativePack) -> None:
         super().__init__()
         self._own = (experts,)  # in a tuple: its parameters are gone
-        self._up_name = "gate_up_proj" if experts.has_gate else "up_proj"
-        self.up = _packed(experts, self._up_name, pack)
-        self.down = _packed(experts, _DOWN, pack)
+        self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
+        self.up, self.down = (_packed(experts, name, pack) for name in self._dtypes)
 
     def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
         """Return (..., hidden) of inputs (..., hidden).
@@ -69,12 +65,16 @@ class NativeExperts(nn.Module):
         return own.post_expert_norm(found) if normed else found
 
     def restore(self) -> nn.Module:
-        """Return the model's own module, with its weights."""
+        """Return the model's own module, with its weights in as many bits as they are packed from."""
         own = self._own[0]
-        for name, linears in ((self._up_name, self.up), (_DOWN, self.down)):
-            weights = [each.unpack().weight.detach().float() for each in linears]
-            stacked = torch.stack([each.T if own.is_transposed else each for each in weights])
-            own.register_parameter(name, nn.Parameter(stacked.contiguous(), requires_grad=False))
+        for (name, dtype), linears in zip(self._dtypes.items(), (self.up, self.down), strict=True):
+            weights = [each.unpack().weight.detach() for each in linears]
+            kinds = {each.dtype for each in weights}
+            kind = kinds.pop() if len(kinds) == 1 else dtype  # each is in the narrowest that holds it
+            stacked = torch.stack([(each.T if own.is_transposed else each).to(kind) for each in weights])
+            own.register_parameter(name, nn.Parameter(stacked, requires_grad=False))
+            if kind in NARROW:
+                keep_narrow(own)
         return own
 
 
@@ -117,14 +117,20 @@ def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list
 
     Rounded, a router would choose others; it is small.
     """
-    counts = {module.num_experts for module in model.modules() if is_experts(module)}
+    counts = {module.num_experts for module in model.modules() if expert_weights(module)}
     return [*_pack_experts(model, pack), *_pack_routers(model, exact, counts)]
+
+
+def undo_mixtures(swaps: list[MixtureSwap]) -> None:
+    """Put the model's own parts back, freeing each that is packed as it goes."""
+    while swaps:
+        swaps.pop().undo()
 
 
 def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
-            if not is_experts(module):
+            if not expert_weights(module):
                 continue
             native = NativeExperts(module, pack)
             setattr(parent, name, native)
@@ -135,25 +141,13 @@ def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
             yield MixtureSwap((*native.up, *native.down), undo)
 
 
-def is_experts(module: nn.Module) -> bool:
-    """Return whether a module is a layer's experts, of a form that can be packed."""
-    if not all(hasattr(module, name) for name in _SAID):
-        return False
-    up = getattr(module, "gate_up_proj" if module.has_gate else "up_proj", None)
-    both = (up, getattr(module, _DOWN, None))
-    return all(
-        isinstance(each, Tensor) and each.dim() == 3 and len(each) == module.num_experts for each in both
-    )
-
-
 def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinear]:
     """Return each expert's linear, and free their weights."""
-    weights = experts.get_parameter(name).detach()
+    weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
+    assert weights is not None, "they were found"
     biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
     turned = weights.transpose(1, 2) if experts.is_transposed else weights
-    linears = [pack(weight.contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
-    del experts._parameters[name]
-    return linears
+    return [pack(weight.detach().contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
 
 
 def _pack_routers(model: nn.Module, pack: NativePack, counts: Collection[Any]) -> Iterator[MixtureSwap]:

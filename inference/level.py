@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
-from inference.experts import pack_mixtures
+from inference.experts import pack_mixtures, undo_mixtures
 from inference.gpu.levels import DeviceClimb
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
@@ -24,7 +24,7 @@ from inference.served import Level, Served
 from inference.stack import FusedModel, Packs, fuse_model
 from inference.step import Runner
 from inference.trace import eager_attention
-from inference.weights import narrow_embeddings
+from inference.weights import narrow_embeddings, widen_experts
 
 __all__ = ["Options", "bring_up"]
 
@@ -60,6 +60,8 @@ class _NativeClimb(Climb):
         self._damaged = False  # its weights were rounded to 8 bits, and put back so
         if options.narrow:
             narrow_embeddings(model)
+        if options.library is None:  # none of them will be packed, and 32 bits are what was planned
+            widen_experts(model)
 
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
@@ -148,8 +150,7 @@ class _NativeClimb(Climb):
         )
         if served is None:
             undo_swaps(swaps)
-            for swap in mixtures:
-                swap.undo()
+            undo_mixtures(mixtures)
             if undo_merges:
                 undo_merges()
         return served

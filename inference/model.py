@@ -27,7 +27,7 @@ from inference.loading import check_loaded, quantisation, unavailable
 from inference.plan import Demand
 from inference.positions import positions_of
 from inference.shortage import is_shortage
-from inference.weights import NARROW, kept_kinds, loading_class, widen
+from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -85,7 +85,7 @@ def load_model(
 ) -> PreTrainedModel:
     """Return the model with its weights on `device`, attention still transformers' own ("eager").
 
-    On CPU its linears and embeddings are what is stored, and it computes in float32.
+    On CPU its linears, embeddings and experts are what is stored, and it computes in float32.
     """
     started = time.monotonic()
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
@@ -170,11 +170,11 @@ def _own_config(model_class: type[PreTrainedModel], described: PreTrainedConfig)
 
 
 def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.device) -> Weights:
-    """Return how many numbers the model will hold, and how many of them in linears and embeddings.
+    """Return how many numbers the model will hold, and how many of them in what is kept as it is stored.
 
-    Files may have them in another form: experts as matrices, of which the model makes one tensor and,
-    on CPU, widens it. Of files in 16 bits for the most part, matrices in 32 count as all else, as they
-    are kept so.
+    Files may have them in another form: experts as matrices, of which the model makes one tensor before
+    it is packed. Of files in 16 bits for the most part, matrices in 32 count as all else, as they are kept
+    so, and so do experts in 32 bits, always.
     """
     own = _model_class(described)
     if own is None or device.type != "cpu" or getattr(described, "quantization_config", None) is not None:
@@ -186,10 +186,13 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     except Exception:  # it will fail again as the model is loaded, and be told then
         return weights
     sizes = {id(each): each.numel() for each in model.parameters()}  # each once, where several are tied
-    kept = {id(each.weight) for each, kind in kinds.items() if kind in NARROW or not weights.narrow}
+    of_experts = {id(getattr(*each)) for each in kinds if expert_weights(each[0])}
+    narrow = {id(getattr(*each)) for each, kind in kinds.items() if kind in NARROW}
+    linears = {id(getattr(*each)) for each in kinds} - of_experts
     # A weight that is computed of others, as by weight_norm, is none of the parameters
-    matrices = sum(sizes.get(each, 0) for each in kept)
-    return replace(weights, floats=sum(sizes.values()), matrices=matrices)
+    experts = sum(sizes.get(each, 0) for each in of_experts & narrow)
+    matrices = sum(sizes.get(each, 0) for each in (linears & narrow if weights.narrow else linears))
+    return replace(weights, floats=sum(sizes.values()), matrices=matrices + experts, experts=experts)
 
 
 def describe_demand(

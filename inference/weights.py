@@ -1,7 +1,7 @@
 """Weights in the form they are stored in: what 16 bits hold stays in 16 bits and is widened as it is used.
 
-Linears and embeddings are nearly all of a model. Every other parameter becomes float32 at once, so
-that the model's own code computes in float32 throughout, as if all of it had been loaded so.
+Linears, embeddings and mixtures' experts are nearly all of a model. Every other parameter becomes float32
+at once, so that the model's own code computes in float32 throughout, as if all of it had been loaded so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from inference.kernels.native import WeightKind, narrowest
 NARROW = (torch.bfloat16, torch.float16)
 _SMALL = 100_000  # numbers of a parameter that isn't a matrix, for the most part
 _WIDENED = 4 * 1024 * 1024  # numbers that are widened at once
+_EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts")
+_OF_SHAPE = (  # what is asked of a tensor whatever its numbers are
+    *(Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.device.__get__),
+    *(Tensor.size, Tensor.dim, Tensor.__len__, Tensor.data_ptr),
+)
 
 
 class NarrowLinear(nn.Linear):
@@ -58,43 +63,93 @@ class NarrowEmbedding(nn.Module):
         return result
 
 
-def stays_narrow(module: nn.Module) -> bool:
-    """Return whether a module's weight is kept in 16 bits where it is stored so; all others are widened."""
-    return type(module) is nn.Linear or isinstance(module, nn.Embedding)
+class NarrowExperts(nn.Module):
+    """A layer's experts whose 16-bit weights are float32 to the model's code: exact, and small.
+
+    It stands before the experts' own class, which reads its weights as `WidenedExperts`.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a member that the class itself doesn't have."""
+        found = super().__getattr__(name)
+        narrow = isinstance(found, nn.Parameter) and found.dtype in NARROW
+        return WidenedExperts.of(found) if narrow else found
+
+
+class WidenedExperts(Tensor):
+    """A tensor (experts, n, k) of 16 bits that says it is of float32: an expert is widened as it is read.
+
+    To pick some of them, or to multiply each with rows of its own, takes no more memory than these, or one.
+    What nothing else is known of widens them all.
+    """
+
+    @staticmethod
+    def of(weights: Tensor) -> WidenedExperts:
+        """Return weights of 16 bits as the model's code is to see them."""
+        return weights.detach().as_subclass(WidenedExperts)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if func == Tensor.dtype.__get__:
+                return torch.float32
+            if func in _OF_SHAPE:
+                return func(*args, **kwargs)
+            if func is Tensor.transpose:
+                return func(*args, **kwargs).as_subclass(cls)
+            if func is Tensor.__getitem__ and type(args[0]) is cls:
+                return func(*args).float()
+            said = [name for name, value in kwargs.items() if value is not None]
+            if func is torch._grouped_mm and said == ["offs"] and type(args[0]) is not cls:
+                given, weights = args
+                return _multiply_groups(given, weights, kwargs["offs"])
+            return func(*_all_widened(args), **_all_widened(kwargs))
 
 
 def loading_class(
     model_class: type[PreTrainedModel], stored: Mapping[str, torch.dtype], dtype: torch.dtype | None
 ) -> type[PreTrainedModel]:
-    """Return a subclass that loads linears and embeddings as they are stored, the rest in float32.
+    """Return a subclass that loads linears, embeddings and experts as they are stored, the rest in float32.
 
-    `stored` has the files' dtypes by the files' names. With a 16-bit `dtype` they are all rounded to that.
-    The model is made as a float32 model: what its code computes while it is made isn't rounded.
+    `stored` has the files' dtypes by the files' names. With a 16-bit `dtype` linears and embeddings are all
+    rounded to that. The model is made as a float32 model: what its code computes while it is made isn't
+    rounded.
     """
 
     def plan(model: PreTrainedModel, loaded: torch.dtype) -> dict[str, torch.dtype]:
         # Called between the model's making, without weights, and its loading: the loader keeps these dtypes.
-        for module, kind in kept_kinds(model, stored).items():
-            if (dtype or kind) in NARROW:
-                module.weight = nn.Parameter(module.weight.to(dtype or kind), requires_grad=False)
+        for (module, name), stored_as in kept_kinds(model, stored).items():
+            kind = stored_as if expert_weights(module) else dtype or stored_as
+            if kind in NARROW:
+                weight = getattr(module, name)
+                setattr(module, name, nn.Parameter(weight.to(kind), requires_grad=False))
         return {}
 
     members: dict[str, Any] = {"_get_dtype_plan": plan, "__module__": model_class.__module__}
     return type(model_class.__name__, (model_class,), members)
 
 
-def kept_kinds(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> dict[Any, torch.dtype]:
-    """Return what the weight of each linear and embedding is stored in, by the files' dtypes and names.
+def kept_kinds(
+    model: PreTrainedModel, stored: Mapping[str, torch.dtype]
+) -> dict[tuple[Any, str], torch.dtype]:
+    """Return what weights of linears, embeddings and experts are stored in, by the files' dtypes and names.
 
-    One that the files don't have, as it is tied to another, is as that one, or as all others are.
+    They go by their module and their name in it. One that the files don't have, as it is tied to another,
+    is as that one, or as all linears and embeddings are.
     """
     by_name = _by_own_names(model, stored)
-    modules = {module: f"{name}.weight" for name, module in model.named_modules() if stays_narrow(module)}
-    found = {id(module.weight): by_name[name] for module, name in modules.items() if name in by_name}
-    kinds = set(found.values())
-    common = kinds.pop() if len(kinds) == 1 else torch.float32
+    weights = {
+        (module, own): f"{name}.{own}" for name, module in model.named_modules() for own in _kept(module)
+    }
+    found = {id(getattr(*each)): by_name[name] for each, name in weights.items() if name in by_name}
+    kinds = {by_name[name] for (_, own), name in weights.items() if own == "weight" and name in by_name}
+    common = {"weight": kinds.pop()} if len(kinds) == 1 else {}
     return {
-        module: by_name.get(name) or found.get(id(module.weight), common) for module, name in modules.items()
+        each: by_name.get(name) or found.get(id(getattr(*each)), common.get(each[1], torch.float32))
+        for each, name in weights.items()
     }
 
 
@@ -120,7 +175,7 @@ def _by_own_names(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> 
 
 
 def widen(model: PreTrainedModel) -> None:
-    """Have 16-bit linears and embeddings widened as they are used, and all other parameters be float32."""
+    """Have what is kept in 16 bits widened as it is used, and all other parameters be float32."""
     modules = dict(model.named_modules())
     for name, module in modules.items():
         if type(module) is nn.Linear and module.weight.dtype in NARROW:
@@ -128,6 +183,8 @@ def widen(model: PreTrainedModel) -> None:
         elif isinstance(module, nn.Embedding) and module.weight.dtype in NARROW:
             parent, _, own = name.rpartition(".")
             setattr(modules[parent], own, NarrowEmbedding(module))
+        elif any(each.dtype in NARROW for each in expert_weights(module).values()):
+            keep_narrow(module)
     for module in model.modules():
         _widen_parameters(module)
 
@@ -152,13 +209,69 @@ def narrow_embeddings(model: PreTrainedModel) -> None:
         setattr(modules[parent], own, NarrowEmbedding(module))
 
 
+def widen_experts(model: nn.Module) -> None:
+    """Have experts be float32 from now on, which takes less time than to widen them as they are used."""
+    for module in model.modules():
+        for name, weights in expert_weights(module).items():
+            setattr(module, name, nn.Parameter(weights.float(), requires_grad=False))
+
+
+def expert_weights(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return a layer's experts' weights (experts, n, k) by their names, {} if it has none that are packed."""
+    if not all(hasattr(module, name) for name in _EXPERTS_SAY):
+        return {}
+    names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
+    found = {name: each for name in names if (each := module._parameters.get(name)) is not None}
+    fitting = [each.dim() == 3 and len(each) == module.num_experts for each in found.values()]
+    return found if len(fitting) == len(names) and all(fitting) else {}
+
+
+def keep_narrow(experts: nn.Module) -> None:
+    """Have a layer's experts widened as they are used, those of its weights that are of 16 bits."""
+    own = type(experts)
+    if not issubclass(own, NarrowExperts):
+        experts.__class__ = type(own.__name__, (NarrowExperts, own), {"__module__": own.__module__})
+
+
+def _kept(module: nn.Module) -> tuple[str, ...]:
+    """Return the weights that are kept in 16 bits where they are stored so; all others are widened."""
+    if type(module) is nn.Linear or isinstance(module, nn.Embedding):
+        return ("weight",)
+    return tuple(expert_weights(module))
+
+
 def _widen_parameters(module: nn.Module) -> None:
     is_matrix = isinstance(module, nn.Linear | nn.Embedding | NarrowEmbedding)
+    experts = expert_weights(module)
     for name, parameter in module.named_parameters(recurse=False):
-        if is_matrix and name == "weight":
+        if (is_matrix and name == "weight") or (name in experts and parameter.dtype in NARROW):
             continue
         if parameter.is_floating_point() and parameter.numel() < _SMALL:
             # A copy: a loaded parameter is a view of its file, which stays in memory as a whole for it
             setattr(module, name, nn.Parameter(parameter.float().clone(), requires_grad=False))
         elif parameter.dtype in NARROW:
             setattr(module, name, nn.Parameter(parameter.float(), requires_grad=False))
+
+
+def _multiply_groups(given: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Return rows (m, k), each times the expert (k, n) whose it is; `ends` says where each expert's end.
+
+    With weights of float32 torch does the same, to the last bit.
+    """
+    found = given.new_zeros((len(given), weights.shape[-1]))
+    wide = torch.empty_like(weights[0], dtype=torch.float32)  # lies as they do, turned or not
+    start = 0
+    for expert, end in enumerate(ends.tolist()):
+        if start < end:
+            torch.mm(given[start:end], wide.copy_(weights[expert]), out=found[start:end])
+        start = end
+    return found
+
+
+def _all_widened(value: Any) -> Any:
+    """Return what a function is called with, its experts in float32."""
+    if isinstance(value, WidenedExperts):
+        return value.float()
+    if isinstance(value, dict):
+        return {name: _all_widened(each) for name, each in value.items()}
+    return type(value)(map(_all_widened, value)) if type(value) in (list, tuple) else value

@@ -57,17 +57,27 @@ def test_a_weight_that_is_computed_of_others_is_planned_for(
     assert stored.floats < held_weights(described, stored, CPU).floats < 1.1 * stored.floats
 
 
-def test_experts_that_are_widened_are_planned_so(tmp_path: Path) -> None:
-    save_model("mixtral", tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_are_planned_in_the_16_bits_that_they_are_held_in(family: str, tmp_path: Path) -> None:
+    save_model(family, tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
     config, stored = ModelConfig(model_id=str(tmp_path)), read_weights(tmp_path)
     held = held_weights(read_config(Checkpoint(tmp_path, None), config), stored, CPU)
     assert held.floats == stored.floats
-    assert held.size(WIDE, NARROW) > 1.5 * stored.size(NARROW)
+    assert held.size(WIDE, NARROW) < 1.05 * stored.size(NARROW)
+    # In 8 bits they are packed layer by layer, when those of all layers are there
+    assert held.size(WIDE, 1) == held.size(WIDE, NARROW) - (held.matrices - held.experts)
 
 
-def planned_and_held(path: Path) -> tuple[int, int]:
+def test_experts_in_32_bits_are_planned_so_whatever_linears_are_rounded_to(tmp_path: Path) -> None:
+    save_model("mixtral", tmp_path)
+    planned, held = planned_and_held(tmp_path, dtype="bfloat16")
+    assert planned == pytest.approx(held, rel=0.02)
+    assert held > 1.3 * read_weights(tmp_path).floats * NARROW
+
+
+def planned_and_held(path: Path, dtype: str = "auto") -> tuple[int, int]:
     """Return the bytes that are planned for the weights of a model in a directory, and those it takes."""
-    config, checkpoint = ModelConfig(model_id=str(path)), Checkpoint(path, None)
+    config, checkpoint = ModelConfig(model_id=str(path), dtype=dtype), Checkpoint(path, None)
     described, stored = read_config(checkpoint, config), read_weights(path)
     model = load_model(checkpoint, config, described, stored, CPU, lambda _: None)
     held: dict[int, int] = {}

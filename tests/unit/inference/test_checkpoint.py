@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from inference.checkpoint import find_checkpoint, read_weights
+from inference.checkpoint import Weights, find_checkpoint, read_weights
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
@@ -163,6 +163,12 @@ def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:
     assert weights.size(4) == 17 * 4 + 23
     assert weights.size(4, 1) == 5 * 4 + 12 * 1 + 23  # matrices in another form
     assert weights.dtypes == {"w": "bfloat16", "b": "float32"}
+
+
+def test_experts_take_16_bits_at_least() -> None:
+    weights = Weights(floats=100, other_bytes=3, matrices=90, experts=70)
+    for item_bytes, of_experts in ((4, 4), (2, 2), (1, 2)):
+        assert weights.size(4, item_bytes) == 10 * 4 + 20 * item_bytes + 70 * of_experts + 3
 
 
 @pytest.mark.parametrize(

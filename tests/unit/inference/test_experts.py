@@ -9,13 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch import dtype as Dtype  # noqa: E402
 from torch.nn.functional import linear  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
-from inference.experts import NativeExperts, RouterWeight, is_experts, pack_mixtures  # noqa: E402
+from inference.experts import NativeExperts, RouterWeight, pack_mixtures, undo_mixtures  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.level import Options, bring_up  # noqa: E402
 from inference.linears import NativePack, native_pack  # noqa: E402
-from inference.weights import widen  # noqa: E402
+from inference.served import Level  # noqa: E402
+from inference.weights import NarrowExperts, expert_weights, widen  # noqa: E402
 
 # Plain; with biases, turned, and gates beside ups; turned; without gates
 FAMILIES = ("qwen3_moe", "gpt_oss", "aria_text", "nemotron_h")
@@ -36,7 +39,7 @@ def pack(library: Library) -> NativePack:
 
 
 def experts_of(family: str) -> nn.Module:
-    found = [each for each in toy_model(family).modules() if is_experts(each)]
+    found = [each for each in toy_model(family).modules() if expert_weights(each)]
     for parameter in found[0].parameters():
         nn.init.normal_(parameter, std=0.3)
     return found[0]
@@ -96,13 +99,75 @@ def test_a_model_is_put_back_as_it_was(family: str, pack: NativePack) -> None:
         swaps = pack_mixtures(model, pack, pack)
         assert len(model.state_dict()) < len(was)
         torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-3, atol=1e-3)
-        for swap in swaps:
-            swap.undo()
+        undo_mixtures(swaps)
+        assert swaps == []  # or what was packed would stay
         assert torch.equal(model(input_ids=ids).logits, expected)
     assert {name: each.shape for name, each in model.state_dict().items()} == {
         name: each.shape for name, each in was.items()
     }
     assert all(torch.equal(each, was[name]) for name, each in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FAMILIES[:3])
+def test_experts_in_16_bits_are_packed_and_put_back_without_being_widened(
+    family: str, dtype: Dtype, pack: NativePack
+) -> None:
+    narrow, wide = experts_of(family), experts_of(family)
+    expert_weights(narrow)["down_proj"].data[1] = 0.25  # bfloat16 holds this expert, too
+    for own, kind in ((narrow, dtype), (wide, torch.float32)):
+        for name, weights in expert_weights(narrow).items():
+            own.register_parameter(name, nn.Parameter(weights.to(dtype).to(kind), requires_grad=False))
+    was = {name: each.clone() for name, each in narrow.state_dict().items()}
+    widen(narrow)
+    assert isinstance(narrow, NarrowExperts)
+    given = routing()
+    with torch.inference_mode():
+        expected = narrow(*given)
+    found, same = (NativeExperts(each, pack) for each in (narrow, wide))
+    forms = [[each.form for each in (*native.up, *native.down)] for native in (found, same)]
+    assert forms[0] == forms[1]
+    with torch.inference_mode():
+        assert torch.equal(found(*given), same(*given))
+        restored = found.restore()
+        assert torch.equal(restored(*given), expected)
+    assert restored is narrow
+    assert {name: each.dtype for name, each in expert_weights(restored).items()} == dict.fromkeys(
+        expert_weights(restored), dtype
+    )
+    assert all(torch.equal(each, was[name]) for name, each in expert_weights(restored).items())
+
+
+def test_experts_rounded_to_8_bits_are_put_back_as_they_compute(library: Library) -> None:
+    own = experts_of("qwen3_moe").bfloat16()
+    native = NativeExperts(own, native_pack(library, WeightKind.INT8, narrow=True, round_inputs=False))
+    expected = torch.stack([each.unpack().weight for each in native.down])
+    restored = expert_weights(native.restore())["down_proj"]
+    assert restored.dtype == torch.float32
+    assert torch.equal(restored, expected)
+
+
+def test_experts_that_compute_something_else_are_the_models_own_again(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ids = toy_model("qwen3_moe").to(torch.bfloat16), torch.arange(3, 60)[None]
+    widen(model)
+    experts = [each for each in model.modules() if expert_weights(each)]
+    was = [{name: each.clone() for name, each in expert_weights(own).items()} for own in experts]
+    right = NativeExperts._expert
+    monkeypatch.setattr(NativeExperts, "_expert", lambda *given: 1.1 * right(*given))
+    with torch.inference_mode():
+        expected = model(input_ids=ids).logits
+        served = bring_up(model, Options(library=library, merge=False))
+        assert served.level is Level.PAGED
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(model(input_ids=ids).logits, expected)
+    assert [each for each in model.modules() if expert_weights(each)] == experts
+    for own, weights in zip(experts, was, strict=True):
+        assert {name: each.dtype for name, each in expert_weights(own).items()} == dict.fromkeys(
+            weights, torch.bfloat16
+        )
+        assert all(torch.equal(each, weights[name]) for name, each in expert_weights(own).items())
 
 
 def test_rounded_experts_are_chosen_by_an_exact_router(library: Library, pack: NativePack) -> None:
