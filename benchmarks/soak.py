@@ -1,6 +1,6 @@
 """Ask a small model for 10,000 sequences of every kind, cancel some, and hold the engine to its promises.
 
-    python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--in-thread] [--write]
+    python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--speculate N] [--in-thread] [--write]
     python -m benchmarks.soak --hours 1 --faults [--write]
 
 Every sequence ends in exactly one terminal event, its events are in order and whole, sequences that
@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--model", help="a directory or a hub id; without it the embedded model")
     parser.add_argument("--threads", type=int, help="of the engine")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speculate", type=int, default=0, help="tokens guessed ahead of a text")
     parser.add_argument("--in-thread", action="store_true", help="run the engine in a thread of this process")
     parser.add_argument("--write", action="store_true", help="keep the report in benchmarks/results")
     parser.add_argument("--hours", type=float, help="soak a server over HTTP for so long")
@@ -54,7 +55,12 @@ def main() -> int:
     options = parser.parse_args()
     if options.hours:
         return served(options.hours, faults=options.faults, seed=options.seed, write=options.write)
-    config = make_config(options.model, separate_process=not options.in_thread, threads=options.threads)
+    config = make_config(
+        options.model,
+        separate_process=not options.in_thread,
+        threads=options.threads,
+        speculate=options.speculate,
+    )
     report = asyncio.run(run(config, options.sequences, seed=options.seed, show=print))
     text = json.dumps({**about(), **vars(report)}, indent=2)
     print(text)
@@ -81,7 +87,7 @@ def served(hours: float, *, faults: bool, seed: int, write: bool) -> int:
 
 
 def make_config(
-    model: str | None = None, *, separate_process: bool, threads: int | None = None
+    model: str | None = None, *, separate_process: bool, threads: int | None = None, speculate: int = 0
 ) -> EngineConfig:
     """Return a configuration in which everything is scarce."""
     return EngineConfig(
@@ -93,6 +99,7 @@ def make_config(
         max_batch_total_tokens=LONGEST * 3 // 2,
         max_batch_prefill_tokens=96,
         max_batch_size=24,
+        speculate=speculate,
     )
 
 

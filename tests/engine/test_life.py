@@ -135,6 +135,7 @@ def test_dying_loop_tells_every_request(directory: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("broken", [False, True])
 def test_engine_ends_once_its_gpu_answers_no_more(directory: Path, broken: bool) -> None:
     session = Session(config(directory))
+    session.run([request("before", PROMPT)])
     session.core._device = torch.device("cuda")
 
     def synchronize(device: torch.device) -> None:

@@ -12,9 +12,10 @@ SEQUENCES = 300
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("speculate", [0, 4], ids=["plain", "guessing"])
 @pytest.mark.parametrize("separate_process", [False, True], ids=["thread", "process"])
-def test_short_soak(separate_process: bool) -> None:
-    config = make_config(separate_process=separate_process, threads=1)
+def test_short_soak(separate_process: bool, speculate: int) -> None:
+    config = make_config(separate_process=separate_process, threads=1, speculate=speculate)
     report = asyncio.run(run(config, SEQUENCES, seed=1, show=print))
     assert report.faults == []
     assert report.ended.total() == SEQUENCES

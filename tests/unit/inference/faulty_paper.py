@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from inference.isolation import RequestFault
-from inference.state import Chosen, Chunk, Pieces, Sequence, Work
+from inference.state import Chosen, Chunk, Integers, Pieces, Sequence, Work
 from tests.unit.inference.paper_model import PaperRunner, PaperSampler, homes
 
 TRASH = 49  # what a step that fails leaves where it should have written
@@ -48,9 +48,9 @@ class Faults(dict[str, Fault]):
                 return chunk.sequence
         return None
 
-    def in_choice(self, work: Work) -> Sequence | None:
-        """Return whose fault keeps tokens from being chosen."""
-        for sequence in work.sequences:
+    def in_choice(self, sequences: tuple[Sequence, ...]) -> Sequence | None:
+        """Return whose fault keeps their tokens from being chosen."""
+        for sequence in sequences:
             fault = self.get(sequence.id)
             if fault is not None and fault.where is Where.SAMPLER and sequence.generated >= fault.generated:
                 return sequence
@@ -95,7 +95,7 @@ class FaultySampler:
     def choose(self, work: Work, logits: Any) -> Chosen:
         """Choose, or not."""
         chosen = self._sampler.choose(work, logits)
-        if self._faults.in_choice(work) is None:
+        if self._faults.in_choice(work.sequences) is None:
             return chosen
         if self._newest is not None:
             for sequence in work.pieces.sampling:
@@ -103,6 +103,17 @@ class FaultySampler:
                     self._newest[sequence.slot] = int(sequence.ids[-1])
         self._faults.raised += 1
         raise KeyError("a token that isn't")
+
+    def choose_rows(self, sequences: tuple[Sequence, ...], logits: Any, rows: Integers) -> Chosen:
+        """Choose by some rows, or not."""
+        if self._faults.in_choice(sequences) is None:
+            return self._sampler.choose_rows(sequences, logits, rows)
+        self._faults.raised += 1
+        raise KeyError("a token that isn't")
+
+    def select(self, logits: Any, rows: Integers) -> Any:
+        """Return some rows."""
+        return self._sampler.select(logits, rows)
 
 
 def _comes(fault: Fault, chunk: Chunk) -> bool:

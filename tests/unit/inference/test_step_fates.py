@@ -24,7 +24,10 @@ class FaultyFates(Lives):
         sampler = self.stepper._sampler
         assert isinstance(sampler, PaperSampler)
         self.stepper._runner = FaultyRunner(self.runner, self.faults)
-        self.stepper._sampler = FaultySampler(sampler, self.faults, getattr(self.runner, "newest", None))
+        faulty = FaultySampler(sampler, self.faults, getattr(self.runner, "newest", None))
+        self.stepper._sampler = faulty
+        if self.stepper._speculation is not None:
+            self.stepper._speculation._sampler = faulty
 
     @precondition(lambda self: len(self.faults) < 6)  # or many together look like a model that is broken
     @rule(id=Lives.live, where=st.sampled_from(Where))
@@ -51,10 +54,17 @@ class FaultyLives(FaultyFates):
     """One step at a time."""
 
     @initialize(
-        blocks=st.integers(3, 12), budget=st.integers(4, 40), chunked=st.booleans(), caching=st.booleans()
+        blocks=st.integers(3, 12),
+        budget=st.integers(4, 40),
+        chunked=st.booleans(),
+        caching=st.booleans(),
+        errs=st.sampled_from([None, 0, 1, 3]),
+        willing=st.booleans(),
     )
-    def begin(self, blocks: int, budget: int, chunked: bool, caching: bool) -> None:
-        super().begin(blocks, budget, chunked, caching)
+    def begin(
+        self, blocks: int, budget: int, chunked: bool, caching: bool, errs: int | None, willing: bool
+    ) -> None:
+        super().begin(blocks, budget, chunked, caching, errs, willing)
         self.arm()
 
 
