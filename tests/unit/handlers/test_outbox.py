@@ -99,7 +99,7 @@ def test_the_end_waits_for_a_reader_only_so_long(pipe: Pipe) -> None:
     assert not pipe.outbox.flush(0.05)
     pipe.outbox.close()
     pipe.outbox.put(b"too late\n")
-    assert pipe.read(b"\n") == b"x" * 2 * PIPE_BYTES + b"\n"
+    assert pipe.read(b"dropped>\n") == b"x" * 2 * PIPE_BYTES + b"\n" + announce(1)
     assert pipe.outbox.flush(PATIENCE_SECONDS)
 
 
