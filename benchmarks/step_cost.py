@@ -7,9 +7,10 @@ import time
 import numpy as np
 
 from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.chosen import Chosen
 from inference.masks import MaskPool
 from inference.scheduler import Limits, Scheduler
-from inference.state import Chosen, Pieces, SlotTable, Work
+from inference.state import Pieces, SlotTable, Work
 from inference.step import Stepper
 from inference.types import CoreRequest, LogprobsMode, Sampling
 

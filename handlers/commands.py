@@ -63,6 +63,7 @@ def check(reading: Reading) -> int:
 def download_weights(reading: Reading) -> int:
     """Fetch the model's files; 1 if they can't be had."""
     from handlers.serve import set_hub_token
+    from inference.adapters import find_adapters
     from inference.checkpoint import find_checkpoint
     from inference.errors import ModelUnavailable
 
@@ -72,11 +73,15 @@ def download_weights(reading: Reading) -> int:
         return 2
     set_hub_token(reading.settings)
     try:
-        found = find_checkpoint(reading.settings.engine_config().model, progress=print)
+        config = reading.settings.engine_config().model
+        found = find_checkpoint(config, progress=print)
+        adapters = find_adapters(config, progress=print)
     except ModelUnavailable as error:
         print(f"parley: {error}", file=sys.stderr)
         return 1
     print(f"{reading.settings.model_id} is in {found.path}")
+    for adapter in adapters:
+        print(f"The adapter {adapter.name} is in {adapter.directory}")
     return 0
 
 

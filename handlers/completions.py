@@ -52,7 +52,7 @@ async def completions(
         )
         for requests in completion.by_prompt:
             note_prompt(requests)
-        stamp = _stamp(service, id)
+        stamp = _stamp(service, id, completion.requests[0].adapter)
         if not completion.stream:
             return await _complete(service, call, completion, stamp)
         generations = await submitted(service.engine, completion.requests, call.owner)
@@ -92,10 +92,10 @@ def _check_batch(prompts: int, limit: int) -> None:
         )
 
 
-def _stamp(service: Service, id: str) -> Stamp:
+def _stamp(service: Service, id: str, adapter: str | None) -> Stamp:
     return Stamp(
         id=f"cmpl-{id}",
         created=int(time.time()),
-        model=service.engine.model.id,
+        model=adapter or service.engine.model.id,
         fingerprint=fingerprint(service.settings.docker_label),
     )

@@ -20,6 +20,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         trust_remote_code=settings.trust_remote_code,
         tokenizer_config_path=settings.tokenizer_config_path,
         cache_dir=settings.huggingface_hub_cache,
+        adapters=settings.lora_adapters,
         quantize=settings.quantize,
     )
     return EngineConfig(

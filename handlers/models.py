@@ -48,7 +48,7 @@ async def openai_get_model_info(service: Service, call: Call[None]) -> JsonReply
     return json_reply(
         {
             "object": "list",
-            "data": [model],
+            "data": [model, *_adapters(service)],
             "id": model["id"],
             "created": model["created"],
             "owned_by": model["owned_by"],
@@ -59,13 +59,24 @@ async def openai_get_model_info(service: Service, call: Call[None]) -> JsonReply
 async def openai_get_model(service: Service, call: Call[None]) -> JsonReply[ModelInfo]:
     """Answer `GET /v1/models/{model}`; `tgi` names the served model, as it does in requests."""
     model, asked = _model(service), call.path["model"]
-    if asked not in (model["id"], "tgi"):
-        raise Refused(
-            f"The model `{asked}` is not served here; `{model['id']}` is.", status=404, error_type="not_found"
-        )
-    return json_reply(model)
+    if asked in (model["id"], "tgi"):
+        return json_reply(model)
+    for adapter in _adapters(service):
+        if adapter["id"] == asked:
+            return json_reply(adapter)
+    raise Refused(
+        f"The model `{asked}` is not served here; `{model['id']}` is.", status=404, error_type="not_found"
+    )
 
 
 def _model(service: Service) -> ModelInfo:
     name = service.engine.model.id
     return {"id": name, "object": "model", "created": 0, "owned_by": name}
+
+
+def _adapters(service: Service) -> list[ModelInfo]:
+    model = service.engine.model
+    return [
+        {"id": name, "object": "model", "created": 0, "owned_by": model.id, "parent": model.id}
+        for name in model.adapters
+    ]

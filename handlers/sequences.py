@@ -16,6 +16,7 @@ from handlers.settings import Settings
 from handlers.together import side_by_side
 from handlers.wire.limits import Limits
 from handlers.wire.outputs import Output
+from inference.adapters import adapter_names
 from inference.client import EngineClient, Generation
 from inference.errors import (
     GenerationFailed,
@@ -51,6 +52,7 @@ def limits_of(settings: Settings) -> Limits:
         grammar_support=not settings.disable_grammar_support,
         max_grammar_size=settings.max_grammar_size,
         prefill_logprobs=settings.enable_prefill_logprobs,
+        adapters=adapter_names(settings.lora_adapters),
         watermark=Watermark(gamma=settings.watermark_gamma, delta=settings.watermark_delta),
     )
 

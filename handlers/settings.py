@@ -18,6 +18,7 @@ from handlers.settings_table import (
     Group,
     Setting,
     Support,
+    adapter_list,
     batch_sizes,
     bearer_key,
     boolean,
@@ -90,8 +91,9 @@ class Settings:
         reason="write rope_scaling into the model's config.json", metavar="KIND")
     rope_factor: float | None = row(None, decimal(0, 1_000_000, above=True), MODEL,
         "TGI: factor of the scaling", support=LATER, reason="write rope_scaling into the model's config.json")
-    lora_adapters: tuple[str, ...] = row((), comma_list, MODEL,
-        "TGI: adapters to load", support=LATER, reason="merge the adapter into the model")
+    lora_adapters: tuple[str, ...] = row((), adapter_list, MODEL,
+        "LoRA adapters to load beside the model, for requests that name them by `adapter_id` or as `model`: "
+        "hub ids, or name=directory, each with @revision if need be", metavar="ADAPTERS")
     speculate: int | None = row(None, integer(0, 1_000_000), MODEL,
         "most tokens that are guessed to follow a text, and computed with its newest one, on CPU: where it "
         "repeats what came before, a step gives several of them; it changes no answer where /info says "

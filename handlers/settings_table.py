@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from inference.adapters import parse_adapters
+
 QUANTIZED_BEFORE = ("awq", "gptq", "marlin", "exl2", "compressed-tensors")  # TGI's methods
 QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8")
 CACHE_TYPES = ("auto", "float32", "bfloat16")
@@ -140,6 +142,13 @@ def bearer_key(value: str) -> str:
 def comma_list(value: str) -> tuple[str, ...]:
     """Split at commas."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def adapter_list(value: str) -> tuple[str, ...]:
+    """Split at commas, into LoRA adapters of different names."""
+    adapters = comma_list(value)
+    parse_adapters(adapters)
+    return adapters
 
 
 def batch_sizes(value: str) -> tuple[int, ...]:

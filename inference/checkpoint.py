@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.hub import trouble
+from inference.hub import find_snapshot
 from inference.model_files import (
     ADAPTER,
     check_config,
@@ -123,7 +123,10 @@ def _checked(path: Path, config: ModelConfig, complaint: str) -> Path:
     check_index(path)
     if safetensors_files(path) or (config.trust_remote_code and pickled_files(path)):
         if (path / ADAPTER).is_file():
-            LOG.warning("%s holds a LoRA adapter beside the model: it isn't applied, merge it first", path)
+            LOG.warning(
+                "%s holds a LoRA adapter beside the model: it isn't applied unless --lora-adapters names it",
+                path,
+            )
         return path
     raise ModelUnavailable(f"{complaint}: {_without_weights(path)} ({path})")
 
@@ -140,22 +143,10 @@ def _without_weights(path: Path) -> str:
 
 
 def _download(config: ModelConfig) -> Checkpoint:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     assert config.model_id is not None
     patterns = [*_PATTERNS, *(_ANY_CODE if config.trust_remote_code else ())]
-    try:
-        found = snapshot_download(
-            config.model_id,
-            revision=config.revision,
-            cache_dir=config.cache_dir,
-            allow_patterns=patterns,
-            ignore_patterns=list(_OTHER_FORMS),
-        )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelUnavailable(_why_not(config, error)) from error
-    path = _checked(Path(found), config, f"`{config.model_id}` can't be loaded")
+    found = find_snapshot(config.model_id, config.revision, config.cache_dir, patterns, _OTHER_FORMS)
+    path = _checked(found, config, f"`{config.model_id}` can't be loaded")
     return Checkpoint(path, path.name, _pipeline_tag(config.model_id, path.name))
 
 
@@ -167,25 +158,3 @@ def _pipeline_tag(model_id: str, sha: str) -> str | None:
     except Exception as error:  # of whichever HTTP client the hub's library uses; the tag can be done without
         LOG.info("The hub's tag of %s is not known: %s", model_id, type(error).__name__)
         return None
-
-
-def _why_not(config: ModelConfig, error: Exception) -> str:
-    from huggingface_hub import errors
-
-    name = config.model_id
-    if isinstance(error, errors.GatedRepoError):
-        return f"`{name}` is gated: accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"`{name}` has no revision `{config.revision}`: give a branch, tag or commit that exists"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
-    if isinstance(error, errors.HFValidationError):
-        return f"`{name}` is neither a directory nor a hub id (`org/name`)"
-    reason = trouble(error)
-    if reason is not None:
-        return f"`{name}` can't be downloaded: {reason}"
-    return (
-        f"`{name}` is not in the hub's cache and the hub can't be reached ({type(error).__name__}): "
-        f"check the network, or download the model elsewhere and give its directory, "
-        f"or start without a model for the embedded one"
-    )

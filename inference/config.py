@@ -20,6 +20,7 @@ class ModelConfig:
     trust_remote_code: bool = False
     tokenizer_config_path: str | None = None  # replaces tokenizer_config.json for the chat template
     cache_dir: str | None = None  # the hub's cache
+    adapters: tuple[str, ...] = ()  # LoRA: hub ids or name=directory, each with @revision if need be
     quantize: str | None = None  # int8: weights and the inputs of linears, on CPU
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from inference.adapters import find_adapters, held_bytes
 from inference.assembly import make_stepper, step_limits
 from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
@@ -22,6 +23,7 @@ from inference.gpu.memory import memory_named
 from inference.gpu.runner import Launched
 from inference.kernels.native import Library, open_library
 from inference.level import Options, bring_up
+from inference.lora import load_adapters
 from inference.machine import Machine, free_memory, release_memory, usable_cores
 from inference.masks import MaskPool
 from inference.model import (
@@ -69,6 +71,7 @@ class TorchCore:
         torch.set_num_threads(self._threads)
         config = self._config
         checkpoint = find_checkpoint(config.model, progress)
+        adapters = find_adapters(config.model, progress)
         described = read_config(checkpoint, config.model)
         device = self._device = choose_device(config.model)
         library, without = self._open_library(device)
@@ -82,7 +85,7 @@ class TorchCore:
         screen = screen_bytes(config, library, described)
         demand = replace(
             demand,
-            weights_bytes=demand.weights_bytes + screen,
+            weights_bytes=demand.weights_bytes + screen + held_bytes(adapters, dtype.itemsize),
             product_speed=product_speed(config, library),
         )
         machine = self._machine(device, library)
@@ -91,11 +94,12 @@ class TorchCore:
         with memory_named("the model was loaded", device):
             model = load_model(checkpoint, config.model, described, weights, device, progress)
             vocabulary = vocabulary_size(model)
-            options = _options(config, library, dtype, plan)
+            low_ranks = load_adapters(adapters, model) if adapters else None
+            options = replace(_options(config, library, dtype, plan), adapters=low_ranks)
             ops = choose_ops(config, device) if self._takes_device_path(device) else None
             served = bring_up(model, replace(options, without=without, kv_dtype=cached, ops=ops))
         release_memory()
-        for line in filter(None, (str(served), served.weights)):
+        for line in filter(None, (str(served), served.weights, *map(str, adapters))):
             progress(line)
         if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
             plan = fit_plan(config, plan, replace(demand, kv_bytes=served.kv_bytes), machine)
@@ -114,6 +118,7 @@ class TorchCore:
             level=served.name,
             eos_token_ids=eos,
             vocabulary_size=vocabulary,
+            adapters=tuple(each.name for each in adapters),
             deterministic=served.exact and (served.make_model is None or config.deterministic),
             step_seconds=plan.step_seconds(
                 plan.step_tokens if served.level.chunked else plan.max_total_tokens

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from inference.adapters import parse_adapters
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import FrameSink
@@ -55,6 +56,7 @@ class FakeModel:
     eos_token_id: int
     texts: Sequence[str] = ()  # of all ids: by them, texts under a grammar find an end
     id: str = "fake"
+    adapters: tuple[str, ...] = ()
     max_input_tokens: int = 1024
     max_total_tokens: int = 2048
     max_batch_size: int = 32
@@ -105,6 +107,7 @@ class FakeCore:
             level="fake",
             eos_token_ids=(model.eos_token_id,),
             vocabulary_size=self._vocabulary.size,
+            adapters=model.adapters,
         )
 
     def start(self, sink: FrameSink) -> None:
@@ -313,6 +316,7 @@ def fake_client(
         eos_token_id=eos,
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
+        adapters=tuple(source.name for source in parse_adapters(config.model.adapters)),
         max_input_tokens=config.max_input_tokens or total - 1,
         max_total_tokens=total,
         max_batch_size=config.max_batch_size or max_batch_size,

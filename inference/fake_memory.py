@@ -20,11 +20,11 @@ class FakePrefixes:
     def take(self, request: CoreRequest) -> int:
         """Remember a prompt; return how many of its tokens were known, never all of them.
 
-        As in the engine: only requests with the same salt share, and one that asks for its prompt's
-        log-probabilities finds nothing, since they must be computed.
+        As in the engine: only requests with the same salt and adapter share, and one that asks for its
+        prompt's log-probabilities finds nothing, since they must be computed.
         """
         ids = request.prompt_ids
-        key, known, found = hash(request.salt), True, 0
+        key, known, found = hash((request.salt, request.adapter)), True, 0
         for stop in range(BLOCK, len(ids) + 1, BLOCK):
             key = hash((key, ids[stop - BLOCK : stop]))
             known = known and key in self._blocks

@@ -127,7 +127,8 @@ def request_key(request: CoreRequest) -> int:
     sampling = request.sampling
     # Of numbers alone, so the same in every process
     mark = (sampling.watermark.gamma, sampling.watermark.delta) if sampling.watermark else 0
-    return hash((request.prompt_ids, (_OF_SAMPLED if sampling.sample else _OF_GREEDY)(sampling), mark))
+    chosen = (_OF_SAMPLED if sampling.sample else _OF_GREEDY)(sampling)
+    return hash((request.prompt_ids, chosen, (mark, request.adapter) if request.adapter >= 0 else mark))
 
 
 def draw(key: int, purpose: int, at: int, choices: int) -> int:

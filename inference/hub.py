@@ -1,13 +1,64 @@
-"""Why something can't be had from the hub, where that is neither the network's fault nor a wrong name."""
+"""Files from the hub, or why they can't be had, in words that say what to do."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from inference.errors import ModelUnavailable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ELSEWHERE = "name another folder by --huggingface-hub-cache"
+
+
+def find_snapshot(
+    name: str,
+    revision: str | None,
+    cache_dir: str | None,
+    patterns: Sequence[str],
+    ignored: Sequence[str] = (),
+) -> Path:
+    """Return a repository's directory in the hub's cache, with the files that match; raise ModelUnavailable.
+
+    They are downloaded if they aren't there. `ignored`: patterns of files to leave out.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        found = snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=cache_dir,
+            allow_patterns=list(patterns),
+            ignore_patterns=list(ignored),
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelUnavailable(_why_not(name, revision, error)) from error
+    return Path(found)
+
+
+def _why_not(name: str, revision: str | None, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return f"`{name}` is gated: accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"`{name}` has no revision `{revision}`: give a branch, tag or commit that exists"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
+    if isinstance(error, errors.HFValidationError):
+        return f"`{name}` is neither a directory nor a hub id (`org/name`)"
+    reason = trouble(error)
+    if reason is not None:
+        return f"`{name}` can't be downloaded: {reason}"
+    return (
+        f"`{name}` is not in the hub's cache and the hub can't be reached ({type(error).__name__}): "
+        f"check the network, or download the model elsewhere and give its directory, "
+        f"or start without a model for the embedded one"
+    )
 
 
 def trouble(error: BaseException) -> str | None:

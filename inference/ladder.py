@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from inference.adapters import MERGE, refused
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.gpu.ops import Ops
 from inference.kernels.native import Library
-from inference.linears import NativeLinear, Packed, Swap
+from inference.linears import NativeLinear, Packed, Swap, make_linear
+from inference.lora import Adapters, Adapting, MakeLinear, Multiply
 from inference.paged import Probed, use_paged_attention
 from inference.positions import changing_length
 from inference.proof import (
@@ -64,6 +66,7 @@ class Options:
     kv_dtype_asked: bool = False  # a level with another one won't do
     max_total_tokens: int = 2048
     filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
+    adapters: Adapters | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ class Climb:
                 "The model's own logits are NaN or infinite, so it can't be served: its weights are damaged "
                 "(download or convert them again), or too big for --dtype float16 (use bfloat16 or float32)"
             )
+        self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         self.reasons: list[str] = []  # of the levels that were left out
         self.probed: dict[nn.Module, Probed] = {}
         reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
@@ -150,13 +154,35 @@ class Climb:
         if not math.isfinite(served.verdict.error):
             why = served.verdict.complaint or "its logits are NaN or infinite"
             raise ModelUnavailable(f"The model can't be served: {served.reason}; nor without a cache ({why})")
+        self.adapt()
         return served
+
+    def adapt(self, make: MakeLinear | None = None) -> None:
+        """Have the model's own code, at the level that was found, add what adapters do.
+
+        `make`: how low ranks are multiplied; by torch without it.
+        """
+        if self.adapting is not None:
+            self.adapting.wrap(self.model, make or self._plain)
+
+    def check_adapters(self, served: Served) -> None:
+        """Raise ModelUnavailable if an adapter can't be used at the level that was found."""
+        if self.options.adapters is None:
+            return
+        runner = served.make_runner(PROOF_BLOCKS)
+        for place, name in enumerate(self.options.adapters.names):
+            complaint = self.proof.try_adapter(runner, place)
+            if complaint:
+                raise refused(name, f"{complaint}: {MERGE}")
+
+    def _plain(self, weight: Tensor) -> Multiply:
+        return make_linear(weight.to(self.model.device, self.options.dtype), None)
 
     def _sequential(self, level: Level) -> Served:
         def make_runner(_: int) -> Runner[Tensor]:
             length = changing_length(self.model.config.get_text_config())
             cached = level is Level.SEQUENTIAL
-            return SequentialRunner(self.model, cached=cached, changing_length=length)
+            return SequentialRunner(self.model, cached=cached, changing_length=length, adapting=self.adapting)
 
         verdict = self.proof.check(lambda: make_runner(0), sequential_steps)
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=self.options.dtype)

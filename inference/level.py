@@ -34,11 +34,12 @@ LOG = logging.getLogger(__name__)
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     if options.ops is not None:
-        device = DeviceClimb(model, options, options.ops)
+        climb: Climb = (device := DeviceClimb(model, options, options.ops))
         served = device.fused() or device.paged() or device.sequential()
     else:
-        climb = _NativeClimb(model, options)
-        served = climb.fused() or climb.native() or climb.paged() or climb.sequential()
+        climb = host = _NativeClimb(model, options)
+        served = host.fused() or host.native() or host.paged() or host.sequential()
+    climb.check_adapters(served)
     if options.quantize and not (served.level.native and served.packed):
         raise ModelUnavailable(
             f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
@@ -90,7 +91,7 @@ class _NativeClimb(Climb):
             return None
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return fused.make_runner(blocks, self.options.kv_dtype)
+            return fused.make_runner(blocks, self.options.kv_dtype, self.options.adapters)
 
         served = self.serve(
             Attempt(
@@ -129,7 +130,8 @@ class _NativeClimb(Climb):
             return PagedRunner(self.model, NativeCache(library, self.probed, blocks, torch.float32))
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(self.model, NativeCache(library, self.probed, blocks, self.options.kv_dtype))
+            cache = NativeCache(library, self.probed, blocks, self.options.kv_dtype)
+            return PagedRunner(self.model, cache, self.adapting)
 
         if self._rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
@@ -153,6 +155,9 @@ class _NativeClimb(Climb):
             undo_mixtures(mixtures)
             if undo_merges:
                 undo_merges()
+        else:
+            exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
+            self.adapt(lambda weight: exact(weight, None))
         return served
 
     def _measure(self) -> Proof:
@@ -172,7 +177,7 @@ class _NativeClimb(Climb):
         model, dtype = self.model, self.options.dtype
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(model, PagedCache(self.probed, blocks, dtype, model.device))
+            return PagedRunner(model, PagedCache(self.probed, blocks, dtype, model.device), self.adapting)
 
         undo_merges = self.merge(make_runner)
         swaps = pack_linears(model, reorder) if _reorders(model) else []
@@ -185,6 +190,8 @@ class _NativeClimb(Climb):
                 undo_merges()
             if swaps or undo_merges:
                 served = self.serve(Attempt(level=Level.PAGED, make_runner=make_runner, kv_dtype=dtype))
+        if served is not None:
+            self.adapt()
         return served
 
     @property

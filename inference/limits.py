@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from inference.errors import InvalidInput
 from inference.types import ModelInfo, Request
 
+SHOWN_CHARACTERS = 100  # of a name
 UTF8_BYTES = 4  # of one character, at most
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
@@ -20,6 +21,20 @@ def check_prompt(request: Request, model: ModelInfo) -> None:
         raise InvalidInput(f"`truncate` must be strictly positive and less than {limit}. Given: {truncate}")
     if "" in request.stop:
         raise InvalidInput('`stop` must not contain an empty string. Given: ""')
+
+
+def find_adapter(name: str | None, model: ModelInfo) -> int:
+    """Return an adapter's place among the model's, -1 for none; raise InvalidInput if it isn't there."""
+    if name is None:
+        return -1
+    if name in model.adapters:
+        return model.adapters.index(name)
+    shown = name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}..."
+    loaded = f"loaded are {', '.join(f'`{each}`' for each in model.adapters)}" if model.adapters else ""
+    raise InvalidInput(
+        f"`adapter_id` must name a loaded adapter: {loaded or 'none are, --lora-adapters loads them'}. "
+        f"Given: {shown}"
+    )
 
 
 def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> None:

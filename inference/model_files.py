@@ -54,8 +54,8 @@ def check_directory(directory: Path) -> None:
         base = read_object(adapter).get("base_model_name_or_path")
         of = f"of `{base!s:.200}`" if base else "without the model that it is for"
         raise ModelUnavailable(
-            f"`{directory}` holds a LoRA adapter {of}: merge it into its model first "
-            "(`merge_and_unload` of the package peft), and give that directory"
+            f"`{directory}` holds a LoRA adapter {of}: serve its model, and give this directory by "
+            "--lora-adapters, or merge it into its model (`merge_and_unload` of the package peft)"
         )
     if not (directory / CONFIG).is_file() and any(directory.glob("*.gguf")):
         raise ModelUnavailable(f"`{directory}` holds {_GGUF}")

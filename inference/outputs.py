@@ -9,9 +9,10 @@ from logging import getLogger
 
 import numpy as np
 
+from inference.chosen import Chosen
 from inference.isolation import explain
 from inference.masks import Guide
-from inference.state import Chosen, Integers, Sequence, SlotTable, TopTokens
+from inference.state import Integers, Sequence, SlotTable, TopTokens
 from inference.types import CoreOutput, FinishReason
 
 LOG = getLogger(__name__)

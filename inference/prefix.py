@@ -101,7 +101,7 @@ class PrefixCache:
         """Return the digests of the first `count` blocks, all of them full."""
         chain = sequence.digests
         if len(chain) < count:
-            digest = chain[-1] if chain else _root(sequence.request.salt)
+            digest = chain[-1] if chain else _root(sequence.request.salt, sequence.request.adapter)
             tokens = sequence.ids[len(chain) * PAGE : count * PAGE].astype("<i8").tobytes()
             for at in range(0, len(tokens), PAGE * 8):
                 digest = _hash(digest + tokens[at : at + PAGE * 8])
@@ -109,9 +109,14 @@ class PrefixCache:
         return chain[:count]
 
 
-def _root(salt: str) -> bytes:
-    """Return what a chain begins with: another hash, or a salt could stand for the beginning of a chain."""
-    return blake2b(salt.encode(errors="surrogatepass"), digest_size=_DIGEST, person=b"salt").digest()
+def _root(salt: str, adapter: int) -> bytes:
+    """Return what a chain begins with: another hash, or a salt could stand for the beginning of a chain.
+
+    An adapter's keys and values are of no use to others, whatever their salt.
+    """
+    computed_by = (adapter + 1).to_bytes(8, "little")
+    text = salt.encode(errors="surrogatepass")
+    return blake2b(text, digest_size=_DIGEST, person=b"salt", salt=computed_by).digest()
 
 
 def _hash(content: bytes) -> bytes:

@@ -13,6 +13,7 @@ from inference.limits import (
     check_logprobs,
     check_minimum,
     check_prompt,
+    find_adapter,
     fit_context,
 )
 from inference.types import CompiledGrammar, CoreRequest, Grammar, ModelInfo, Request
@@ -36,6 +37,7 @@ async def prepare(
     nothing behind.
     """
     check_prompt(request, model)
+    adapter = find_adapter(request.adapter, model)
     check_bias(request.sampling.logit_bias, model.vocabulary_size)
     ids = await prompt_ids(request, text, model)
     max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
@@ -54,6 +56,7 @@ async def prepare(
         grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
         owner=request.owner,
         salt=prefix_salt(request, isolated=config.isolate_owners),
+        adapter=adapter,
     )
 
 

@@ -115,6 +115,20 @@ class Proof:
         complaint = "it hides other tokens than the model's own code" if hides_others and near else ""
         return Verdict(near and not hides_others, error, complaint, logits=found)
 
+    def try_adapter(self, runner: Runner[Tensor], adapter: int) -> str:
+        """Run a runner once on whole prompts, by an adapter; return what is wrong, "" if nothing is."""
+        table = SlotTable(slots=2, pages=_PAGES)
+        sequences = [_sequence(table, index, prompt, adapter) for index, prompt in enumerate(self.prompts)]
+        try:
+            logits = runner.run(pack(table, Decodes(), [Chunk(each, 0, each.length) for each in sequences]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # any model's code may use its linears in any way
+            LOG.debug("An adapter can't be used", exc_info=True)
+            cause = error.__cause__ or error
+            return f"with what it adds the model's code fails ({type(cause).__name__}: {cause})"
+        return "" if bool((logits < math.inf).all()) else "with what it adds logits are NaN or infinite"
+
     def run(self, runner: Runner[Tensor]) -> None:
         """Run a runner once, on whole prompts."""
         table = SlotTable(slots=2, pages=_PAGES)
@@ -230,7 +244,7 @@ def _idle(module: nn.Module, called: set[nn.Module]) -> Iterator[nn.Module]:
             yield from child.modules()
 
 
-def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64]) -> Sequence:
+def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64], adapter: int = -1) -> Sequence:
     """Return a prompt as a running sequence that wants all logits, in blocks out of order."""
     sequence = Sequence(
         CoreRequest(
@@ -241,6 +255,7 @@ def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64]) -> Sequen
             logprobs=LogprobsMode.RAW,
             top_n_tokens=0,
             prompt_logprobs=True,
+            adapter=adapter,
         )
     )
     table.enter(sequence)

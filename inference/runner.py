@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.isolation import working_for
+from inference.lora import Adapting
 from inference.state import Chunk, Pieces
 
 
@@ -24,9 +25,10 @@ class StepTarget(Protocol):
 class PagedRunner:
     """Runs all pieces of a step as one row of tokens over a paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: StepTarget) -> None:
+    def __init__(self, model: PreTrainedModel, cache: StepTarget, adapting: Adapting | None = None) -> None:
         self._model = model
         self._cache = cache
+        self._adapting = adapting
         self._head = _Head(model)
 
     @torch.inference_mode()
@@ -34,6 +36,8 @@ class PagedRunner:
         """Return the logits, of shape (rows, vocabulary), in float32, all of them in any case."""
         device = self._model.device
         self._cache.begin(pieces)
+        if self._adapting is not None:
+            self._adapting.begin(pieces)
         rows = torch.from_numpy(pieces.rows).to(device)
         output = self._model(
             input_ids=torch.from_numpy(pieces.ids)[None].to(device),
@@ -52,8 +56,16 @@ class SequentialRunner:
     all are rotated otherwise, so what is kept is of no use when a sequence comes to have them.
     """
 
-    def __init__(self, model: PreTrainedModel, *, cached: bool, changing_length: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        cached: bool,
+        changing_length: int | None = None,
+        adapting: Adapting | None = None,
+    ) -> None:
         self._model = model
+        self._adapting = adapting
         self._cached = cached
         self._changing_length = changing_length
         self._head = _Head(model)
@@ -78,6 +90,8 @@ class SequentialRunner:
         ids = torch.from_numpy(chunk.sequence.ids[start : chunk.stop])[None].to(self._model.device)
         cache = {"past_key_values": values} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
+        if self._adapting is not None:
+            self._adapting.begin_one(chunk.sequence.request.adapter, ids.shape[1])
         output = self._model(input_ids=ids, use_cache=self._cached, **cache, **self._head.arguments(rows))
         logits = self._head.logits(output.logits, rows)
         if self._cached:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from inference.candidates import filtered
+from inference.chosen import Chosen, Scored
 from inference.filters import Floats
 from inference.isolation import explain, working_for
 from inference.kernels.native import Library
@@ -23,7 +24,7 @@ from inference.penalties import Bias
 from inference.recipe import Recipe
 from inference.rows import Statistics, draw, statistics
 from inference.shortage import is_shortage
-from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, TopTokens, Work
+from inference.state import Chunk, Integers, Pieces, Sequence, TopTokens, Work
 from inference.tops import of_candidates, of_rows
 from inference.warpers import History, warp
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from inference.chosen import Chosen
 from inference.drafts import Drafts, propose, with_guesses
 from inference.masks import GRACE_SECONDS, MaskPool
 from inference.scheduler import Scheduler
-from inference.state import Chosen, Integers, Pieces, Sequence, Work
+from inference.state import Integers, Pieces, Sequence, Work
 
 LOG = logging.getLogger(__name__)
 

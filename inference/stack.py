@@ -26,6 +26,7 @@ from inference.kernels.native_layers import Activation, LayerWeights, NativeStac
 from inference.kernels.native_model import Logits, NativeModel
 from inference.layers import LayerParts, Linears, OtherShape
 from inference.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.lora import Adapters
 from inference.paged import Probed
 from inference.rotary import RopeTable, spread_pairs
 from inference.rows import Statistics, statistics
@@ -84,13 +85,18 @@ class Layer:
 class FusedModel:
     """The model's weights, rearranged."""
 
-    def __init__(self, library: Library, layers: list[Layer], ends: Ends, positions: int) -> None:
+    def __init__(
+        self, model: nn.Module, library: Library, layers: list[Layer], ends: Ends, positions: int
+    ) -> None:
+        self._model = model
         self._library = library
         self._layers = layers
         self._ends = ends
         self._positions = positions
 
-    def make_runner(self, blocks: int, kv_dtype: torch.dtype) -> FusedRunner:
+    def make_runner(
+        self, blocks: int, kv_dtype: torch.dtype, adapters: Adapters | None = None
+    ) -> FusedRunner:
         """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16.
 
         Where all linears round what they read, attention over a cache in bfloat16 does, too.
@@ -106,9 +112,11 @@ class FusedModel:
             rotary = None if layer.rope is None else ropes.index(layer.rope)
             weights.append(layer.weights(cache, rotary))
         stack = NativeStack(self._library, weights, self._layers[0].shape)
+        if adapters is not None:
+            stack.adapt(adapters.of_layers(self._model, [layer.parts for layer in self._layers]))
         model = NativeModel(self._library, stack, self._ends.weights)
         tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
-        return FusedRunner(self._library, model, tables, self._ends)
+        return FusedRunner(self._library, model, tables, self._ends, adapts=adapters is not None)
 
     def screen_head(self) -> None:
         """Have the likeliest tokens found by a copy of the head in 8 bits, if nothing else is asked for."""
@@ -129,9 +137,18 @@ class FusedModel:
 class FusedRunner:
     """Runs all pieces of a step through the C extension."""
 
-    def __init__(self, library: Library, model: NativeModel, ropes: list[RopeTable], ends: Ends) -> None:
+    def __init__(
+        self,
+        library: Library,
+        model: NativeModel,
+        ropes: list[RopeTable],
+        ends: Ends,
+        *,
+        adapts: bool = False,
+    ) -> None:
         self._library = library
         self._model = model
+        self._adapts = adapts
         self._ropes = ropes
         self._ends = ends
         self._reach = -1  # the last position that the tables of rotations have
@@ -151,6 +168,7 @@ class FusedRunner:
         finishes = self._ends.finishes
         logits = self._model.run(
             *(pieces.ids, pieces.rows, cosines, sines, step),
+            pieces.adapters if self._adapts else None,
             statistics=not finishes,
             tokens_only=tokens_only,
         )
@@ -205,7 +223,7 @@ def fuse_model(
         for layer in built:
             layer.undo()
         raise
-    return FusedModel(library, built, ends, positions)
+    return FusedModel(model, library, built, ends, positions)
 
 
 def _find(builders: list[_Builder]) -> Iterator[Layer]:

@@ -7,7 +7,7 @@ it. A step that only goes on by a token each reads and writes whole columns of t
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +115,7 @@ class SlotTable:
         self.computed: Integers = np.zeros(slots, dtype=np.int64)  # of these, tokens in the cache
         self.room: Integers = np.zeros(slots, dtype=np.int64)  # tokens that the pages hold
         self.limits: Integers = np.zeros(slots, dtype=np.int64)  # the length at which the text ends
+        self.adapters = np.full(slots, -1, dtype=np.int32)  # which computes them; -1: none
         self.heeds_eos = np.zeros(slots, dtype=np.bool_)  # EOS alone ends the text; no grammar, not ignored
         self._free: list[int] = []
         self.clear()
@@ -138,6 +139,7 @@ class SlotTable:
         self.computed[slot] = 0
         self.room[slot] = 0
         self.limits[slot] = sequence.prompt_length + request.max_new_tokens
+        self.adapters[slot] = request.adapter
         self.heeds_eos[slot] = sequence.guide is None and not request.ignore_eos
 
     def leave(self, sequence: Sequence) -> None:
@@ -262,6 +264,12 @@ class Pieces:
         return (*(Chunk(*span) for span in spans), *self.prompts)
 
     @property
+    def adapters(self) -> NDArray[np.int32] | None:
+        """Return which adapter computes each token (tokens,), -1 for none; None if that is so for all."""
+        chosen = self.table.adapters[self.slots]
+        return np.repeat(chosen, self.stops - self.starts) if (chosen >= 0).any() else None
+
+    @property
     def sampling(self) -> tuple[Sequence, ...]:
         """Return the sequences that the step gives their next token."""
         if len(self.rows) == len(self.decodes):  # no prompt ends here
@@ -327,22 +335,3 @@ class Work:
         """Return all that a failure of the step concerns."""
         computed = (*self.pieces.decodes, *(chunk.sequence for chunk in self.pieces.prompts))
         return (*(each for each in computed if each not in self.gone), *self.resumed)
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What a chunk's logits say of its prompt."""
-
-    logprobs: tuple[float, ...]  # of the prompt tokens start + 1 .. stop
-    top: tuple[TopTokens, ...] = ()  # the likeliest at their places, if asked for
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """All that a step's logits say; a column's rows are those of `Work.sequences`."""
-
-    tokens: Integers  # (n,)
-    logprobs: list[float]  # n of them
-    top: Several[TopTokens] | None = None  # n of them; None: nobody asked
-    prompts: dict[Sequence, Scored] = field(default_factory=dict)  # of those that asked
-    failures: dict[Sequence, str] = field(default_factory=dict)  # why there can't be a token

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+from inference.chosen import Chosen
 from inference.drafts import Drafts
 from inference.isolation import Isolation, StepLost, explain, working_for
 from inference.masks import MaskPool
@@ -14,7 +15,7 @@ from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
 from inference.shortage import is_shortage
 from inference.speculation import Speculation
-from inference.state import Chosen, Integers, Pieces, Sequence, SlotTable, Work
+from inference.state import Integers, Pieces, Sequence, SlotTable, Work
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
 
 LOG = logging.getLogger(__name__)

@@ -111,6 +111,7 @@ class Request:
     sequences: int = 1  # of the same body, this one counted: all are held for one answer
     owner: str = ""  # whose it is: owners share the engine evenly
     cache_salt: str = ""  # only requests with the same salt share what the prefix cache holds
+    adapter: str | None = None  # by its name; None: the model alone
 
     def __post_init__(self) -> None:
         asks = self.top_n_tokens > 0 or self.prompt_logprobs
@@ -202,6 +203,7 @@ class ModelInfo:
     vocabulary_size: int  # every id below it is one that the model knows: the rows of its embedding
     eos_token_ids: tuple[int, ...]
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
+    adapters: tuple[str, ...] = ()  # that requests can name
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
 
 
@@ -251,7 +253,8 @@ class CoreRequest:
     prompt_logprobs: bool
     grammar: CompiledGrammar | None = None
     owner: str = ""
-    salt: str = ""  # of the prefix cache: of what computes it (an adapter), and the request's own
+    salt: str = ""  # of the prefix cache
+    adapter: int = -1  # the place of the model's adapter that computes it; -1: none
 
 
 class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in a tenth of a dataclass's time

@@ -40,6 +40,7 @@ from handlers.http.support import header_value
 from handlers.http.validation import RequestCheck, available, request_check
 from handlers.keys import Keyring
 from handlers.service import Service
+from inference.adapters import adapter_names
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
@@ -244,7 +245,10 @@ class Dispatch(RoutedMiddleware[DispatchAPI]):
 def _checks(document: Mapping[str, Any], service: Service) -> Checks:
     validator = available(service.settings.validator)
     components = document["components"]
-    synonyms = {"tgi": service.settings.engine_config().model.name}  # what it is also called
+    model = service.settings.engine_config().model
+    synonyms = {
+        "tgi": (model.name, *adapter_names(model.adapters))
+    }  # what has an effect in its place, or none
     return {
         name: request_check(row.request_schema, components, validator, synonyms)
         for name, row in operation_table(document).items()

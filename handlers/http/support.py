@@ -16,7 +16,7 @@ applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -29,7 +29,7 @@ from handlers.http.explain import same
 Json = Any
 Schema = Mapping[str, Any]
 Verdict = Callable[[Json], bool]
-Synonyms = Mapping[str, str]  # by values of the document: what means the same in this server
+Synonyms = Mapping[str, Sequence[str]]  # by values of the document: what asks for as little in this server
 NO_SYNONYMS: Synonyms = MappingProxyType({})
 
 HONOURED, DESCRIPTIVE, REPORTED = "honoured", "descriptive", "reported"
@@ -226,7 +226,7 @@ class Compiler:
     def _with_synonyms(self, values: Iterable[Json]) -> tuple[Json, ...]:
         values = tuple(values)
         texts = (value for value in values if isinstance(value, str))
-        return (*values, *(self._synonyms[text] for text in texts if text in self._synonyms))
+        return (*values, *(other for text in texts for other in self._synonyms.get(text, ())))
 
 
 def header_value(names: Iterable[str]) -> str:

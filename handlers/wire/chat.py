@@ -44,7 +44,7 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
         raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
-    parameters = to_parameters(body, _max_tokens(body))
+    parameters = to_parameters(body, _max_tokens(body), limits)
     check(parameters, limits)
     return Chat(
         conversation=conversation,

@@ -128,11 +128,11 @@ def to_completion(
 def _parameters(body: CompletionRequest, limits: Limits, *, scored: bool) -> Parameters:
     """Return the parameters; where a prompt is scored, those of the one token that isn't told."""
     if not scored:
-        parameters = to_parameters(body, body.get("max_tokens"))
+        parameters = to_parameters(body, body.get("max_tokens"), limits)
         check(parameters, limits)
         return parameters
     shortest: CompletionRequest = {**body, "min_tokens": None}  # else held against the 1, which nobody gave
-    parameters = to_parameters(shortest, 1)
+    parameters = to_parameters(shortest, 1, limits)
     check(parameters, limits)
     if least := body.get("min_tokens"):
         raise InvalidInput(

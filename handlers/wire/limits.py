@@ -22,6 +22,7 @@ class Limits:
     grammar_support: bool = True
     max_grammar_size: int = SOURCE_BYTES
     prefill_logprobs: bool = False
+    adapters: frozenset[str] = frozenset()  # that `model` can name
     watermark: Watermark = field(default_factory=Watermark)
 
     @property

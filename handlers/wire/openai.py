@@ -41,8 +41,12 @@ class Stamp:
     fingerprint: str
 
 
-def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
-    """Return the parameters that both routes know; OpenAI samples unless `temperature` is 0."""
+def to_parameters(body: Body, max_tokens: int | None, limits: Limits) -> Parameters:
+    """Return the parameters that both routes know; OpenAI samples unless `temperature` is 0.
+
+    As in TGI, `model` names an adapter if there is one of that name, and else the model itself.
+    """
+    model = body.get("model")
     temperature = single(body.get("temperature"))
     greedy = temperature == 0
     top_k = body.get("top_k")
@@ -64,6 +68,7 @@ def to_parameters(body: Body, max_tokens: int | None) -> Parameters:
         seed=body.get("seed"),
         logit_bias=body.get("logit_bias"),
         cache_salt=body.get("cache_salt"),
+        adapter=model if model in limits.adapters else None,
     )
 
 

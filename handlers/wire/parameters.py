@@ -50,6 +50,7 @@ class Parameters:
     logit_bias: Biases = None  # as given: `biases` reads it
     watermark: Watermark | None = None
     cache_salt: str | None = None
+    adapter: str | None = None
     biases: Callable[[], tuple[tuple[int, float], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

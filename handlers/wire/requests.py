@@ -22,6 +22,7 @@ def to_request(given: Parameters, *, id: str, prompt: str, logprobs: LogprobsMod
         logprobs=logprobs,
         top_n_tokens=given.top_n_tokens or 0,
         cache_salt=given.cache_salt or "",
+        adapter=given.adapter,
     )
 
 

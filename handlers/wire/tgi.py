@@ -240,6 +240,7 @@ def _parameters(given: GenerateParameters, limits: Limits, do_sample: bool) -> P
         logit_bias=given.get("logit_bias"),
         watermark=limits.watermark if given.get("watermark") else None,
         cache_salt=given.get("cache_salt"),
+        adapter=given.get("adapter_id"),
     )
 
 

@@ -879,6 +879,7 @@ class ModelInfo(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    parent: NotRequired[str]
 
 
 @final

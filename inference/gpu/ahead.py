@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from inference.chosen import Chosen
 from inference.gpu.runner import Drawn
 from inference.gpu.sampling import chosen_by_device
 from inference.masks import MaskPool
 from inference.recipe import drawn_by_device
 from inference.scheduler import Batch, Scheduler
-from inference.state import Chosen, Integers, Sequence, Work
+from inference.state import Integers, Sequence, Work
 from inference.step import Runner, Sampler, Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame
 

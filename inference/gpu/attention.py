@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
+from inference.gpu.lora import DeviceAdapting
 from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
@@ -37,6 +38,7 @@ class PagedModel:
         probed: dict[nn.Module, Probed],
         multiply: Multiplier,
         dtype: torch.dtype,
+        adapting: DeviceAdapting | None,
         blocks: int,
     ) -> None:
         self.ops = multiply.ops
@@ -44,6 +46,8 @@ class PagedModel:
         self.dtype = dtype
         self._model = model
         self._multiply = multiply
+        self._adapting = adapting
+        self.adapts = adapting is not None
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
         _silence(model)
         shapes = [each.shape for each in probed.values()]
@@ -69,6 +73,8 @@ class PagedModel:
     def forward(self, batch: DeviceBatch) -> Tensor:
         """Return the logits (R, vocabulary)."""
         self.batch = batch
+        if self._adapting is not None:
+            self._adapting.adapters = batch.adapters
         rows = {"logits_to_keep": batch.rows} if self._selects and batch.rows is not None else {}
         try:
             output = self._model(

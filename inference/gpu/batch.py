@@ -25,6 +25,7 @@ class DeviceBatch:
     rows: Tensor | None  # (R,) int64: the tokens whose logits are wanted; None: all
     longest: int  # most tokens of one sequence; 1: only decodes
     splits: int  # of the keys in attention
+    adapters: Tensor | None = None  # (T,): which computes each token, -1: none; None: of all
 
 
 @dataclass(frozen=True, slots=True, eq=False)

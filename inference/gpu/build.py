@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from inference.ends import Bare
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Multiplier, device_linear
+from inference.gpu.lora import stack_low_ranks
 from inference.gpu.ops import torch_ops
 from inference.gpu.stack import DeviceEnds, DeviceLayer, StackModel, widened
 from inference.layers import LayerParts, OtherShape
 from inference.linears import drop_weight, make_linear, weight_and_bias
+from inference.lora import Adapters
 from inference.paged import LayerShape, Probed
 from inference.rotary import RopeTable, spread_pairs
 from inference.trace import LayerTrace, Pair, Rope, eager_attention, in_float32
@@ -54,6 +56,20 @@ class Stack:
         self._layers = layers
         self._ropes = ropes
         self._ends = ends
+
+    def adapt(self, model: nn.Module, adapters: Adapters) -> None:
+        """Have the layers add what adapters do."""
+        several = adapters.of_layers(model, [each.parts for each in self._layers])
+        for at, rebuilt in enumerate(self._layers):
+            layer = rebuilt.layer
+            low_ranks = tuple(
+                stack_low_ranks(
+                    [each[at * len(layer.linears) + index] for each in several],
+                    *(len(linear.weight), self._multiply, linear.weight),
+                )
+                for index, linear in enumerate(layer.linears)
+            )
+            self._layers[at] = replace(rebuilt, layer=replace(layer, low_ranks=low_ranks))
 
     def make_model(self, blocks: int, positions: int) -> StackModel:
         """Return what computes steps over a cache of so many blocks, up to so many positions."""

@@ -52,6 +52,7 @@ class Begin:
             rows=None,
             longest=1,
             splits=splits,
+            adapters=None if state.adapters is None else state.adapters[slots.long()],
         )
 
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from inference.gpu.attention import PagedModel, put_norms_back, swap_norms
 from inference.gpu.build import Stack, build_stack
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
+from inference.gpu.lora import DeviceAdapting
 from inference.gpu.model import EagerRunner
 from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
@@ -37,6 +38,7 @@ class DeviceClimb(Climb):
         super().__init__(model, options)
         self._ops = ops
         self._multiply = Multiplier(ops)
+        self._adapts = None if options.adapters is None else DeviceAdapting()
 
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
@@ -48,6 +50,8 @@ class DeviceClimb(Climb):
         stack = self._build()
         if stack is None:
             return None
+        if self.options.adapters is not None:
+            stack.adapt(self.model, self.options.adapters)
         positions = self.options.max_total_tokens
         served = self.serve(self._attempt(Level.FUSED, lambda blocks: stack.make_model(blocks, positions)))
         if served is None:
@@ -60,7 +64,7 @@ class DeviceClimb(Climb):
             return None
         model, make_model = (
             self.model,
-            partial(PagedModel, self.model, self.probed, self._multiply, self.options.dtype),
+            partial(PagedModel, self.model, self.probed, self._multiply, self.options.dtype, self._adapts),
         )
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops) if self.options.fuse else []
@@ -73,6 +77,9 @@ class DeviceClimb(Climb):
             if undo_merges:
                 undo_merges()
             served = self.serve(self._attempt(Level.PAGED, make_model))
+        if served is not None and self._adapts is not None and self.options.adapters is not None:
+            like = torch.empty(0, dtype=self.options.dtype, device=model.device)
+            self._adapts.wrap(model, self.options.adapters, self._multiply, like)
         return served
 
     def _build(self) -> Stack | None:

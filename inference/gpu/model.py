@@ -29,6 +29,10 @@ class DeviceModel(Protocol):
     def dtype(self) -> torch.dtype:
         """Return what it computes in."""
 
+    @property
+    def adapts(self) -> bool:
+        """Return whether it has adapters, and is to be told each token's."""
+
     def tile(self, longest: int) -> int:
         """Return how many queries of a sequence one program of attention computes: for `query_blocks`."""
 
@@ -58,6 +62,10 @@ class EagerRunner:
         model, longest = self.model, int((pieces.stops - pieces.starts).max())
         tables = torch.from_numpy(pieces.table.blocks).to(model.device)
         batch = pack_batch(
-            pieces, tables, tile=model.tile(longest), splits=model.splits(len(pieces.slots), longest)
+            pieces,
+            tables,
+            tile=model.tile(longest),
+            splits=model.splits(len(pieces.slots), longest),
+            adapts=model.adapts,
         )
         return model.forward(batch).float()

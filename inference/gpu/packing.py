@@ -37,9 +37,12 @@ def upload(arrays: Several[NDArray[np.signedinteger[Any]]], device: torch.device
     ]
 
 
-def pack_batch(pieces: Pieces, tables: Tensor, *, tile: int, splits: int) -> DeviceBatch:
+def pack_batch(
+    pieces: Pieces, tables: Tensor, *, tile: int, splits: int, adapts: bool = False
+) -> DeviceBatch:
     """Return a step as it is, without padding; `tables` (slots, pages) int32 are the slots' on the device.
 
+    `adapts`: the model has adapters.
     The ids of decodes are what the host knows of them: `DeviceState.fill_in` puts in what it doesn't.
     """
     sizes = pieces.stops - pieces.starts
@@ -48,6 +51,8 @@ def pack_batch(pieces: Pieces, tables: Tensor, *, tile: int, splits: int) -> Dev
     wide = [pieces.ids, pieces.positions, pages * PAGE + pieces.positions % PAGE, pieces.rows]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     narrow = [slots, starts, pieces.stops, query_blocks(sizes, tile)]
+    if adapts:
+        narrow.append(pieces.table.adapters[owners])
     sent = upload([*wide, *(array.astype(np.int32) for array in narrow)], tables.device)
     return DeviceBatch(
         ids=sent[0],
@@ -62,6 +67,7 @@ def pack_batch(pieces: Pieces, tables: Tensor, *, tile: int, splits: int) -> Dev
         rows=sent[3],
         longest=int(sizes.max()),
         splits=splits,
+        adapters=sent[8] if adapts else None,
     )
 
 

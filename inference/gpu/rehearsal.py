@@ -72,6 +72,7 @@ def _padding(model: DeviceModel, longest: int, *, tile: int, splits: int) -> Dev
         rows=None if longest == 1 else token,
         longest=longest,
         splits=splits,
+        adapters=zeros(1) if model.adapts else None,
     )
 
 

@@ -65,7 +65,7 @@ class GpuRunner:
         """`sizes`: of decode batches, see `Graphs`; `vocabulary`: see `DeviceState`."""
         most = len(table.lengths)
         self.model = model
-        self.state = DeviceState(table, model.device, vocabulary)
+        self.state = DeviceState(table, model.device, vocabulary, adapts=model.adapts)
         self.graphs = Graphs(self._decode, sizes, model.device, captures=model.ops.captures)
         self._shaping = Graphs(self._shape, sizes, model.device, captures=model.ops.captures)
         self._around: Around = TritonAround() if model.ops.captures else TorchAround()
@@ -141,7 +141,7 @@ class GpuRunner:
         model, decodes = self.model, len(pieces.decodes)
         longest = int((pieces.stops - pieces.starts).max())
         tile, splits = model.tile(longest), model.splits(len(pieces.slots), longest)
-        batch = pack_batch(pieces, self.state.tables, tile=tile, splits=splits)
+        batch = pack_batch(pieces, self.state.tables, tile=tile, splits=splits, adapts=model.adapts)
         if decodes:
             self.state.fill_in(batch.ids, batch.slots[:decodes].long())
         logits = model.forward(batch)

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.chosen import Chosen
 from inference.gpu.runner import Drawn, Launched
 from inference.gpu.slots import DeviceState
 from inference.isolation import StepLost
 from inference.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
-from inference.state import Chosen, Integers, Pieces, Sequence, Work
+from inference.state import Integers, Pieces, Sequence, Work
 
 
 def chosen_by_device(sequences: tuple[Sequence, ...], drawn: Drawn) -> Chosen:

@@ -76,6 +76,7 @@ class MirroredTable(SlotTable):
             seeds=np.array([each.seed for each in samplings], dtype=np.uint64).view(np.int64),
             temperatures=np.array(temperatures, dtype=np.float32),
             warped=np.array(warped, dtype=np.int32),
+            adapters=np.array([request.adapter for request in requests], dtype=np.int32),
             sequences=sequences,
         )
 
@@ -90,14 +91,20 @@ class Changes:
     seeds: Integers  # (s,): 64 bits as they stand
     temperatures: np.ndarray[tuple[int], np.dtype[np.float32]]  # (s,); 0: greedy
     warped: np.ndarray[tuple[int], np.dtype[np.int32]]  # (s,): log-probabilities are after temperature
+    adapters: np.ndarray[tuple[int], np.dtype[np.int32]]  # (s,): -1: none
     sequences: tuple[Sequence, ...]  # s of them
 
 
 class DeviceState:
     """The mirror: a row for each slot, and one more at the end that is nobody's, for a graph's padding."""
 
-    def __init__(self, table: MirroredTable, device: torch.device, vocabulary: int = 0) -> None:
-        """`vocabulary`: tokens that filters and penalties choose of; 0: they are the host's."""
+    def __init__(
+        self, table: MirroredTable, device: torch.device, vocabulary: int = 0, *, adapts: bool = False
+    ) -> None:
+        """`vocabulary`: tokens that filters and penalties choose of; 0: they are the host's.
+
+        `adapts`: the model has adapters.
+        """
         slots, pages = table.blocks.shape
         self._table = table
         self.device = device
@@ -109,6 +116,8 @@ class DeviceState:
         self.seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self.temperatures = torch.zeros(slots + 1, dtype=torch.float32, device=device)
         self.warped = torch.zeros(slots + 1, dtype=torch.bool, device=device)
+        nobodys = torch.full((slots + 1,), -1, dtype=torch.int32, device=device)
+        self.adapters = nobodys if adapts else None  # which computes them; -1: none
         self.wishes = SlotWishes(slots + 1, vocabulary, device) if vocabulary else None
 
     @property
@@ -125,7 +134,7 @@ class DeviceState:
         if not self._table.changed:
             return
         changes = self._table.changes()
-        places, pages, slots, seeds, temperatures, warped = upload(
+        places, pages, slots, seeds, temperatures, warped, adapters = upload(
             [
                 changes.places,
                 changes.pages,
@@ -133,6 +142,7 @@ class DeviceState:
                 changes.seeds,
                 changes.temperatures.view(np.int32),
                 changes.warped,
+                changes.adapters,
             ],
             self.device,
         )
@@ -142,6 +152,8 @@ class DeviceState:
             self.seeds[slots] = seeds
             self.temperatures[slots] = temperatures.view(torch.float32)
             self.warped[slots] = warped.bool()
+            if self.adapters is not None:
+                self.adapters[slots] = adapters
             if self.wishes is not None:
                 self.wishes.enter(changes.sequences)
         self._table.settle()  # not before: what couldn't be sent is sent the next time

@@ -18,6 +18,7 @@ from inference.ends import Factors
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import LayerCache
 from inference.gpu.linears import Deadline, DeviceLinear, Multiplier, graph_seconds
+from inference.gpu.lora import StackedLowRanks
 from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
 from inference.layers import Norms
@@ -41,6 +42,7 @@ class DeviceLayer:
     residual: float
     interleaved: bool
     rotary: int | None  # which of the stack's rotations; None: nothing is rotated
+    low_ranks: tuple[StackedLowRanks | None, ...] = (None,) * 4  # what adapters add to each of the linears
 
     @property
     def linears(self) -> tuple[DeviceLinear, DeviceLinear, DeviceLinear, DeviceLinear]:
@@ -62,12 +64,12 @@ class DeviceLayer:
         """
         norms = self.norms
         given, stream = self.add(ops, stream, pending, norms.before_attention)
-        attended = self._attend(ops, self.qkv(given), batch, cache, tables)
-        found = self.out(attended.flatten(1))
+        attended = self._attend(ops, self._multiply(0, given, batch), batch, cache, tables)
+        found = self._multiply(1, attended.flatten(1), batch)
         if norms.after_attention is not None:
             found = ops.rms_norm(found, norms.after_attention, norms.eps)
         given, stream = self.add(ops, stream, found, norms.before_mlp)
-        found = self.down(self.gate_up.gated(given, self.activation))
+        found = self._multiply(3, self._gate(ops, given, batch), batch)
         if norms.after_mlp is not None:
             found = ops.rms_norm(found, norms.after_mlp, norms.eps)
         return stream, found
@@ -83,6 +85,16 @@ class DeviceLayer:
         if pending is None:
             return ops.rms_norm(stream, weight, eps), stream
         return ops.add_rms_norm(pending, stream, weight, eps, self.residual)
+
+    def _multiply(self, index: int, x: Tensor, batch: DeviceBatch) -> Tensor:
+        """Return what one of the linears gives, with what each token's adapter adds."""
+        y, stacked = self.linears[index](x), self.low_ranks[index]
+        return y if stacked is None or batch.adapters is None else stacked.add(y, x, batch.adapters)
+
+    def _gate(self, ops: Ops, x: Tensor, batch: DeviceBatch) -> Tensor:
+        if self.low_ranks[2] is None or batch.adapters is None:
+            return self.gate_up.gated(x, self.activation)
+        return ops.gated(self._multiply(2, x, batch), self.activation)
 
     def _attend(
         self, ops: Ops, qkv: Tensor, batch: DeviceBatch, cache: LayerCache, tables: Pair | None
@@ -159,6 +171,7 @@ class StackModel:
         self._ends = ends
         self._tables = tables
         self._residual = layers[-1].residual
+        self.adapts = any(each is not None for layer in layers for each in layer.low_ranks)
         self._heads = HeadShape(
             group=max(layer.heads // layer.kv_heads for layer in layers),
             kv_heads=min(layer.kv_heads for layer in layers),

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.kernels.native import Library, PackedLinear
+from inference.kernels.native import Library, PackedLinear, address
+from inference.kernels.native_adapters import Linears, NativeAdapters
 from inference.kernels.native_attention import (
     AttentionStruct,
     CacheStruct,
@@ -103,6 +106,12 @@ class NativeStack:
         structs = (_Layer * len(layers))(*(self._struct(layer) for layer in layers))
         self._rotaries = 1 + max((layer.rotary for layer in layers if layer.rotary is not None), default=-1)
         self._functions = _declare(library.functions)
+        self._sizes = [
+            (linear.n, linear.k)
+            for layer in layers
+            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        ]
+        self._adapters = NativeAdapters([], self._sizes)
         self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
         )
@@ -110,13 +119,34 @@ class NativeStack:
             raise MemoryError("No memory for a stack of layers")
         weakref.finalize(self, self._functions.parley_stack_close, self.handle).atexit = False
 
+    def adapt(self, adapters: Sequence[Linears]) -> None:
+        """Have adapters at hand, in the place of those before; steps say which of their rows they compute."""
+        self._adapters = NativeAdapters(adapters, self._sizes)
+        self._functions.parley_stack_adapt(self.handle, self._adapters.linears, self._adapters.rank)
+
+    def check_adapters(self, chosen: NDArray[np.int32] | None, tokens: int) -> int | None:
+        """Return where C reads each token's adapter; None if none has any."""
+        if chosen is None:
+            return None
+        assert chosen.shape == (tokens,), "an adapter, or -1, for each of the step's tokens"
+        assert chosen.dtype == np.int32, "C reads int32"
+        assert chosen.flags.c_contiguous, "C reads one after the other"
+        assert -1 <= chosen.min() <= chosen.max() < self._adapters.count, "it is one of those at hand"
+        return address(chosen)
+
     def run(
-        self, hidden: Tensor, cos: Tensor | Sequence[Tensor], sin: Tensor | Sequence[Tensor], step: NativeStep
+        self,
+        hidden: Tensor,
+        cos: Tensor | Sequence[Tensor],
+        sin: Tensor | Sequence[Tensor],
+        step: NativeStep,
+        adapters: NDArray[np.int32] | None = None,
     ) -> Tensor:
         """Return what the last layer gives, before the model's final norm.
 
         Shapes: hidden (tokens, hidden), cos and sin (tokens, rotary_dim) as transformers makes them,
-        or one of each for every rotary embedding that the layers name; result (tokens, hidden).
+        or one of each for every rotary embedding that the layers name; adapters (tokens,), -1 for none;
+        result (tokens, hidden).
         """
         assert hidden.shape == (step.tokens, self.shape.hidden), "a row for each of the step's tokens"
         hidden = hidden.float().contiguous()
@@ -128,6 +158,7 @@ class NativeStack:
             ctypes.byref(step.struct),
             _pointers(cosines),
             _pointers(sines),
+            self.check_adapters(adapters, step.tokens),
             hidden.data_ptr(),
             out.data_ptr(),
         )
@@ -230,5 +261,7 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.restype = None
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
-    functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 7
+    functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_adapt.restype = None
+    functions.parley_stack_adapt.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     return functions

@@ -71,7 +71,7 @@ class _Tokens(ctypes.Structure):
         ("logits", ctypes.c_void_p),
         ("x", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("stride", "row_count", "columns")),
-        *((name, ctypes.c_void_p) for name in ("indices", "maxima", "sums", "scratch")),
+        *((name, ctypes.c_void_p) for name in ("indices", "maxima", "sums", "scratch", "adapters")),
         ("only", ctypes.c_int64),
     )
 
@@ -110,7 +110,7 @@ class _Room:
         self.struct = _Tokens(
             *(None, None, count, None),
             *(None, columns, count, columns),
-            *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr()),
+            *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr(), None),
             0,
         )
 
@@ -157,6 +157,7 @@ class NativeModel:
         cos: Sequence[Tensor],
         sin: Sequence[Tensor],
         step: NativeStep,
+        adapters: NDArray[np.int32] | None = None,
         *,
         statistics: bool = True,
         tokens_only: bool = False,
@@ -164,7 +165,8 @@ class NativeModel:
         """Return the logits of some of a step's tokens, `rows` (n,), as the head gives them.
 
         Shapes: ids (tokens,); cos and sin (positions, rotary_dim), contiguous float32, one of each for
-        every rotary embedding that the layers name, with a row for every position of the step. Without
+        every rotary embedding that the layers name, with a row for every position of the step; adapters
+        (tokens,), the one that computes each token, -1 for none, or None: of all. Without
         `statistics` those parts of the result mean nothing. With `tokens_only`, where the head has a
         screen, only tokens and maxima do. Raises IndexError for an id that the table doesn't have,
         MemoryError.
@@ -182,6 +184,7 @@ class NativeModel:
         room = self._room
         screened = self._screens and tokens_only and statistics and self._is_due()
         values = room.fill(ids, rows, statistics=statistics, tokens_only=screened)
+        room.struct.adapters = self._stack.check_adapters(adapters, step.tokens)
         failed = self._run(
             self._library.handle,
             self._stack.handle,

@@ -63,6 +63,7 @@ class Submit(Message, frozen=True, tag=2):
     grammar: GrammarSource | None
     owner: str
     salt: str
+    adapter: int
 
 
 class Abort(Message, frozen=True, tag=3):

@@ -22,6 +22,7 @@ def to_submit(number: int, request: CoreRequest) -> Submit:
         None if request.grammar is None else _source(request.grammar),
         request.owner,
         request.salt,
+        request.adapter,
     )
 
 
@@ -48,4 +49,5 @@ def from_submit(message: Submit, core_id: str, grammar: CompiledGrammar | None) 
         grammar=grammar,
         owner=message.owner,
         salt=message.salt,
+        adapter=message.adapter,
     )

@@ -77,6 +77,7 @@ SAMPLING = {
     "typical_p": (0.5, 0.6),
     "min_p": (0.1, 0.9),
 }
+ADAPTERS = ("first", "second")  # that the engine has
 BIAS = ({"72": 100}, {"73": 100})  # "H" and "I", as the tokens of bytes are numbered here
 BOTH_OF_OPENAI = {
     "max_tokens": Pair(1, 2),
@@ -128,6 +129,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "grammar": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
         "logit_bias": Pair(*BIAS),
         "cache_salt": Pair("a", "b"),
+        "adapter_id": Pair(*ADAPTERS),
     },
     "GrammarType": {
         "type": Pair("json", "json_schema", {"value": {**SCHEMA, "schema": OTHER_SCHEMA}}),

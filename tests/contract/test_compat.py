@@ -217,10 +217,10 @@ def test_no_row_says_same_where_an_instance_shows_otherwise(report: Report) -> N
             "tgi-3.3.6: POST /generate request parameters/top_k: it is later now, and not",
         ),
         (
-            lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"]["adapter_id"].update(
+            lambda d: d["components"]["schemas"]["CompletionRequest"]["properties"]["suffix"].update(
                 {"x-support": "honoured"}
             ),
-            "tgi-3.3.6: POST /generate request parameters/adapter_id: it is honoured now, and not refused",
+            "tgi-3.3.6: POST /v1/completions request suffix: it is honoured now, and not refused",
         ),
         (
             lambda d: d["components"]["schemas"]["GenerateParameters"]["properties"]["details"].update(
@@ -282,7 +282,8 @@ def test_the_table_of_members_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert "### ChatRequest\n\n| member | support |" in printed
     assert "| `n` | honoured |  |  |" in printed
-    assert "| `adapter_id` | later |  |  |" in printed
+    assert "| `adapter_id` | honoured |  |  |" in printed
+    assert "| `url` | later |  |  |" in printed
     assert "| `strict` | reported | `true` |  |" in printed
     assert "| `parameters` | honoured |  | no effect here: `top_n_tokens` |" in printed
     assert "| `audio` | refused |  | only text is generated |" in printed

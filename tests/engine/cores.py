@@ -40,6 +40,7 @@ def request(
     ignore_eos: bool = False,
     owner: str = "",
     salt: str = "",
+    adapter: int = -1,
 ) -> CoreRequest:
     """Return a request with the defaults that most tests want."""
     return CoreRequest(
@@ -55,6 +56,7 @@ def request(
         grammar=grammar,
         owner=owner,
         salt=salt,
+        adapter=adapter,
     )
 
 
@@ -133,7 +135,7 @@ def best(native: str, otherwise: str) -> str:
     return otherwise if open_library() is None else native
 
 
-def config(directory: Path, **settings: int | bool | None) -> EngineConfig:
+def config(directory: Path, adapters: tuple[str, ...] = (), **settings: int | bool | None) -> EngineConfig:
     """Return the configuration of a model in a directory, on one thread of this process."""
     values: dict[str, object] = {"threads": 1, "separate_process": False, **settings}
-    return EngineConfig(model=ModelConfig(model_id=str(directory)), **values)  # type: ignore[arg-type]
+    return EngineConfig(model=ModelConfig(model_id=str(directory), adapters=adapters), **values)  # type: ignore[arg-type]

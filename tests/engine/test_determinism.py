@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
-from inference.config import EngineConfig, ModelConfig
+from inference.config import EMBEDDED_MODEL, EngineConfig, ModelConfig
 from inference.kernels.native import open_library
 from inference.kernels.native_screen import Screen
 from inference.state import Integers
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Heard, Session, request
 from tests.engine.models import make_model
 
@@ -66,6 +68,7 @@ class Asked:
     logprobs: LogprobsMode
     top: int
     prompt_logprobs: bool
+    adapter: int
     owner: str = field(compare=False)
     salt: str = field(compare=False)
     after: int = field(compare=False)  # frames that were heard before it comes
@@ -81,6 +84,7 @@ class Asked:
             logprobs=self.logprobs,
             top=self.top,
             prompt_logprobs=self.prompt_logprobs,
+            adapter=self.adapter,
             ignore_eos=True,
             owner=self.owner,
             salt=self.salt,
@@ -100,6 +104,7 @@ crowds = st.lists(
         logprobs=st.sampled_from(LogprobsMode),
         top=st.sampled_from((0, 0, 3)),
         prompt_logprobs=st.sampled_from((False, False, False, True)),
+        adapter=st.sampled_from((-1, -1, 0, 1)),
         owner=st.sampled_from(("", "anna", "bert")),
         salt=st.sampled_from(("", "", "salt")),
         after=st.integers(0, 6),
@@ -155,8 +160,10 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     name, _, kind = request.param.partition(" ")
     if kind == "int8" and open_library() is None:
         pytest.skip("int8 needs the native kernels")
-    path = None if name == "embedded" else str(saved(name, kind, tmp_path_factory.mktemp(name)))
-    model = ModelConfig(model_id=path, quantize="int8" if kind == "int8" else None)
+    directory = tmp_path_factory.mktemp(name)
+    path = None if name == "embedded" else str(saved(name, kind, directory / "model"))
+    adapters = tuple(saved_adapters(path or str(EMBEDDED_MODEL), directory))
+    model = ModelConfig(model_id=path, quantize="int8" if kind == "int8" else None, adapters=adapters)
     reference = started(model, threads=1, prefix_caching=False, screen_head=False)
     with pytest.MonkeyPatch.context() as patched:  # these heads are small: their screens would be of no use
         patched.setattr("inference.ends.Screen.of", partial(Screen.of, least=0))
@@ -172,6 +179,13 @@ def saved(name: str, kind: str, directory: Path) -> Path:
     model = make_model(name)
     (model.bfloat16() if kind else model).save_pretrained(directory)
     return directory
+
+
+def saved_adapters(path: str, directory: Path) -> Iterator[str]:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+    for name, linears in (("some", ("q_proj", "v_proj")), ("all", None)):
+        toy_adapter(model, linears, rank=5, seed=len(name)).save(directory / name)
+        yield f"{name}={directory / name}"
 
 
 def started(model: ModelConfig, **values: int | bool) -> Session:
@@ -265,4 +279,4 @@ def test_requests_say_the_same_from_the_cache(subject: Subject) -> None:
 def asked_simply(seed: int, size: int) -> Asked:
     sampling = Sampling(sample=True, seed=seed, top_p=0.95) if seed % 2 else Sampling()
     prompt = tuple(3 + (7 * at + seed) % 80 for at in range(size))
-    return Asked(prompt, TOKENS, sampling, LogprobsMode.RAW, 2, False, "", "", 0, False)
+    return Asked(prompt, TOKENS, sampling, LogprobsMode.RAW, 2, False, seed % 3 - 1, "", "", 0, False)

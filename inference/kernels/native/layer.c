@@ -102,7 +102,10 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->gate_up = take(&next, shape->inner % PANEL ? row * 2 * shape->inner : 0);
     stack->inner = take(&next, row * shape->inner);
     stack->prepared = take(&next, prepared);
-    stack->own_size = call->few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
+    int64_t low = call->adapters ? (row * stack->adapters.rank + 63) / 64 * 16 : 0; /* floats */
+    stack->low = take(&next, call->few ? 0 : low * (int64_t)sizeof(float));
+    stack->own_inputs = call->few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
+    stack->own_size = call->few ? stack->own_inputs + low : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(&stack->screening, library, ends->screen, &next);
@@ -144,11 +147,17 @@ static int run(StackCall *call) {
     return 0;
 }
 
+/* Take adapters, whose memory stays the caller's. */
+EXPORT void parley_stack_adapt(Stack *stack, const LowRanks *linears, int64_t rank) {
+    stack->adapters = (Adapters){.linears = linears, .rank = rank};
+}
+
 /* hidden (rows, hidden) -> out. Returns 0, or -1 if there is no memory. */
 EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *step, const float *const *cosines,
-                            const float *const *sines, const float *in, float *out) {
+                            const float *const *sines, const int32_t *adapters, const float *in,
+                            float *out) {
     StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
-                      .in = in, .out = out};
+                      .adapters = adapters, .in = in, .out = out};
     return step->tokens ? run(&call) : 0;
 }
 
@@ -157,7 +166,7 @@ EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *st
 EXPORT int parley_model_run(const Library *library, Stack *stack, const Ends *ends, const Step *step,
                             const float *const *cosines, const float *const *sines, const Tokens *tokens) {
     StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
-                      .by_position = 1, .ends = ends, .tokens = tokens};
+                      .by_position = 1, .adapters = tokens->adapters, .ends = ends, .tokens = tokens};
     for (int64_t row = 0; row < step->tokens; row++)
         if (tokens->ids[row] < 0 || tokens->ids[row] >= ends->vocabulary) return -2;
     return step->tokens ? run(&call) : 0;

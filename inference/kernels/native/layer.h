@@ -47,6 +47,25 @@ typedef struct Screening {
 
 #define SCREEN_PARTS 4 /* of a row: the panel that promises most, and the other candidates, for several threads */
 
+/* What an adapter adds to some of a linear's outputs: y[first + i] += (up (down x))[i] (LoRA, Hu et al. 2021). */
+typedef struct LowRank {
+    const float *down; /* (rank, k) */
+    const float *up;   /* (rank, count): transposed, and scaled */
+    int64_t rank, first, count;
+} LowRank;
+
+typedef struct LowRanks {
+    const LowRank *several; /* one after the other: the outputs of merged linears have one each */
+    int64_t count;
+} LowRanks;
+
+typedef struct Adapters {
+    const LowRanks *linears; /* [adapter][layer][qkv, out, gate_up, down] */
+    int64_t rank;            /* most of a linear's, all its low ranks together */
+} Adapters;
+
+enum LayerLinear { QKV = 0, OUT = 1, GATE_UP = 2, DOWN = 3, LAYER_LINEARS = 4 };
+
 /* What the layers of one model need; the buffers grow to the largest step seen and stay. */
 typedef struct Stack {
     Shape shape;
@@ -61,10 +80,12 @@ typedef struct Stack {
     float *gate_up;    /* [row][2 inner], where gates and ups share a panel */
     float *inner;      /* [row][inner] */
     void *prepared;    /* inputs of linears that need it */
-    float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows */
+    float *low;        /* [row][adapters.rank]: what adapters make of a linear's inputs */
+    float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows, then their `low` */
     Screening screening;
+    Adapters adapters;
     void *memory;
-    int64_t own_size, room;
+    int64_t own_size, own_inputs, room;
 } Stack;
 
 /* What a model has before its layers and after them. */
@@ -87,6 +108,7 @@ typedef struct Tokens {
     int64_t count;
     float *logits;         /* [count][vocabulary of the head] */
     Statistics statistics; /* of the logits; its indices NULL: not wanted */
+    const int32_t *adapters; /* [row]: which adapter computes it, -1: none; NULL: none of all */
     int64_t only; /* 1: of the statistics, which are wanted, indices and maxima, and no logits; if there is a screen */
 } Tokens;
 
@@ -98,6 +120,7 @@ typedef struct StackCall {
     int64_t by_position; /* of the tables' rows */
     const Ends *ends;    /* NULL: the layers only, from `in` to `out` */
     const Tokens *tokens; /* with the ends */
+    const int32_t *adapters; /* as in Tokens */
     const float *in;
     float *out;
     int64_t rows;

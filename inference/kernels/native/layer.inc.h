@@ -16,10 +16,13 @@ typedef struct {
     const float *given_norm; /* NULL: none */
     const float *norm;       /* NULL: none */
     const Linear *linear;
+    int64_t place;           /* which of all layers' linears that is, for adapters */
 } ISA(Source);
 
 INLINE int64_t ISA(blocks)(int64_t n, int64_t size) { return (n + size - 1) / size; }
 INLINE int64_t ISA(least)(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#include "low_rank.inc.h"
 
 /* The residual stream of one row, and its norm. */
 static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t row, float *sum, float *normed) {
@@ -46,7 +49,7 @@ static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t
         memcpy(normed, sum, (size_t)n * sizeof(float));
 }
 
-/* All rows' inputs in this thread's own memory; who has the first tile also keeps the sums for later phases. */
+/* All rows' inputs, and what adapters make of them, in this thread's own memory; who has the first tile also keeps the sums for later phases. */
 static Input ISA(own_input)(const StackCall *call, const ISA(Source) *from, float *own, int keep) {
     const Shape *shape = &call->stack->shape;
     Input input = {.x = from->x, .x_stride = from->linear->k, .rows = call->rows};
@@ -63,6 +66,7 @@ static Input ISA(own_input)(const StackCall *call, const ISA(Source) *from, floa
         linear_input(call->library, from->linear, input.x, input.x_stride, call->rows, 0, call->rows, prepared);
         input.prepared = prepared;
     }
+    ISA(lower)(call, from->place, &input, from->linear->k, 0, call->rows, own + call->stack->own_inputs);
     return input;
 }
 
@@ -74,13 +78,14 @@ static Input ISA(shared_input)(Worker *worker, const StackCall *call, const ISA(
     Input input = {.x = from->x, .x_stride = from->linear->k, .rows = rows};
     if (from->x_out) input.x = stack->normed;
     if (prepares) input.prepared = stack->prepared;
-    if (!from->x_out && !prepares) return input;
+    if (!from->x_out && !prepares && !call->adapters) return input;
     for (int64_t i; (i = pool_tile(worker, ISA(blocks)(rows, ROW_BLOCK))) >= 0;) {
         int64_t first = i * ROW_BLOCK, last = ISA(least)(first + ROW_BLOCK, rows);
         for (int64_t row = first; from->x_out && row < last; row++)
             ISA(source_row)(&stack->shape, from, row, from->x_out + row * hidden, stack->normed + row * hidden);
         if (prepares)
             linear_input(call->library, from->linear, input.x, input.x_stride, rows, first, last, stack->prepared);
+        ISA(lower)(call, from->place, &input, from->linear->k, first, last, stack->low);
     }
     pool_barrier(worker);
     return input;
@@ -112,15 +117,16 @@ INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, in
 }
 
 /* A panel of gates and the ups that go with it, which the first cache holds until they are one panel of inner. */
-static void ISA(gated_tile)(const StackCall *call, const Linear *linear, const Input *input, int64_t first,
-                            int64_t last, int64_t panel) {
+static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, const Input *input, const float *low,
+                            int64_t first, int64_t last, int64_t panel) {
     const Stack *stack = call->stack;
     float sides[TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
     int64_t inner = stack->shape.inner, stride = 2 * PANEL;
     for (int64_t side = 0; side < 2; side++) {
         int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
-        linear_tile(call->library, linear, input, first, last, at, at + 1,
-                    sides + side * PANEL - first * stride - at * PANEL, stride);
+        float *y = sides + side * PANEL - first * stride - at * PANEL;
+        linear_tile(call->library, from->linear, input, first, last, at, at + 1, y, stride);
+        ISA(raise)(call, from->place, low, first, last, at * PANEL, (at + 1) * PANEL, y, stride);
     }
     for (int64_t row = first; row < last; row++) {
         const float *gates = sides + (row - first) * stride;
@@ -133,6 +139,7 @@ static void ISA(gated_tile)(const StackCall *call, const Linear *linear, const I
 static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source) *from, float *y, int gated) {
     const Stack *stack = call->stack;
     float *own = stack->own + worker->index * stack->own_size;
+    const float *low = call->few ? own + stack->own_inputs : stack->low;
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
     int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
@@ -143,9 +150,12 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
         if (!ready || (call->few && i == 0)) /* who takes the first tile in another's stead keeps the sums now */
             input = ISA(own_input)(call, from, own, i == 0);
         ready = 1;
-        if (!gated)
-            linear_tile(call->library, from->linear, &input, first, last, panel, end, y, from->linear->n);
-        for (; gated && panel < end; panel++) ISA(gated_tile)(call, from->linear, &input, first, last, panel);
+        if (!gated) {
+            int64_t n = from->linear->n, to = ISA(least)(end * PANEL, n);
+            linear_tile(call->library, from->linear, &input, first, last, panel, end, y, n);
+            ISA(raise)(call, from->place, low, first, last, panel * PANEL, to, y, n);
+        }
+        for (; gated && panel < end; panel++) ISA(gated_tile)(call, from, &input, low, first, last, panel);
     }
     pool_barrier(worker);
 }
@@ -201,16 +211,21 @@ void ISA(stack_task)(Worker *worker, void *argument) {
     ISA(Source) from = {.x = call->ends ? stack->hidden[1] : call->in};
     if (call->ends) ISA(embed)(worker, call, stack->hidden[1]);
     for (const Layer *layer = stack->layers; layer < stack->layers + stack->count; layer++) {
+        int64_t place = (layer - stack->layers) * LAYER_LINEARS;
         from.x_out = stack->hidden[0];
         from.norm = layer->input_norm;
         from.linear = layer->qkv;
+        from.place = place + QKV;
         ISA(linear)(worker, call, &from, stack->qkv, 0);
         ISA(attend_layer)(worker, call, layer);
-        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->attended, .linear = layer->out}, stack->given, 0);
+        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->attended, .linear = layer->out, .place = place + OUT},
+                    stack->given, 0);
         from = (ISA(Source)){.x = stack->hidden[0], .x_out = stack->hidden[1], .given = stack->given,
-                             .given_norm = layer->attention_norm, .norm = layer->mid_norm, .linear = layer->gate_up};
+                             .given_norm = layer->attention_norm, .norm = layer->mid_norm, .linear = layer->gate_up,
+                             .place = place + GATE_UP};
         ISA(feed_forward)(worker, call, &from);
-        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->inner, .linear = layer->down}, stack->given, 0);
+        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN},
+                    stack->given, 0);
         from = (ISA(Source)){.x = stack->hidden[1], .given = stack->given, .given_norm = layer->mlp_norm};
     }
     if (call->ends) {

@@ -15,7 +15,7 @@ from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer
 from inference.text.tokenizer import FastTokenizer
 from inference.types import CoreRequest
-from tests.contract.member_values import REPLY, SPEAKING
+from tests.contract.member_values import ADAPTERS, REPLY, SPEAKING
 
 BEGIN = "<s>"  # that the tokenizer puts before a text
 TEMPLATE = (  # shows whatever it can be told
@@ -44,6 +44,7 @@ def telling_engine(config: EngineConfig, failing: str | None = None, fails_after
         eos_token_id=eos,
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
+        adapters=ADAPTERS,
         script=script,
         fails=by_prompt(tokenizer, {failing: failing} if failing else {}, "injected failure: {}".format),
         fails_after=fails_after,

@@ -298,8 +298,8 @@ COMPATIBLE: list[tuple[Edit, str, str]] = [
         "MINOR",
     ),
     (
-        lambda d: member(d, "GenerateParameters", "adapter_id").update({"x-support": "honoured"}),
-        "support-added request GenerateParameters/adapter_id",
+        lambda d: member(d, "Url", "url").update({"x-support": "honoured"}),
+        "support-added request Url/url",
         "MINOR",
     ),
     (

@@ -63,6 +63,7 @@ TGI = [
     ("--kv-cache-dtype", "KV_CACHE_DTYPE", "bfloat16", "kv_cache_dtype", "bfloat16"),
     ("--prefix-caching", "PREFIX_CACHING", "0", "prefix_caching", False),
     ("--speculate", "SPECULATE", "2", "speculate", 2),
+    ("--lora-adapters", "LORA_ADAPTERS", "a=x, org/b@v1", "lora_adapters", ("a=x", "org/b@v1")),
 ]
 ENVIRONMENT_ONLY = [
     ("COMPUTE_TYPE", "1-nvidia-l4", "compute_type", "1-nvidia-l4"),
@@ -94,7 +95,6 @@ ENVIRONMENT_ONLY = [
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
-    ("--lora-adapters", "LORA_ADAPTERS", "org/adapter", ","),
     ("--num-shard", "NUM_SHARD", "2", "1"),
     (None, "SM_NUM_GPUS", "4", "1"),
     ("--sharded", "SHARDED", "true", "false"),
@@ -269,6 +269,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         merge_linears=False,
         compute_threads=8,
         quantize="int8",
+        lora_adapters=("org/adapter",),
         engine_process=False,
         step_timeout=7.5,
         prefix_caching=False,

@@ -116,8 +116,11 @@ def test_what_means_the_same_in_this_server_asks_for_nothing_either() -> None:
         kind={"x-support": "reported", "x-neutral": ["usual"]},
         label={"x-support": "reported", "x-default": 1},
     )
-    known = SupportRules(schema, {}, lambda part: Draft4Validator(part).is_valid, {"usual": "ours"})
-    assert known.check({"kind": "ours"}) == known.check({"kind": "usual"}) == ()
+    known = SupportRules(
+        schema, {}, lambda part: Draft4Validator(part).is_valid, {"usual": ("ours", "another")}
+    )
+    for kind in ("usual", "ours", "another"):
+        assert known.check({"kind": kind}) == ()
     assert known.check({"kind": "theirs", "label": "ours"}) == ("kind", "label")
 
 

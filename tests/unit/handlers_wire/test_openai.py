@@ -38,14 +38,14 @@ def asked(**members: Any) -> CompletionRequest:
     ],
 )
 def test_openai_samples_unless_the_temperature_is_zero(body: Any, samples: bool, temperature: float) -> None:
-    made = sampling(to_parameters(body, None), lambda: 3)
+    made = sampling(to_parameters(body, None, LIMITS), lambda: 3)
     assert (samples, temperature) == (made.sample, made.temperature)
 
 
 @pytest.mark.parametrize("top_k", [None, 0, -1])
 def test_top_k_has_three_ways_to_be_off(top_k: int | None) -> None:
     body = asked(top_k=top_k)
-    assert sampling(to_parameters(body, None), lambda: 3).top_k == 0
+    assert sampling(to_parameters(body, None, LIMITS), lambda: 3).top_k == 0
 
 
 def test_the_other_parameters_have_the_meaning_they_have_elsewhere() -> None:
@@ -63,7 +63,7 @@ def test_the_other_parameters_have_the_meaning_they_have_elsewhere() -> None:
         "seed": 11,
         "stop": "end",
     }
-    parameters = to_parameters(body, 9)
+    parameters = to_parameters(body, 9, LIMITS)
     made = sampling(parameters, lambda: 3)
     assert (made.top_k, made.top_p, made.typical_p, made.seed) == (4, 0.5, 0.25, 11)
     assert (made.repetition_penalty, made.frequency_penalty, made.presence_penalty) == (1.5, 1.0, -1.0)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from inference.chosen import Chosen
 from inference.isolation import RequestFault
-from inference.state import Chosen, Chunk, Integers, Pieces, Sequence, Work
+from inference.state import Chunk, Integers, Pieces, Sequence, Work
 from tests.unit.inference.paper_model import PaperRunner, PaperSampler, homes
 
 TRASH = 49  # what a step that fails leaves where it should have written

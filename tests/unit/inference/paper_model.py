@@ -13,9 +13,10 @@ from itertools import islice
 import numpy as np
 
 from inference.blocks import PAGE, BlockPool
+from inference.chosen import Chosen, Scored
 from inference.scheduler import Limits, Scheduler
 from inference.speculation import Speculation
-from inference.state import Chosen, Chunk, Integers, Pieces, Scored, Sequence, SlotTable, Work
+from inference.state import Chunk, Integers, Pieces, Sequence, SlotTable, Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.paper_grammar import PaperGrammar, allowed
 
@@ -64,6 +65,7 @@ def request(
     prefix: int = 0,
     owner: str = "",
     salt: str = "",
+    adapter: int = -1,
 ) -> CoreRequest:
     """Return a request; behind the `prefix` tokens that all have, its prompt differs from any other id's."""
     return CoreRequest(
@@ -74,6 +76,7 @@ def request(
         ),
         owner=owner,
         salt=salt,
+        adapter=adapter,
         max_new_tokens=tokens,
         min_new_tokens=min_tokens,
         ignore_eos=ignore_eos,

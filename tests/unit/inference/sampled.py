@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.chosen import Chosen
 from inference.masks import Endings, Guide
 from inference.sampler import TorchSampler
-from inference.state import Chosen, Chunk, Decodes, Pieces, Sequence, SlotTable, TopTokens, Work, pack
+from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, TopTokens, Work, pack
 from inference.types import CoreRequest, LogprobsMode, Sampling
 
 GREEDY = Sampling()

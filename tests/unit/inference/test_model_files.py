@@ -146,7 +146,7 @@ def test_an_adapter_without_its_model_is_refused(configured: bool, model: Path) 
     if not configured:
         (model / "config.json").unlink()
     write(model / "adapter_config.json", ADAPTER)
-    with pytest.raises(ModelUnavailable, match="holds a LoRA adapter of `org/base`: merge it"):
+    with pytest.raises(ModelUnavailable, match="holds a LoRA adapter of `org/base`: serve its model"):
         find(model)
 
 

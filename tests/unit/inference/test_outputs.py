@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference.chosen import Chosen
 from inference.outputs import Outputs
-from inference.state import Chosen, Sequence, SlotTable
+from inference.state import Sequence, SlotTable
 from inference.types import CoreRequest, FinishReason, LogprobsMode, Sampling
 
 EOS = 0

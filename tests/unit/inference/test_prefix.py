@@ -13,8 +13,8 @@ from inference.state import Sequence, SlotTable
 from tests.unit.inference.paper_model import request
 
 
-def shared(id: str, length: int, *, salt: str = "") -> Sequence:
-    return Sequence(request(id, length, 40, prefix=10 * PAGE, salt=salt))
+def shared(id: str, length: int, *, salt: str = "", adapter: int = -1) -> Sequence:
+    return Sequence(request(id, length, 40, prefix=10 * PAGE, salt=salt, adapter=adapter))
 
 
 class Engine:
@@ -47,6 +47,15 @@ def test_digests_are_a_chain_of_the_tokens_seeded_by_the_salt() -> None:
         digest = blake2b(digest + tokens.tobytes(), digest_size=16).digest()
         assert sequence.digests[block] == digest
         assert engine.pool.find([digest]) == [sequence.blocks[block]]
+
+
+@pytest.mark.parametrize("salt", ["", "s"])
+def test_an_adapters_blocks_are_nobody_elses(salt: str) -> None:
+    engine = Engine()
+    first = engine.run(shared("1", 4 * PAGE, salt=salt, adapter=1), 4 * PAGE)
+    for other in (-1, 0, 2):
+        assert engine.prefix.find(shared("2", 4 * PAGE, salt=salt, adapter=other)) == []
+    assert engine.prefix.find(shared("2", 4 * PAGE, salt=salt, adapter=1)) == first.blocks[:3]
 
 
 def test_only_full_and_computed_blocks_are_found() -> None:

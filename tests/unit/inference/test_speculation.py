@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from inference.blocks import PAGE
+from inference.chosen import Chosen
 from inference.scheduler import Limits
 from inference.speculation import MOST_TOKENS, Speculation
-from inference.state import Chosen, Integers, Sequence
+from inference.state import Integers, Sequence
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, StepStats
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar, WillingPool

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from inference.blocks import PAGE
+from inference.chosen import Chosen
 from inference.scheduler import Limits
-from inference.state import Chosen, Pieces, Work
+from inference.state import Pieces, Work
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
 from tests.unit.inference.paper_grammar import ManualPool

@@ -96,7 +96,8 @@ class Caller:
 
 def submit(number: int, id: str = "r", *, prompt: tuple[int, ...] = (1, 2), tokens: int = 5) -> Submit:
     return Submit(
-        number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, None, "owner", "salt"
+        *(number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, None),
+        *("owner", "salt", -1),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from inference.chosen import Chosen
 from inference.gpu.runner import Drawn
 from inference.recipe import drawn_by_device
-from inference.state import Chosen, Pieces, Sequence, Work
+from inference.state import Pieces, Sequence, Work
 from tests.unit.inference.paper_model import VOCABULARY, PaperRunner, PaperSampler, pick
 
 

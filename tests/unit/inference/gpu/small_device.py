@@ -42,6 +42,7 @@ class SmallModel:
     ops: Ops = torch_ops()
     device = torch.device("cpu")
     dtype = torch.float32
+    adapts = False
 
     def tile(self, longest: int) -> int:
         return min(longest, 4)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 from inference.blocks import PAGE, BlockPool
+from inference.chosen import Chosen
 from inference.gpu.ahead import AheadStepper
 from inference.scheduler import Limits, Scheduler
-from inference.state import Chosen, Pieces, SlotTable, Work
+from inference.state import Pieces, SlotTable, Work
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
 from tests.unit.inference.faulty_paper import Fault, Faults, FaultyRunner, FaultySampler, Where

@@ -1,0 +1,66 @@
+"""What adapters add to the linears of a stack of layers, as C takes it (LoRA, Hu et al. 2021)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LINEARS = 4  # of a layer: qkv, out, gate_up, down
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LowRank:
+    """y[first + i] += (up (down x))[i], of a linear's outputs y and its inputs x."""
+
+    down: Tensor  # (rank, k), float32
+    up: Tensor  # (n, rank), float32, scaled
+    first: int = 0
+
+
+Linears = Sequence[Sequence[LowRank]]  # of one adapter: those of each linear, layer by layer
+
+
+class _LowRank(ctypes.Structure):
+    """`LowRank` of layer.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("down", "up")),
+        *((name, ctypes.c_int64) for name in ("rank", "first", "count")),
+    )
+
+
+class _LowRanks(ctypes.Structure):
+    """`LowRanks` of layer.h."""
+
+    _fields_ = (("several", ctypes.POINTER(_LowRank)), ("count", ctypes.c_int64))
+
+
+class NativeAdapters:
+    """Several adapters of one stack; each row of a step is computed with one of them, or none."""
+
+    def __init__(self, adapters: Sequence[Linears], sizes: Sequence[tuple[int, int]]) -> None:
+        """Take each adapter's low ranks; `sizes`: outputs and inputs of each linear, layer by layer."""
+        self.count = len(adapters)
+        self._held: list[object] = []
+        linears = [self._linear(*each) for adapter in adapters for each in zip(adapter, sizes, strict=True)]
+        self.linears = (_LowRanks * len(linears))(*linears)
+        ranks = [sum(each.down.shape[0] for each in linear) for adapter in adapters for linear in adapter]
+        self.rank = max(ranks, default=0)  # of one linear
+
+    def _linear(self, ranks: Sequence[LowRank], size: tuple[int, int]) -> _LowRanks:
+        structs = (_LowRank * len(ranks))(*(self._struct(each, *size) for each in ranks))
+        self._held.append(structs)
+        return _LowRanks(structs, len(ranks))
+
+    def _struct(self, low: LowRank, n: int, k: int) -> _LowRank:
+        rank, count = low.down.shape[0], low.up.shape[0]
+        assert low.down.shape == (rank, k), "it reads what the linear reads"
+        assert low.up.shape == (count, rank), "both sides have one rank"
+        assert 0 <= low.first <= low.first + count <= n, "it adds to the linear's outputs"
+        down, up = low.down.to(torch.float32).contiguous(), low.up.to(torch.float32).T.contiguous()
+        self._held += [down, up]
+        return _LowRank(down.data_ptr(), up.data_ptr(), rank, low.first, count)

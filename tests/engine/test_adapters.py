@@ -1,0 +1,116 @@
+"""Texts by adapters are those of models that have them in their weights, whatever runs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from inference.errors import ModelUnavailable
+from inference.types import CoreRequest
+from tests.engine.adapters import toy_adapter
+from tests.engine.cores import Heard, Session, config, request
+from tests.engine.models import VOCABULARY, generate, prompts, save_model
+
+PROMPTS = prompts(9, 40, 17)
+TOKENS = 16
+NEVER = VOCABULARY + 1
+ATTENTION = dict.fromkeys(("llama", "stablelm", "qwen3_moe"), ("q_proj", "v_proj"))
+READ = {"mamba": ("in_proj", "out_proj")}  # of others its code reads the weights by itself
+# A family of each level, what it is started with, and the level
+SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "fused": ("llama", {}, "fused"),
+    "merged_by_the_model": ("phi3", {}, "fused"),
+    "native": ("stablelm", {}, "native"),
+    "mixture": ("qwen3_moe", {}, "native"),
+    "turned": ("gpt2", {}, "native"),
+    "torch": ("llama", {"native_kernels": False}, "paged+merged"),
+    "one_by_one": ("falcon", {}, "sequential"),
+    "without_a_cache": ("mamba", {}, "uncached"),
+    "device": ("llama", {"device_path": True}, "fused"),
+    "device_own_code": ("stablelm", {"device_path": True}, "paged+merged"),
+}
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A model with three adapters, and what each of them, or none, makes of each prompt."""
+
+    session: Session
+    texts: dict[int, list[list[int]]]
+
+
+@pytest.fixture(scope="module", params=list(SERVED.values()), ids=list(SERVED))
+def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
+    family, options, level = request.param
+    directory = tmp_path_factory.mktemp(family)
+    model = save_model(family, directory / "model")
+    adapters = [
+        toy_adapter(model, READ.get(family), rank=4),
+        toy_adapter(model, ATTENTION.get(family, READ.get(family)), rank=7, seed=1, rslora=True),
+        toy_adapter(model, READ.get(family), rank=1, seed=2),
+    ]
+    for place, adapter in enumerate(adapters):
+        adapter.save(directory / str(place))
+    texts = {-1: _texts(model)}
+    texts |= {place: _texts(each.merged(model)) for place, each in enumerate(adapters)}
+    named = tuple(f"number-{place}={directory / str(place)}" for place in range(len(adapters)))
+    device_path = options.get("device_path", False)
+    others = {name: value for name, value in options.items() if name != "device_path"}
+    given = config(directory / "model", adapters=named, max_batch_prefill_tokens=24, **others)
+    session = Session(given, device_path=device_path)
+    assert session.info.level.split(":")[0] == level, session.info.level
+    assert session.info.adapters == ("number-0", "number-1", "number-2")
+    yield Adapted(session, texts)
+    session.close()
+
+
+def _texts(model: PreTrainedModel) -> list[list[int]]:
+    return [generate(model, prompt, TOKENS, eos_token_id=NEVER) for prompt in PROMPTS]
+
+
+def _ask(adapter: int, prompt: int, salt: str = "") -> CoreRequest:
+    name = f"{adapter}/{prompt}/{salt}"
+    return request(name, PROMPTS[prompt], tokens=TOKENS, ignore_eos=True, adapter=adapter, salt=salt)
+
+
+def _check(heard: Heard, asked: list[CoreRequest], adapted: Adapted) -> None:
+    for each in asked:
+        prompt = PROMPTS.index(each.prompt_ids)
+        assert heard.tokens(each.id) == adapted.texts[each.adapter][prompt], each.id
+
+
+def test_adapters_change_the_text(adapted: Adapted) -> None:
+    for prompt in range(len(PROMPTS)):
+        assert len({tuple(texts[prompt]) for texts in adapted.texts.values()}) == len(adapted.texts)
+
+
+@pytest.mark.parametrize("adapter", [0, 1, 2, -1])
+def test_alone(adapted: Adapted, adapter: int) -> None:
+    asked = [_ask(adapter, 1, salt="alone")]
+    _check(adapted.session.run(asked), asked, adapted)
+
+
+def test_side_by_side_and_from_the_cache(adapted: Adapted) -> None:
+    for _ in range(2):  # the second time each finds its own keys and values, and nobody else's
+        asked = [_ask(adapter, prompt) for prompt in range(len(PROMPTS)) for adapter in (2, -1, 0, 1)]
+        _check(adapted.session.run(asked), asked, adapted)
+
+
+def test_in_pieces_of_prompts_beside_texts(adapted: Adapted) -> None:
+    first = _ask(0, 0, salt="first")
+    adapted.session.submit(first)
+    asked = [_ask(adapter, 1, salt="late") for adapter in (1, -1, 0)]
+    _check(adapted.session.run([*asked]), asked, adapted)
+
+
+def test_one_that_the_models_code_passes_by_is_refused(tmp_path: Path) -> None:
+    model = save_model("mamba", tmp_path / "model")
+    toy_adapter(model, ("dt_proj",)).save(tmp_path / "adapter")
+    given = config(tmp_path / "model", adapters=(f"odd={tmp_path / 'adapter'}",))
+    with pytest.raises(ModelUnavailable, match=r"adapter `odd` can't be loaded: .* the model's code fails"):
+        Session(given)
