@@ -8,9 +8,9 @@ import queue
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,13 @@ class Engine:
         measured = self._beside() if self._beside and due else None
         self._frames.put(_Ended(frame, now, time.perf_counter(), measured))
 
-    def decode(self, batches: list[int], context: int, count: int) -> Iterator[Steps]:
+    def decode(
+        self, batches: list[int], context: int, count: int, adapters: Sequence[int] = (-1,)
+    ) -> Iterator[Steps]:
         """Yield `count` steps of each batch size, the largest first, after prompts of `context` tokens.
 
-        The prompts are computed once: sequences are given up until the next batch size is left.
+        The prompts are computed once: sequences are given up until the next batch size is left. They take
+        the adapters in turn.
         """
         batches = sorted(batches, reverse=True)
         random_ = random.Random(f"{context}")
@@ -74,8 +77,8 @@ class Engine:
         length = min(ENDLESS, self.info.max_total_tokens - context)
         prompts = [self._prompt(random_, context) for _ in ids]
         began = time.perf_counter()
-        for id, prompt in zip(ids, prompts, strict=True):
-            self._core.submit(greedy_request(id, prompt, length))
+        for id, prompt, adapter in zip(ids, prompts, itertools.cycle(adapters), strict=False):
+            self._core.submit(replace(greedy_request(id, prompt, length), adapter=adapter))
         rate = None
         for batch in batches:
             for id in ids[batch:]:

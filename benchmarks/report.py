@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS, machine
+from benchmarks.report_options import adapters, speculation
+from benchmarks.tables import Row, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
-Row = dict[str, Any]
 SHOWN = ("c1", "c8", "c32", "prefix8")
-PARTS = ("serving", "roofline", "scaling", "speculation", "quality", "soak", "served", "startup")
+PARTS = ("serving", "roofline", "scaling", "speculation", "adapters", "quality", "soak", "served", "startup")
 
 
 def write() -> None:
@@ -44,7 +44,9 @@ def page(name: str) -> Iterator[str]:
     if "scaling" in results:
         yield from _scaling(results["scaling"])
     if "speculation" in results:
-        yield from _speculation(results["speculation"])
+        yield from speculation(results["speculation"])
+    if "adapters" in results:
+        yield from adapters(results["adapters"])
     if "quality" in results:
         yield from _quality(results["quality"])
     if "soak" in results:
@@ -102,7 +104,7 @@ def _model(model: str, measured: Row) -> Iterator[str]:
     yield "Output tokens/s (median time to first token / 99th percentile of the time between tokens, ms):"
     yield ""
     header = ["server", "weights", *SHOWN, "peak MB", "same texts"]
-    yield from _table(header, (_server(label, row) for label, row in measured["servers"].items()))
+    yield from table(header, (_server(label, row) for label, row in measured["servers"].items()))
     if failed := {label: row["failed"] for label, row in measured["servers"].items() if row["failed"]}:
         yield ""
         yield (
@@ -117,7 +119,7 @@ def _model(model: str, measured: Row) -> Iterator[str]:
         header = ["", "Parley", "", "beside", "", "ratio", "goal", ""]
         if limits:
             header += ["limit, tok/s", "share", "most"]
-        yield from _table(header, (_goal(goal) + _beside_limit(goal, limits) for goal in goals))
+        yield from table(header, (_goal(goal) + _beside_limit(goal, limits) for goal in goals))
 
 
 def _server(label: str, row: Row) -> list[str]:
@@ -199,7 +201,7 @@ def _roofline(results: Row) -> Iterator[str]:
         "goal",
         "",
     ]
-    yield from _table(header, map(_roof, results["steps"]))
+    yield from table(header, map(_roof, results["steps"]))
 
 
 def _roof(step: Row) -> list[str]:
@@ -234,33 +236,12 @@ def _scaling(results: Row) -> Iterator[str]:
     rows = (
         [str(context), *(_point(rates.get((context, batch))) for batch in batches)] for context in contexts
     )
-    yield from _table(["context", *(f"batch {batch}" for batch in batches)], rows)
+    yield from table(["context", *(f"batch {batch}" for batch in batches)], rows)
     yield from ["", "Tokens/s (and ms per step); without a number, the keys and values didn't fit."]
 
 
 def _point(point: Row | None) -> str:
     return f"{point['tokens_per_second']:.0f} ({point['step_ms']:.1f})" if point else ""
-
-
-def _speculation(results: Row) -> Iterator[str]:
-    yield from ["", "## Guessing ahead", ""]
-    yield (
-        f"`python -m benchmarks.speculation`, the shape of {results['like']}, {results['weights']}, in "
-        "process: the rate of greedy texts with guesses (`--speculate`) in units of that without, by the "
-        "share of guesses that are right. They are known beforehand here, so that it can be chosen; how "
-        "large it is with a model and its texts, `parley_guessed_tokens` says. A step computes eight tokens "
-        "at most. Texts are the same in all runs. Where nearly all guesses are wrong, few are made."
-    )
-    yield ""
-    rows = results["rows"]
-    shares = sorted({row["right"] for row in rows})
-    cases = sorted({(row["batch"], row["guesses"]) for row in rows})
-    ratios = {(row["batch"], row["guesses"], row["right"]): row["ratio"] for row in rows}
-    lines = (
-        [str(batch), str(guesses), *(f"{ratios[batch, guesses, share]:.2f}" for share in shares)]
-        for batch, guesses in cases
-    )
-    yield from _table(["texts at once", "`--speculate`", *(f"{share} % right" for share in shares)], lines)
 
 
 def _quality(results: Row) -> Iterator[str]:
@@ -276,7 +257,7 @@ def _quality(results: Row) -> Iterator[str]:
         [name, f"{row['perplexity']:.4f}", f"{row['right']:.1%}", f"{row['agreement']:.2%}"]
         for name, row in results["variants"].items()
     )
-    yield from _table(["", "perplexity", "whole answer likeliest", "likeliest token the same"], rows)
+    yield from table(["", "perplexity", "whole answer likeliest", "likeliest token the same"], rows)
 
 
 def _soak(results: Row) -> Iterator[str]:
@@ -319,7 +300,7 @@ def _held(held: dict[str, Row]) -> Iterator[str]:
     keys = ("warm_mib", "last_mib", "warm_files", "last_files")
     rows = ([name, *(f"{values[key]:.0f}" for key in keys)] for name, values in held.items())
     yield ""
-    yield from _table(["process", "MiB when warm", "in the end", "open files when warm", "in the end"], rows)
+    yield from table(["process", "MiB when warm", "in the end", "open files when warm", "in the end"], rows)
 
 
 def _startup(results: Row) -> Iterator[str]:
@@ -332,13 +313,6 @@ def _startup(results: Row) -> Iterator[str]:
         f"the slowest {results['slowest']:.2f} s; {medians['imported']:.2f} s is Python and its modules, "
         f"and the contract is read and its routes are made by {medians['built']:.2f} s."
     )
-
-
-def _table(header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(header) + " |"
-    yield "| --- |" + " --: |" * (len(header) - 1)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
 
 
 if __name__ == "__main__":

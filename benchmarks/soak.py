@@ -1,6 +1,7 @@
 """Ask a small model for 10,000 sequences of every kind, cancel some, and hold the engine to its promises.
 
-    python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--speculate N] [--in-thread] [--write]
+    python -m benchmarks.soak [--sequences 10000] [--model DIRECTORY] [--speculate N] [--adapters N]
+        [--in-thread] [--write]
     python -m benchmarks.soak --hours 1 --faults [--write]
 
 Every sequence ends in exactly one terminal event, its events are in order and whole, sequences that
@@ -25,12 +26,16 @@ import asyncio  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from tempfile import TemporaryDirectory  # noqa: E402
 
 from benchmarks import report as page  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.random_adapters import save_adapters  # noqa: E402
 from benchmarks.soak_run import Report, soak  # noqa: E402
+from inference.adapters import adapter_names  # noqa: E402
 from inference.client import EngineClient  # noqa: E402
-from inference.config import EngineConfig, ModelConfig  # noqa: E402
+from inference.config import EMBEDDED_MODEL, EngineConfig, ModelConfig  # noqa: E402
 from inference.core import Core  # noqa: E402
 from inference.text.pipeline import load_text  # noqa: E402
 
@@ -48,6 +53,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="of the engine")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--speculate", type=int, default=0, help="tokens guessed ahead of a text")
+    parser.add_argument("--adapters", type=int, default=0, help="LoRA adapters that some requests name")
     parser.add_argument("--in-thread", action="store_true", help="run the engine in a thread of this process")
     parser.add_argument("--write", action="store_true", help="keep the report in benchmarks/results")
     parser.add_argument("--hours", type=float, help="soak a server over HTTP for so long")
@@ -55,13 +61,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.hours:
         return served(options.hours, faults=options.faults, seed=options.seed, write=options.write)
-    config = make_config(
-        options.model,
-        separate_process=not options.in_thread,
-        threads=options.threads,
-        speculate=options.speculate,
-    )
-    report = asyncio.run(run(config, options.sequences, seed=options.seed, show=print))
+    with TemporaryDirectory() as temporary:
+        config = make_config(
+            options.model,
+            separate_process=not options.in_thread,
+            threads=options.threads,
+            speculate=options.speculate,
+            adapters=with_adapters(options.model, Path(temporary), options.adapters),
+        )
+        report = asyncio.run(run(config, options.sequences, seed=options.seed, show=print))
     text = json.dumps({**about(), **vars(report)}, indent=2)
     print(text)
     if options.write:
@@ -87,11 +95,16 @@ def served(hours: float, *, faults: bool, seed: int, write: bool) -> int:
 
 
 def make_config(
-    model: str | None = None, *, separate_process: bool, threads: int | None = None, speculate: int = 0
+    model: str | None = None,
+    *,
+    separate_process: bool,
+    threads: int | None = None,
+    speculate: int = 0,
+    adapters: tuple[str, ...] = (),
 ) -> EngineConfig:
     """Return a configuration in which everything is scarce."""
     return EngineConfig(
-        model=ModelConfig(model_id=model),
+        model=ModelConfig(model_id=model, adapters=adapters),
         separate_process=separate_process,
         threads=threads,
         max_concurrent_requests=48,
@@ -103,6 +116,12 @@ def make_config(
     )
 
 
+def with_adapters(model: str | None, directory: Path, count: int) -> tuple[str, ...]:
+    """Return so many random adapters of a model's directory, or of the embedded one, once saved."""
+    path = EMBEDDED_MODEL if model is None else Path(model)
+    return save_adapters(path, directory / "adapters", count, rank=6) if count else ()
+
+
 async def run(config: EngineConfig, sequences: int, *, seed: int, show: Callable[[str], None]) -> Report:
     """Start an engine, soak it and stop it."""
     client = EngineClient(
@@ -110,7 +129,8 @@ async def run(config: EngineConfig, sequences: int, *, seed: int, show: Callable
     )
     try:
         await client.start(show)
-        return await soak(client, sequences, longest=LONGEST, seed=seed, show=show)
+        names = tuple(sorted(adapter_names(config.model.adapters)))
+        return await soak(client, sequences, longest=LONGEST, seed=seed, show=show, adapters=names)
     finally:
         await client.close()
 

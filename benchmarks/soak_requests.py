@@ -38,14 +38,19 @@ class Ask:
     refused: bool = False  # it can't be served as it is
 
 
-def asks(count: int, seed: int, longest: int) -> Iterator[Ask]:
-    """Give asks until `count` sequences were asked for; prompts and texts of up to `longest` tokens."""
+def asks(count: int, seed: int, longest: int, adapters: tuple[str, ...] = ()) -> Iterator[Ask]:
+    """Give asks until `count` sequences were asked for; prompts and texts of up to `longest` tokens.
+
+    Two of them are the model's alone for each that is one of the adapters'.
+    """
     dice = random.Random(seed)
     heads = [" ".join(dice.choices(WORDS, k=size)) for size in _HEADS]
     made = 0
     while made < count:
         size = min(dice.choice((1, 1, 1, 1, 1, 1, 2, 3)), count - made)  # `n` of one prompt
         template = _request(dice, dice.choice(heads), longest)
+        if adapters:
+            template["adapter"] = dice.choice((*(None,) * 2 * len(adapters), *adapters))
         refused = dice.random() < 0.02
         if refused:
             template |= {"prompt": "dog " * 4 * longest, "truncate": None}

@@ -50,11 +50,19 @@ class Report:
         self.most_running = max(self.most_running, stats.running)
 
 
-async def soak(client: EngineClient, sequences: int, *, longest: int, seed: int, show: Show) -> Report:
+async def soak(
+    client: EngineClient,
+    sequences: int,
+    *,
+    longest: int,
+    seed: int,
+    show: Show,
+    adapters: tuple[str, ...] = (),
+) -> Report:
     """Ask for so many sequences of a client that has been started, and return what became of them."""
     report = Report(level=client.model.level, sequences=sequences)
     async with _complaints(report):
-        await _Soak(client, report, show).run(asks(sequences, seed, longest))
+        await _Soak(client, report, show).run(asks(sequences, seed, longest, adapters))
     return report
 
 

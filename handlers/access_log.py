@@ -49,6 +49,8 @@ class AccessLog:
         fields |= {name: value for name, value in told.items() if value}
         if account.generations:
             finishes = [finish for _, finish in account.generations]
+            names = {request.adapter: None for request, _ in account.generations if request.adapter}
+            fields |= {"adapter": ",".join(names)} if names else {}
             fields |= generated(finishes, account.of_each_prompt())
             if self._prompts:
                 fields |= texts(account.generations)

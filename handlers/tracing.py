@@ -157,7 +157,7 @@ def gen_ai_attributes(model: str, operation: str, request: Request, finish: Fini
         "gen_ai.operation.name": "chat" if operation in CHATS else "text_completion",
         "gen_ai.provider.name": "parley",
         "gen_ai.request.model": model,
-        "gen_ai.response.model": model,
+        "gen_ai.response.model": request.adapter or model,
         "gen_ai.response.finish_reasons": (finish.reason.value,),
         "gen_ai.response.time_to_first_chunk": times.first_token - times.submitted,
         "gen_ai.request.max_tokens": request.max_new_tokens,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from benchmarks.tables import Row, table
 
 # On an H100 in bfloat16: (model, what, batch) and tokens a second
 GOALS: dict[tuple[str, str, int | None], int] = {
@@ -38,7 +37,7 @@ def section(results: Path) -> Iterator[str]:
     if not measured:
         yield from ["", "Nothing of it has met a GPU yet. The goals on one H100, in bfloat16:", ""]
         rows = ([model, _named(what, batch), f"{goal:,}"] for (model, what, batch), goal in GOALS.items())
-        yield from _table(["model", "", "tokens/s"], rows)
+        yield from table(["model", "", "tokens/s"], rows)
     for each in measured:
         yield from of_gpu(each)
 
@@ -55,7 +54,7 @@ def of_gpu(results: Row) -> Iterator[str]:
     rows = [_speed(model, row) for model in MODELS for row in parts.get(model, ()) if "share" in row]
     rows += [_speed(model, row) for model in MODELS for row in parts.get(model, ()) if "requests" in row]
     header = ["model", "", "context", "tokens/s", "share", "goal", ""]
-    yield from _table(header, rows)
+    yield from table(header, rows)
     yield from _idle(parts)
     for row in parts.get("baseline", ()):
         if "times" in row:
@@ -111,7 +110,7 @@ def _idle(parts: Row) -> Iterator[str]:
         ]
         for model, row in found
     )
-    yield from _table(["model", "batch", "idle", "kernels a step", "a layer"], rows)
+    yield from table(["model", "batch", "idle", "kernels a step", "a layer"], rows)
 
 
 def _switches(rows: Iterable[Row]) -> Iterator[str]:
@@ -124,16 +123,9 @@ def _switches(rows: Iterable[Row]) -> Iterator[str]:
         name = f"{row['model']}, {_named(row['what'], row.get('batch'))}"
         cells.setdefault(row["without"], {})[name] = f"{row['tokens_per_second']:,.0f}"
     columns = list(dict.fromkeys(name for row in cells.values() for name in row))
-    table = ([without, *(row.get(name, "") for name in columns)] for without, row in cells.items())
-    yield from _table(["", *columns], table)
+    lines = ([without, *(row.get(name, "") for name in columns)] for without, row in cells.items())
+    yield from table(["", *columns], lines)
 
 
 def _named(what: str, batch: int | None) -> str:
     return what if batch is None else f"{what}, batch {batch}"
-
-
-def _table(header: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(header) + " |"
-    yield "| --- |" + " --: |" * (len(header) - 1)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"

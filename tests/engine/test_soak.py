@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import make_config, run
+from benchmarks.soak import make_config, run, with_adapters
 
 SEQUENCES = 300
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speculate", [0, 4], ids=["plain", "guessing"])
+@pytest.mark.parametrize("special", [False, True], ids=["plain", "guessing, with adapters"])
 @pytest.mark.parametrize("separate_process", [False, True], ids=["thread", "process"])
-def test_short_soak(separate_process: bool, speculate: int) -> None:
-    config = make_config(separate_process=separate_process, threads=1, speculate=speculate)
+def test_short_soak(separate_process: bool, special: bool, tmp_path: Path) -> None:
+    adapters = with_adapters(None, tmp_path, 2) if special else ()
+    speculate = 4 if special else 0
+    config = make_config(separate_process=separate_process, threads=1, speculate=speculate, adapters=adapters)
     report = asyncio.run(run(config, SEQUENCES, seed=1, show=print))
     assert report.faults == []
     assert report.ended.total() == SEQUENCES

@@ -116,6 +116,16 @@ async def test_the_seed_of_best_of_is_the_chosen_texts(lines: list[dict[str, Any
     assert seeds == [line["seed"] for line in lines]
 
 
+async def test_the_adapter_that_answers_is_named(lines: list[dict[str, Any]]) -> None:
+    async with served(lora_adapters=("one=x", "other=y")) as server:
+        for name in (None, "one"):
+            await server.post("/generate", {"inputs": "x", "parameters": {"adapter_id": name}})
+        both = [{"inputs": "x", "parameters": {"adapter_id": name}} for name in ("other", "one", "other")]
+        await server.post("/vertex", {"instances": both})
+    assert [line.get("adapter") for line in lines[:2]] == [None, "one"]
+    assert set(lines[2]["adapter"].split(",")) == {"one", "other"}
+
+
 async def test_a_prompt_that_is_only_scored_has_no_generated_token(lines: list[dict[str, Any]]) -> None:
     async with served() as server:
         response = await server.post(COMPLETIONS, {"prompt": "hi", "max_tokens": 0, "echo": True})

@@ -1,0 +1,48 @@
+"""The sections of docs/benchmarks.md about what a server does when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.tables import Row, table
+
+
+def speculation(results: Row) -> Iterator[str]:
+    yield from ["", "## Guessing ahead", ""]
+    yield (
+        f"`python -m benchmarks.speculation`, the shape of {results['like']}, {results['weights']}, in "
+        "process: the rate of greedy texts with guesses (`--speculate`) in units of that without, by the "
+        "share of guesses that are right. They are known beforehand here, so that it can be chosen; how "
+        "large it is with a model and its texts, `parley_guessed_tokens` says. A step computes eight tokens "
+        "at most. Texts are the same in all runs. Where nearly all guesses are wrong, few are made."
+    )
+    yield ""
+    rows = results["rows"]
+    shares = sorted({row["right"] for row in rows})
+    cases = sorted({(row["batch"], row["guesses"]) for row in rows})
+    ratios = {(row["batch"], row["guesses"], row["right"]): row["ratio"] for row in rows}
+    lines = (
+        [str(batch), str(guesses), *(f"{ratios[batch, guesses, share]:.2f}" for share in shares)]
+        for batch, guesses in cases
+    )
+    yield from table(["texts at once", "`--speculate`", *(f"{share} % right" for share in shares)], lines)
+
+
+def adapters(results: Row) -> Iterator[str]:
+    """Yield the section of LoRA adapters."""
+    yield from ["", "## LoRA adapters", ""]
+    yield (
+        f"`python -m benchmarks.adapters`, the shape of {results['like']}, {results['weights']}, in process: "
+        f"the rate of greedy texts, and of prompts of {results['context']} tokens, where {results['count']} "
+        f"adapters of rank {results['rank']} of all linears of the layers are loaded, in units of the same "
+        "without adapters."
+    )
+    yield ""
+    cases = list(dict.fromkeys(row["case"] for row in results["rows"]))
+    ratios = {(row["case"], row["batch"]): row["ratio"] for row in results["rows"]}
+    batches = sorted({batch for _, batch in ratios if batch})
+    lines = (
+        [case, *(f"{ratios[case, batch]:.2f}" for batch in batches), f"{ratios[case, 0]:.2f}"]
+        for case in cases
+    )
+    yield from table(["", *(f"texts, batch {batch}" for batch in batches), "prompts"], lines)
