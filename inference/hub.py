@@ -56,8 +56,7 @@ def _why_not(name: str, revision: str | None, error: Exception) -> str:
         return f"`{name}` can't be downloaded: {reason}"
     return (
         f"`{name}` is not in the hub's cache and the hub can't be reached ({type(error).__name__}): "
-        f"check the network, or download the model elsewhere and give its directory, "
-        f"or start without a model for the embedded one"
+        f"check the network, or download it elsewhere and give its directory"
     )
 
 

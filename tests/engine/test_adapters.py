@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,13 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "without_a_cache": ("mamba", {}, "uncached"),
     "device": ("llama", {"device_path": True}, "fused"),
     "device_own_code": ("stablelm", {"device_path": True}, "paged+merged"),
+    "gpu": ("llama", {"device": "cuda"}, "fused"),
+    "gpu_own_code": ("stablelm", {"device": "cuda"}, "paged+merged"),
 }
+CASES = [
+    pytest.param(served, id=name, marks=[pytest.mark.gpu] * name.startswith("gpu"))
+    for name, served in SERVED.items()
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Adapted:
     texts: dict[int, list[list[int]]]
 
 
-@pytest.fixture(scope="module", params=list(SERVED.values()), ids=list(SERVED))
+@pytest.fixture(scope="module", params=CASES)
 def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     family, options, level = request.param
     directory = tmp_path_factory.mktemp(family)
@@ -59,10 +65,10 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     texts = {-1: _texts(model)}
     texts |= {place: _texts(each.merged(model)) for place, each in enumerate(adapters)}
     named = tuple(f"number-{place}={directory / str(place)}" for place in range(len(adapters)))
-    device_path = options.get("device_path", False)
-    others = {name: value for name, value in options.items() if name != "device_path"}
+    others = {name: value for name, value in options.items() if not name.startswith("device")}
     given = config(directory / "model", adapters=named, max_batch_prefill_tokens=24, **others)
-    session = Session(given, device_path=device_path)
+    device = replace(given.model, device=options.get("device", "cpu"), dtype="float32")
+    session = Session(replace(given, model=device), device_path=options.get("device_path", False))
     assert session.info.level.split(":")[0] == level, session.info.level
     assert session.info.adapters == ("number-0", "number-1", "number-2")
     yield Adapted(session, texts)
