@@ -7,6 +7,7 @@ from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.service import Service
 from handlers.version import TGI_VERSION
 from handlers.wire.types import Info, ModelInfo, ModelList
+from inference.limits import SHOWN_NAMES
 
 
 async def get_model_info(service: Service, call: Call[None]) -> JsonReply[Info]:
@@ -64,8 +65,10 @@ async def openai_get_model(service: Service, call: Call[None]) -> JsonReply[Mode
     for adapter in _adapters(service):
         if adapter["id"] == asked:
             return json_reply(adapter)
+    served = " and ".join(f"`{each['id']}`" for each in [model, *_adapters(service)[:SHOWN_NAMES]])
+    are = "are" if service.engine.model.adapters else "is"
     raise Refused(
-        f"The model `{asked}` is not served here; `{model['id']}` is.", status=404, error_type="not_found"
+        f"The model `{asked}` is not served here; {served} {are}.", status=404, error_type="not_found"
     )
 
 

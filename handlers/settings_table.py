@@ -141,6 +141,7 @@ def bearer_key(value: str) -> str:
 
 def comma_list(value: str) -> tuple[str, ...]:
     """Split at commas."""
+    value = text(value) if value.strip() else ""
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 

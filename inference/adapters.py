@@ -22,8 +22,15 @@ from inference.safetensors import Tensor, read_header
 
 WEIGHTS = "adapter_model.safetensors"
 MOST_RANK = 4096
+_FLOAT32 = 4  # bytes
+_STACKED = 3  # as q, k and v are one linear there, and each of them has outputs of all: at most so often
+_MOST_ALPHA = 1e9
 _ALPHA = 8  # peft's own, where the description says nothing
 MERGE = "merge it into its model (`merge_and_unload` of the package peft)"
+_MOST_NAME = 200  # characters
+# Without groups, which could repeat so that a match takes for ever; one choice among few places
+_PATTERN = re.compile(r"\^?(?:[\w.\-|]|\\.|\.\*|\[\w+\])+\$?")
+_MOST_PATTERN, _MOST_STARS = 200, 4
 _SOURCE = re.compile(r"(?:(?P<name>[^=@]+)=)?(?P<place>[^=@]+)(?:@(?P<revision>[^=@]+))?")
 _TENSOR = re.compile(r"base_model\.model\.(?P<linear>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
 _FLOATS = ("F32", "F16", "BF16")
@@ -56,7 +63,10 @@ class AdapterSource:
         if found is None:
             raise ValueError(f"must be adapters such as org/name, org/name@revision or name=path, not {text}")
         place = found["place"].strip()
-        return cls((found["name"] or place).strip(), place, found["revision"])
+        name = (found["name"] or place).strip()
+        if not name.isprintable() or len(name) > _MOST_NAME:
+            raise ValueError(f"must be adapters with printable names of at most {_MOST_NAME} characters")
+        return cls(name, place, found["revision"])
 
 
 def parse_adapters(texts: Iterable[str]) -> tuple[AdapterSource, ...]:
@@ -105,9 +115,10 @@ def find_adapters(config: ModelConfig, progress: Callable[[str], None]) -> tuple
     )
 
 
-def held_bytes(adapters: Iterable[AdapterFiles], itemsize: int) -> int:
-    """Return the memory that adapters take."""
-    return sum(each.numbers for each in adapters) * itemsize
+def held_bytes(adapters: Iterable[AdapterFiles], itemsize: int | None) -> int:
+    """Return the memory that adapters take: on a CPU float32, on a device numbers of `itemsize` bytes."""
+    numbers = sum(each.numbers for each in adapters)
+    return numbers * (_FLOAT32 if itemsize is None else itemsize * _STACKED)
 
 
 def read_files(name: str, directory: Path) -> AdapterFiles:
@@ -132,14 +143,22 @@ def refused(name: str, why: str) -> ModelUnavailable:
 
 
 def _directory(source: AdapterSource, cache_dir: str | None, progress: Callable[[str], None]) -> Path:
-    directory = local_directory(source.place)
+    try:
+        directory = local_directory(source.place)
+    except ModelUnavailable as error:
+        raise refused(source.name, str(error)) from error
+    if directory is not None and source.revision is not None:
+        raise refused(source.name, f"a directory has no revision: give {directory} without `@`")
     if directory is not None:
         return directory
     path = Path(source.place).expanduser()
     if path.is_absolute() or source.place.startswith((".", "~")) or source.place.count("/") != 1:
         raise refused(source.name, f"there is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for the adapter {source.place} in the hub's cache and on the hub")
-    return find_snapshot(source.place, source.revision, cache_dir, [ADAPTER, WEIGHTS])
+    try:
+        return find_snapshot(source.place, source.revision, cache_dir, [ADAPTER, WEIGHTS])
+    except ModelUnavailable as error:
+        raise refused(source.name, str(error)) from error
 
 
 def _check_kind(name: str, description: dict[str, Any]) -> None:
@@ -168,7 +187,10 @@ def _pairs(name: str, header: dict[str, Tensor]) -> dict[str, tuple[str, str]]:
         found = _TENSOR.fullmatch(tensor)
         if found is None:
             raise refused(name, f"its tensor {_shown(tensor)} is no low rank of a linear: {MERGE}")
-        sides.setdefault(found["linear"], {})[found["side"]] = tensor
+        pair = sides.setdefault(found["linear"], {})
+        if found["side"] in pair:
+            raise refused(name, f"`{found['linear']}` has two of `lora_{found['side']}`: it is damaged")
+        pair[found["side"]] = tensor
     if not sides:
         raise refused(name, f"its `{WEIGHTS}` is empty")
     for linear, pair in sides.items():
@@ -193,20 +215,28 @@ def _scale(name: str, linear: str, down: Tensor, description: dict[str, Any]) ->
     patterns = description.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
         raise refused(name, f"its `alpha_pattern` is {_shown(patterns)}, and must be an object")
-    own = next((each for key, each in patterns.items() if _names(key, linear)), None)
+    own = next((each for key, each in patterns.items() if _names(name, key, linear)), None)
     alpha = description.get("lora_alpha", _ALPHA) if own is None else own
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise refused(name, f"its `lora_alpha` is {_shown(alpha)}, and must be a number")
+    number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not number or not abs(alpha) <= _MOST_ALPHA:  # NaN is not, either
+        raise refused(name, f"its `lora_alpha` is {_shown(alpha)}, and must be a number that can be")
     rank = down.shape[0]
     return float(alpha / (math.sqrt(rank) if description.get("use_rslora") else rank))
 
 
-def _names(pattern: str, linear: str) -> bool:
+def _names(name: str, pattern: str, linear: str) -> bool:
     """Return whether a key of `alpha_pattern` is for a linear: the end of its path, or an expression."""
+    simple = len(pattern) <= _MOST_PATTERN and pattern.count("*") <= _MOST_STARS
     try:
-        return re.fullmatch(rf"(.*\.)?({pattern})", linear) is not None
+        if simple and _PATTERN.fullmatch(pattern):
+            return re.fullmatch(rf"(.*\.)?({pattern})", linear) is not None
     except re.error:
-        return False
+        pass  # it is told below
+    raise refused(
+        name,
+        f"its `alpha_pattern` has {_shown(pattern)}: keys must be ends of paths, or expressions of "
+        "characters, classes, `.*` and `|`",
+    )
 
 
 def _shown(value: object) -> str:

@@ -85,7 +85,9 @@ class TorchCore:
         screen = screen_bytes(config, library, described)
         demand = replace(
             demand,
-            weights_bytes=demand.weights_bytes + screen + held_bytes(adapters, dtype.itemsize),
+            weights_bytes=demand.weights_bytes
+            + screen
+            + held_bytes(adapters, None if device.type == "cpu" else dtype.itemsize),
             product_speed=product_speed(config, library),
         )
         machine = self._machine(device, library)

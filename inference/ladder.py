@@ -95,6 +95,7 @@ class Climb:
                 "(download or convert them again), or too big for --dtype float16 (use bfloat16 or float32)"
             )
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
+        self.without_effect = _without_effect(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
         self.probed: dict[nn.Module, Probed] = {}
         reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
@@ -171,6 +172,11 @@ class Climb:
             return
         runner = served.make_runner(PROOF_BLOCKS)
         for place, name in enumerate(self.options.adapters.names):
+            idle = self.without_effect[place]
+            if idle == len(self.options.adapters.low_ranks[place]):
+                raise refused(name, "text doesn't come through any of the linears that it adds to")
+            if idle:
+                LOG.warning("The adapter %s adds to %d linears that text doesn't come through", name, idle)
             complaint = self.proof.try_adapter(runner, place)
             if complaint:
                 raise refused(name, f"{complaint}: {MERGE}")
@@ -222,6 +228,12 @@ def _proof(model: PreTrainedModel, options: Options) -> Proof:
         raise ModelUnavailable(
             f"The model can't be served: its own code takes no text alone ({type(error).__name__}: {error})"
         ) from error
+
+
+def _without_effect(model: nn.Module, adapters: Adapters | None, proof: Proof) -> list[int]:
+    """Return to how many linears each adapter adds that text doesn't come through."""
+    several = () if adapters is None else adapters.low_ranks
+    return [sum(model.get_submodule(path) in proof.idle for path in each) for each in several]
 
 
 def packed_of(swaps: list[Swap]) -> tuple[Packed, ...]:

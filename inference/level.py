@@ -40,6 +40,8 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
         climb = host = _NativeClimb(model, options)
         served = host.fused() or host.native() or host.paged() or host.sequential()
     climb.check_adapters(served)
+    if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
+        options.adapters.release()
     if options.quantize and not (served.level.native and served.packed):
         raise ModelUnavailable(
             f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "

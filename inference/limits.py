@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inference.errors import InvalidInput
 from inference.types import ModelInfo, Request
 
-SHOWN_CHARACTERS = 100  # of a name
+SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
 UTF8_BYTES = 4  # of one character, at most
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
@@ -30,7 +30,9 @@ def find_adapter(name: str | None, model: ModelInfo) -> int:
     if name in model.adapters:
         return model.adapters.index(name)
     shown = name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}..."
-    loaded = f"loaded are {', '.join(f'`{each}`' for each in model.adapters)}" if model.adapters else ""
+    names = ", ".join(f"`{each}`" for each in model.adapters[:SHOWN_NAMES])
+    more = len(model.adapters) - SHOWN_NAMES
+    loaded = f"loaded are {names}{f' and {more} more' if more > 0 else ''}" if names else ""
     raise InvalidInput(
         f"`adapter_id` must name a loaded adapter: {loaded or 'none are, --lora-adapters loads them'}. "
         f"Given: {shown}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -29,7 +30,6 @@ _OTHERWISE = (
     ("model.", "model.language_model."),
     ("model.language_model.", "model."),
     ("language_model.model.", "model.language_model."),
-    ("language_model.lm_head.", "lm_head."),
 )
 
 
@@ -43,6 +43,11 @@ class Adapters:
     def of(self, path: str) -> list[LowRank | None]:
         """Return what each adds to a linear."""
         return [each.get(path) for each in self.low_ranks]
+
+    def release(self) -> None:
+        """Forget the numbers, once whoever computes has its own."""
+        for each in self.low_ranks:
+            each.clear()
 
     @property
     def paths(self) -> list[str]:
@@ -71,7 +76,7 @@ def load_adapters(files: Sequence[AdapterFiles], model: PreTrainedModel) -> Adap
 
 
 def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
-    stored = load_file(files.directory / WEIGHTS)
+    stored = _tensors(files)
     found: dict[str, LowRank] = {}
     strange: list[str] = []
     for linear, (down, up) in files.tensors.items():
@@ -79,7 +84,10 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
         if path is None:
             strange.append(linear)
             continue
-        low = LowRank(stored[down].float(), stored[up].float() * files.scales[linear])
+        if path in found:
+            raise refused(files.name, f"it has `{path}` by two names: it is damaged")
+        # Turned as C reads it: what is made for C is the same memory
+        low = LowRank(stored[down].float(), (stored[up].float() * files.scales[linear]).T.contiguous().T)
         _check_fits(files.name, path, low, model.get_submodule(path))
         found[path] = low
     if strange:
@@ -91,6 +99,16 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
             f"it adds to {shown}{more}, which are no linears of {kind}'s layers: is it for another model?",
         )
     return found
+
+
+def _tensors(files: AdapterFiles) -> dict[str, Tensor]:
+    try:
+        stored = load_file(files.directory / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise refused(files.name, f"its `{WEIGHTS}` is damaged ({error}): get it again") from error
+    if not stored.keys() >= {name for pair in files.tensors.values() for name in pair}:
+        raise refused(files.name, f"its `{WEIGHTS}` was changed while the model was loaded")
+    return stored
 
 
 def _path(model: PreTrainedModel, linear: str) -> str | None:

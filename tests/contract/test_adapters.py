@@ -103,6 +103,8 @@ async def test_adapters_are_listed_beside_their_model() -> None:
     assert listed["id"] == "org/m"
     assert second == adapters[1]
     assert unknown.status_code == 404
+    words = "The model `third` is not served here; `org/m` and `first` and `org/second` are."
+    assert error_of(unknown)["error"] == words
 
 
 async def test_adapters_share_nothing_that_is_cached() -> None:

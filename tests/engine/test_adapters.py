@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
+from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
+from inference.machine import Machine
+from inference.plan import Demand, Plan, make_plan
 from inference.types import CoreRequest
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Heard, Session, config, request
@@ -107,11 +110,50 @@ def test_side_by_side_and_from_the_cache(adapted: Adapted) -> None:
         _check(adapted.session.run(asked), asked, adapted)
 
 
-def test_in_pieces_of_prompts_beside_texts(adapted: Adapted) -> None:
-    first = _ask(0, 0, salt="first")
+def test_a_prompt_in_pieces_beside_a_text_of_another_adapter(adapted: Adapted) -> None:
+    first, late = _ask(0, 0, salt="first"), [_ask(adapter, 1, salt="late") for adapter in (1, -1, 0)]
+    heard = Heard()
     adapted.session.submit(first)
-    asked = [_ask(adapter, 1, salt="late") for adapter in (1, -1, 0)]
-    _check(adapted.session.run([*asked]), asked, adapted)
+    while len(heard.outputs.get(first.id, ())) < 2:
+        adapted.session.listen(heard)
+    for each in late:
+        adapted.session.submit(each)
+    while not all(heard.ended(each.id) for each in (first, *late)):
+        adapted.session.listen(heard)
+    _check(heard, [first, *late], adapted)
+    assert any(stats.prefill_tokens and stats.decode_sequences for stats in heard.stats)
+
+
+def test_the_plan_counts_what_they_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save_model("llama", tmp_path / "model")
+    adapter = toy_adapter(model, rank=5)
+    adapter.save(tmp_path / "adapter")
+    planned: list[int] = []
+
+    def note(given: EngineConfig, demand: Demand, machine: Machine) -> Plan:
+        planned.append(demand.weights_bytes)
+        return make_plan(given, demand, machine)
+
+    monkeypatch.setattr("inference.engine.make_plan", note)
+    for adapters in ((), (f"a={tmp_path / 'adapter'}",)):
+        Session(config(tmp_path / "model", adapters=adapters)).close()
+    numbers = sum(side.numel() for pair in adapter.sides.values() for side in pair)
+    assert planned[1] - planned[0] == 4 * numbers
+
+
+def test_one_of_the_eyes_alone_is_refused_and_one_of_both_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = save_model("qwen2_5_vl", tmp_path / "model")
+    eyes = toy_adapter(model, ("visual.merger.mlp.0",))
+    assert len(eyes.sides) == 1
+    eyes.save(tmp_path / "eyes")
+    with pytest.raises(ModelUnavailable, match="adapter `a` can't be loaded: text doesn't come through any"):
+        Session(config(tmp_path / "model", adapters=(f"a={tmp_path / 'eyes'}",)))
+    both = toy_adapter(model, ("visual.merger.mlp.0", "language_model.layers.0.self_attn.q_proj"))
+    both.save(tmp_path / "both")
+    Session(config(tmp_path / "model", adapters=(f"a={tmp_path / 'both'}",))).close()
+    assert "The adapter a adds to 1 linears that text doesn't come through" in caplog.text
 
 
 def test_one_that_the_models_code_passes_by_is_refused(tmp_path: Path) -> None:

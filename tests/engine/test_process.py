@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.random_adapters import save_adapters
 from inference.client import EngineClient
-from inference.config import EngineConfig
+from inference.config import EMBEDDED_MODEL, EngineConfig
 from inference.engine import TorchCore
 from inference.errors import GenerationFailed
 from inference.process import supervision
@@ -161,6 +162,27 @@ def test_cached_tokens_of_a_prompt_come_through(engine: EngineProcess) -> None:
         assert 0 < second.cached_tokens < second.prompt_tokens
 
     with_clients(engine.address, check)
+
+
+@pytest.mark.slow
+def test_an_adapter_that_is_named_is_the_one_that_answers(tmp_path: Path) -> None:
+    adapters = save_adapters(EMBEDDED_MODEL, tmp_path / "adapters", count=2, rank=8)
+    config = replace(CONFIG, model=replace(CONFIG.model, adapters=adapters))
+    process = EngineProcess(config)
+    process.start()
+    process.wait(lambda line: None)
+
+    async def check(client: EngineClient) -> None:
+        names = (None, "adapter-0", "adapter-1")
+        asked = [Request(id=f"{name}", prompt="Hello", max_new_tokens=12, adapter=name) for name in names]
+        heard = [await answer(client, each) for each in asked]
+        scores = {tuple((event.token.id, event.token.logprob) for event in events) for events in heard}
+        assert len(scores) == len(names)
+
+    try:
+        with_clients(process.address, check, config=config)
+    finally:
+        process.stop()
 
 
 def test_an_end_by_a_stop_sequence_knows_of_the_beginning(engine: EngineProcess) -> None:

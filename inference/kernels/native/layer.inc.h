@@ -49,7 +49,8 @@ static void ISA(source_row)(const Shape *shape, const ISA(Source) *from, int64_t
         memcpy(normed, sum, (size_t)n * sizeof(float));
 }
 
-/* All rows' inputs, and what adapters make of them, in this thread's own memory; who has the first tile also keeps the sums for later phases. */
+/* All rows' inputs, and what adapters make of them, in this thread's own memory; who has the first tile also keeps
+ * the sums for later phases. */
 static Input ISA(own_input)(const StackCall *call, const ISA(Source) *from, float *own, int keep) {
     const Shape *shape = &call->stack->shape;
     Input input = {.x = from->x, .x_stride = from->linear->k, .rows = call->rows};

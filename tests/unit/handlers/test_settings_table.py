@@ -47,6 +47,9 @@ def test_numbers_that_are_none_or_out_of_bounds_are_refused(value: str) -> None:
 def test_texts_choices_and_lists() -> None:
     assert choice("auto", "cpu")(" CPU ") == "cpu"
     assert comma_list(" a, b,,") == ("a", "b")
+    assert comma_list(" ") == ()
+    with pytest.raises(ValueError, match="must be UTF-8"):
+        comma_list("a,\udcff")
     with pytest.raises(ValueError, match="must not be empty"):
         text(" ")
 

@@ -11,7 +11,9 @@ from handlers.wire.limits import Limits
 from inference.errors import InvalidInput
 from inference.types import LogprobsMode
 
-LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4)
+LIMITS = Limits(
+    max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_n=4, adapters=frozenset({"one", "two"})
+)
 
 
 def ask(prompt: Any, **members: Any) -> wire.Asked:
@@ -140,6 +142,13 @@ def test_every_member_reaches_the_engine() -> None:
 
 def test_without_max_tokens_the_rest_of_the_context_is_used() -> None:
     assert understand("a").requests[0].max_new_tokens is None
+
+
+@pytest.mark.parametrize("scored", [{}, {"max_tokens": 0, "echo": True, "logprobs": 0}])
+def test_an_adapters_name_is_its_own_on_any_way(scored: dict[str, Any]) -> None:
+    asked = {"other": None, "tgi": None, None: None, "one": "one"}
+    found = {name: understand("a", model=name, **scored).requests[0].adapter for name in asked}
+    assert found == asked
 
 
 def test_a_prompt_is_scored_by_the_one_token_that_is_not_told() -> None:

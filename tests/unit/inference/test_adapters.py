@@ -11,7 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from inference.adapters import AdapterSource, adapter_names, find_adapters, parse_adapters, read_files
+from inference.adapters import (
+    AdapterSource,
+    adapter_names,
+    find_adapters,
+    held_bytes,
+    parse_adapters,
+    read_files,
+)
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
@@ -46,6 +53,31 @@ def sides(down: tuple[int, ...] = (3, 8), up: tuple[int, ...] = (16, 3), dtype: 
 )
 def test_a_source_is_read_as_tgi_does(text: str, source: AdapterSource) -> None:
     assert AdapterSource.parse(text) == source
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "a" * 201])
+def test_names_that_no_log_should_have_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="printable names of at most 200 characters"):
+        AdapterSource.parse(f"{name}=x")
+
+
+def test_a_directory_has_no_revision(tmp_path: Path) -> None:
+    config = ModelConfig(adapters=(f"a={save(tmp_path)}@main",))
+    with pytest.raises(ModelUnavailable, match="adapter `a` can't be loaded: a directory has no revision"):
+        find_adapters(config, print)
+
+
+def test_what_keeps_a_directory_from_being_looked_for_is_told_with_the_name(tmp_path: Path) -> None:
+    (tmp_path / "file.safetensors").write_bytes(b"")
+    config = ModelConfig(adapters=(f"a={tmp_path / 'file.safetensors'}",))
+    with pytest.raises(ModelUnavailable, match=r"adapter `a` can't be loaded: .* is a file"):
+        find_adapters(config, print)
+
+
+def test_the_plan_is_told_what_they_take(tmp_path: Path) -> None:
+    files = read_files("a", save(tmp_path))
+    assert held_bytes([files, files], None) == 2 * 4 * (3 * 8 + 16 * 3)
+    assert held_bytes([files], 2) == 3 * 2 * (3 * 8 + 16 * 3)  # at most
 
 
 @pytest.mark.parametrize("text", ["", "=x", "a=", "a=b=c", "a@b@c", "a=b@", "@v1"])
@@ -90,7 +122,8 @@ def test_a_directory_that_is_not_there_is_not_looked_for_on_the_hub() -> None:
         ({"alpha_pattern": {"q_proj": 3}}, 1.0),
         ({"alpha_pattern": {"layers.0.self_attn.q_proj": 3}}, 1.0),
         ({"alpha_pattern": {r".*\.0\..*": 3}}, 1.0),
-        ({"alpha_pattern": {"proj": 3, "[": 4}}, 2.0),
+        ({"alpha_pattern": {"proj": 3, "q_pro|k_proj": 4, "other|q_proj": 9}}, 3.0),
+        ({"alpha_pattern": {r"model\.layers\.[01]\.self_attn\.q_proj$": 3}}, 1.0),
         ({"lora_alpha": None, "alpha_pattern": None, "loftq_config": {}, "use_bdlora": None}, None),
     ],
 )
@@ -120,7 +153,16 @@ def test_the_scale_is_pefts(tmp_path: Path, members: dict[str, Any], scale: floa
         ({"init_lora_weights": "pissa_niter_4"}, "was begun by .*, which changes the model's own weights"),
         ({"lora_alpha": "8"}, '`lora_alpha` is "8", and must be a number'),
         ({"lora_alpha": True}, "`lora_alpha` is true"),
+        ({"lora_alpha": 10**400}, "`lora_alpha` is 1000.*, and must be a number that can be"),
+        ({"lora_alpha": float("nan")}, "`lora_alpha` is NaN"),
         ({"alpha_pattern": [1]}, "`alpha_pattern` is .*, and must be an object"),
+        *(
+            ({"alpha_pattern": {pattern: 3}}, "`alpha_pattern` has .*: keys must be ends of paths")
+            for pattern in (
+                *("[", "(model\\.|.*)*x", "(.*)*" * 8 + "Z", ".*" * 5 + "Z", "(" * 2000, "a{9}", "a" * 201),
+                *("[9-0]", "x*"),
+            )
+        ),
     ],
 )
 def test_a_description_that_asks_for_more_is_refused(
@@ -144,6 +186,10 @@ def test_a_description_that_asks_for_more_is_refused(
         (sides(down=(3, 8, 1)), r"are \(3, 8, 1\) in F32"),
         (sides(down=(0, 8), up=(16, 0)), r"are \(0, 8\) in F32"),
         (sides(dtype=torch.int32), r"are \(3, 8\) in I32"),
+        (
+            sides() | {f"{NAMED}.lora_A.default.weight": torch.ones(3, 8)},
+            f"`{LINEAR}` has two of `lora_A`: it is damaged",
+        ),
     ],
 )
 def test_tensors_that_are_no_low_ranks_are_refused(

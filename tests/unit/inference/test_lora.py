@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from inference.adapters import read_files
@@ -69,12 +69,52 @@ def test_a_damaged_one_is_refused(model: PreTrainedModel, tmp_path: Path) -> Non
         load(ToyAdapter({QUERY: (down, up * float("nan"))}, 8.0), model, tmp_path)
 
 
-def test_one_made_of_the_text_model_alone_fits_the_model_that_sees(tmp_path: Path) -> None:
-    seeing = make_model("qwen2_5_vl")
-    paths = [
-        path for path, each in seeing.named_modules() if isinstance(each, nn.Linear) and "q_proj" in path
-    ]
-    path = next(each for each in paths if "language_model" in each)
-    sides = toy_adapter(seeing, (path,)).sides[path]
-    other = path.replace("model.language_model.", "model.")
-    assert load(ToyAdapter({other: sides}, 8.0), seeing, tmp_path).keys() == {path}
+@pytest.mark.parametrize(
+    ("family", "path", "called"),
+    [
+        ("qwen2_5_vl", "model.language_model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.q_proj"),
+        (
+            "qwen2_5_vl",
+            "model.language_model.layers.0.self_attn.q_proj",
+            "language_model.model.layers.0.self_attn.q_proj",
+        ),
+        ("llama", QUERY, "model.language_model.layers.0.self_attn.q_proj"),
+    ],
+)
+def test_names_of_another_make_of_the_model_are_understood(
+    family: str, path: str, called: str, tmp_path: Path
+) -> None:
+    model = make_model(family)
+    sides = toy_adapter(model, (path,)).sides[path]
+    assert load(ToyAdapter({called: sides}, 8.0), model, tmp_path).keys() == {path}
+    twice = {path: (sides[0].clone(), sides[1].clone()), called: sides}
+    with pytest.raises(ModelUnavailable, match=f"it has `{path}` by two names"):
+        load(ToyAdapter(twice, 8.0), model, tmp_path)
+
+
+def test_a_file_that_only_its_header_is_whole_of_is_refused(model: PreTrainedModel, tmp_path: Path) -> None:
+    adapter = toy_adapter(model, ("q_proj",))
+    adapter.save(tmp_path)
+    files = read_files("a", tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    size = int.from_bytes(file.read_bytes()[:8], "little")
+    table = json.loads(file.read_bytes()[8 : 8 + size]) | {"__metadata__": {"a": 1}}
+    header = json.dumps(table).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + file.read_bytes()[8 + size :])
+    with pytest.raises(
+        ModelUnavailable, match=r"`adapter_model.safetensors` is damaged \(.*\): get it again"
+    ):
+        load_adapters([files], model)
+    toy_adapter(model, ("k_proj",)).save(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"was changed while the model was loaded"):
+        load_adapters([files], model)
+
+
+def test_what_computes_reads_the_same_memory(model: PreTrainedModel, tmp_path: Path) -> None:
+    toy_adapter(model, ("q_proj",)).save(tmp_path)
+    adapters = load_adapters([read_files("a", tmp_path)], model)
+    up = adapters.low_ranks[0][QUERY].up
+    assert up.T.contiguous().data_ptr() == up.data_ptr()
+    adapters.release()
+    assert adapters.paths == []
+    assert adapters.names == ("a",)

@@ -45,6 +45,7 @@ REQUEST = st.builds(
     grammar=st.none(),
     owner=st.text(max_size=20),
     salt=st.text(max_size=20),
+    adapter=st.integers(-1, 2**31),
 )
 STATS = st.builds(
     StepStats,
