@@ -22,7 +22,6 @@ from inference.safetensors import Tensor, read_header
 
 WEIGHTS = "adapter_model.safetensors"
 MOST_RANK = 4096
-_FLOAT32 = 4  # bytes
 _STACKED = 3  # as q, k and v are one linear there, and each of them has outputs of all: at most so often
 _MOST_ALPHA = 1e9
 _ALPHA = 8  # peft's own, where the description says nothing
@@ -96,6 +95,7 @@ class AdapterFiles:
     scales: dict[str, float]  # by the path of a linear
     tensors: dict[str, tuple[str, str]]  # by the same: the names of `down` (rank, k) and `up` (n, rank)
     numbers: int  # of all tensors
+    nbytes: int  # that they take on a CPU
 
     def __str__(self) -> str:
         """Return what it is as a line for a person."""
@@ -116,9 +116,10 @@ def find_adapters(config: ModelConfig, progress: Callable[[str], None]) -> tuple
 
 
 def held_bytes(adapters: Iterable[AdapterFiles], itemsize: int | None) -> int:
-    """Return the memory that adapters take: on a CPU float32, on a device numbers of `itemsize` bytes."""
-    numbers = sum(each.numbers for each in adapters)
-    return numbers * (_FLOAT32 if itemsize is None else itemsize * _STACKED)
+    """Return the memory that adapters take, on a CPU, or on a device with numbers of `itemsize` bytes."""
+    if itemsize is None:
+        return sum(each.nbytes for each in adapters)
+    return sum(each.numbers for each in adapters) * itemsize * _STACKED
 
 
 def read_files(name: str, directory: Path) -> AdapterFiles:
@@ -134,7 +135,9 @@ def read_files(name: str, directory: Path) -> AdapterFiles:
     header = read_header(directory / WEIGHTS)
     pairs = _pairs(name, header)
     scales = {linear: _scale(name, linear, header[down], description) for linear, (down, _) in pairs.items()}
-    return AdapterFiles(name, directory, scales, pairs, sum(tensor.count for tensor in header.values()))
+    numbers = sum(tensor.count for tensor in header.values())
+    nbytes = sum(tensor.count * (2 if tensor.dtype == "BF16" else 4) for tensor in header.values())
+    return AdapterFiles(name, directory, scales, pairs, numbers, nbytes)
 
 
 def refused(name: str, why: str) -> ModelUnavailable:

@@ -7,7 +7,7 @@ weights stay as they are, so that any number of adapters share them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from safetensors import SafetensorError
@@ -35,7 +35,7 @@ _OTHERWISE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapters:
-    """Adapters that fit a model, by their places; weights are float32 on the CPU."""
+    """Adapters that fit a model, by their places; weights are on the CPU."""
 
     names: tuple[str, ...]
     low_ranks: tuple[dict[str, LowRank], ...]  # of each: by the path of the model's linear
@@ -64,7 +64,7 @@ class Adapters:
                 for name, size in zip(group.names, group.sizes, strict=True):
                     low = low_ranks.get(f"{places[group.parent]}.{name}")
                     if low is not None:
-                        linear.append(LowRank(low.down, low.up, first))
+                        linear.append(replace(low, first=first))
                     first += size
                 linears.append(linear)
         return found
@@ -87,7 +87,8 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
         if path in found:
             raise refused(files.name, f"it has `{path}` by two names: it is damaged")
         # Turned as C reads it: what is made for C is the same memory
-        low = LowRank(stored[down].float(), (stored[up].float() * files.scales[linear]).T.contiguous().T)
+        turned = _kept(stored[up]).T.contiguous().T
+        low = LowRank(_kept(stored[down]), turned, files.scales[linear])
         _check_fits(files.name, path, low, model.get_submodule(path))
         found[path] = low
     if strange:
@@ -99,6 +100,11 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
             f"it adds to {shown}{more}, which are no linears of {kind}'s layers: is it for another model?",
         )
     return found
+
+
+def _kept(side: Tensor) -> Tensor:
+    """Return what is stored in bfloat16 as it is, and all else in float32."""
+    return side if side.dtype is torch.bfloat16 else side.float()
 
 
 def _tensors(files: AdapterFiles) -> dict[str, Tensor]:
@@ -163,9 +169,14 @@ class Adapting:
             parent, _, name = path.rpartition(".")
             owner = model.get_submodule(parent)
             ranks = [
-                None if low is None else (make(low.down), make(low.up)) for low in self.adapters.of(path)
+                None if low is None else (make(low.down), _scaled(make(low.up), low.scale))
+                for low in self.adapters.of(path)
             ]
             setattr(owner, name, AdaptedLinear(owner.get_submodule(name), ranks, self))
+
+
+def _scaled(multiply: Multiply, scale: float) -> Multiply:
+    return lambda x: multiply(x * scale)
 
 
 def _groups(chosen: Tensor) -> list[tuple[int, Tensor]]:

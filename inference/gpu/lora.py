@@ -43,9 +43,9 @@ def stack_low_ranks(
     downs, ups, owners = [], [], []
     for adapter, low_ranks in enumerate(several):
         for low in low_ranks:
-            up = low.up.new_zeros(size, low.up.shape[1])
-            up[low.first : low.first + len(low.up)] = low.up
-            downs.append(low.down)
+            up = torch.zeros(size, low.up.shape[1])
+            up[low.first : low.first + len(low.up)] = low.up.float() * low.scale
+            downs.append(low.down.float())
             ups.append(up)
             owners += [adapter] * len(low.down)
     if not owners:

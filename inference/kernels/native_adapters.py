@@ -14,13 +14,15 @@ LINEARS = 4  # of a layer: qkv, out, gate_up, down
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """y[first + i] += (up (down x))[i], of a linear's outputs y and its inputs x."""
+    """y[first + i] += scale * (up (down x))[i], of a linear's outputs y and its inputs x."""
 
-    down: Tensor  # (rank, k), float32
-    up: Tensor  # (n, rank), float32, scaled
+    down: Tensor  # (rank, k), float32 or bfloat16, as is
+    up: Tensor  # (n, rank)
+    scale: float = 1.0
     first: int = 0
 
 
+_NARROW = {torch.float32: 0, torch.bfloat16: 1}
 Linears = Sequence[Sequence[LowRank]]  # of one adapter: those of each linear, layer by layer
 
 
@@ -30,6 +32,8 @@ class _LowRank(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("down", "up")),
         *((name, ctypes.c_int64) for name in ("rank", "first", "count")),
+        *((name, ctypes.c_int32) for name in ("down_narrow", "up_narrow")),
+        ("scale", ctypes.c_float),
     )
 
 
@@ -61,6 +65,7 @@ class NativeAdapters:
         assert low.down.shape == (rank, k), "it reads what the linear reads"
         assert low.up.shape == (count, rank), "both sides have one rank"
         assert 0 <= low.first <= low.first + count <= n, "it adds to the linear's outputs"
-        down, up = low.down.to(torch.float32).contiguous(), low.up.to(torch.float32).T.contiguous()
+        down, up = low.down.contiguous(), low.up.T.contiguous()
         self._held += [down, up]
-        return _LowRank(down.data_ptr(), up.data_ptr(), rank, low.first, count)
+        narrow = [_NARROW[each.dtype] for each in (down, up)]
+        return _LowRank(down.data_ptr(), up.data_ptr(), rank, low.first, count, *narrow, low.scale)

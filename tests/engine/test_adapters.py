@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from inference.config import EngineConfig
@@ -15,7 +16,7 @@ from inference.errors import ModelUnavailable
 from inference.machine import Machine
 from inference.plan import Demand, Plan, make_plan
 from inference.types import CoreRequest
-from tests.engine.adapters import toy_adapter
+from tests.engine.adapters import ToyAdapter, toy_adapter
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 
@@ -61,10 +62,10 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     adapters = [
         toy_adapter(model, READ.get(family), rank=4),
         toy_adapter(model, ATTENTION.get(family, READ.get(family)), rank=7, seed=1, rslora=True),
-        toy_adapter(model, READ.get(family), rank=1, seed=2),
+        rounded(toy_adapter(model, READ.get(family), rank=1, seed=2)),
     ]
     for place, adapter in enumerate(adapters):
-        adapter.save(directory / str(place))
+        adapter.save(directory / str(place), torch.bfloat16 if place == 2 else torch.float32)
     texts = {-1: _texts(model)}
     texts |= {place: _texts(each.merged(model)) for place, each in enumerate(adapters)}
     named = tuple(f"number-{place}={directory / str(place)}" for place in range(len(adapters)))
@@ -76,6 +77,14 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert session.info.adapters == ("number-0", "number-1", "number-2")
     yield Adapted(session, texts)
     session.close()
+
+
+def rounded(adapter: ToyAdapter) -> ToyAdapter:
+    """Return an adapter as it is when it was stored in bfloat16."""
+    sides = {
+        path: (down.bfloat16().float(), up.bfloat16().float()) for path, (down, up) in adapter.sides.items()
+    }
+    return replace(adapter, sides=sides)
 
 
 def _texts(model: PreTrainedModel) -> list[list[int]]:

@@ -47,11 +47,14 @@ typedef struct Screening {
 
 #define SCREEN_PARTS 4 /* of a row: the panel that promises most, and the other candidates, for several threads */
 
-/* What an adapter adds to some of a linear's outputs: y[first + i] += (up (down x))[i] (LoRA, Hu et al. 2021). */
+/* What an adapter adds to some of a linear's outputs: y[first + i] += (up (scale * down x))[i] (LoRA, Hu et al.
+ * 2021). Both sides are float, or bfloat16 where `narrow` says so. */
 typedef struct LowRank {
-    const float *down; /* (rank, k) */
-    const float *up;   /* (rank, count): transposed, and scaled */
+    const void *down; /* (rank, k) */
+    const void *up;   /* (rank, count): transposed */
     int64_t rank, first, count;
+    int32_t down_narrow, up_narrow;
+    float scale;
 } LowRank;
 
 typedef struct LowRanks {

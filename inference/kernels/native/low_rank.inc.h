@@ -7,33 +7,58 @@ INLINE const LowRanks *ISA(low_ranks)(const StackCall *call, int64_t linear, int
     return &stack->adapters.linears[call->adapters[row] * stack->count * LAYER_LINEARS + linear];
 }
 
-INLINE float ISA(dot)(const float *a, const float *b, int64_t n) {
+/* Numbers at `at`, of which `left` are there. */
+INLINE vf ISA(load_side)(const void *side, int64_t at, int64_t left, const int narrow) {
+    if (narrow) {
+        const uint16_t *from = (const uint16_t *)side + at;
+        return left >= LANES ? vload_bf16(from) : vload_bf16_part(from, left);
+    }
+    return left >= LANES ? vload((const float *)side + at) : vload_part((const float *)side + at, left);
+}
+
+INLINE float ISA(dot)(const void *side, int64_t at, const float *x, int64_t n, const int narrow) {
     vf even = vzero(), odd = vzero();
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        even = vfma(vload(a + i), vload(b + i), even);
-        odd = vfma(vload(a + i + LANES), vload(b + i + LANES), odd);
+        even = vfma(ISA(load_side)(side, at + i, LANES, narrow), vload(x + i), even);
+        odd = vfma(ISA(load_side)(side, at + i + LANES, LANES, narrow), vload(x + i + LANES), odd);
     }
-    for (; i < n; i += LANES) even = vfma(vload_part(a + i, n - i), vload_part(b + i, n - i), even);
+    for (; i < n; i += LANES)
+        even = vfma(ISA(load_side)(side, at + i, n - i, narrow), vload_part(x + i, n - i), even);
     return vsum(even + odd);
 }
 
-/* low[row] = down x, of all low ranks of the row's adapter, for rows [first, last). */
+/* low[row] = scale * down x, of all low ranks of the row's adapter, for rows [first, last). */
 static void ISA(lower)(const StackCall *call, int64_t linear, const Input *input, int64_t k, int64_t first,
                        int64_t last, float *low) {
     for (int64_t row = first; call->adapters && row < last; row++) {
         const LowRanks *ranks = ISA(low_ranks)(call, linear, row);
         float *out = low + row * call->stack->adapters.rank;
+        const float *x = input->x + row * input->x_stride;
         for (int64_t i = 0; ranks && i < ranks->count; i++) {
             const LowRank *each = &ranks->several[i];
             for (int64_t r = 0; r < each->rank; r++)
-                *out++ = ISA(dot)(each->down + r * k, input->x + row * input->x_stride, k);
+                *out++ = each->scale * (each->down_narrow ? ISA(dot)(each->down, r * k, x, k, 1)
+                                                          : ISA(dot)(each->down, r * k, x, k, 0));
         }
     }
 }
 
-/* y[row][column] += (up low[row])[column], for rows [first, last) and columns [from, to); y is where row 0 and
- * column 0 would be. */
+/* y[column] += (up low)[column], for columns [from, to) of the linear. */
+INLINE void ISA(raise_row)(const LowRank *each, const float *low, int64_t from, int64_t to, float *y,
+                           const int narrow) {
+    int64_t start = each->first > from ? each->first : from, end = each->first + each->count;
+    end = end < to ? end : to;
+    for (int64_t column = start; column < end; column += LANES) {
+        int64_t left = end - column, at = column - each->first;
+        vf sum = vload_part(y + column, left);
+        for (int64_t r = 0; r < each->rank; r++)
+            sum = vfma(vset1(low[r]), ISA(load_side)(each->up, r * each->count + at, left, narrow), sum);
+        vstore_part(y + column, left, sum);
+    }
+}
+
+/* The same of rows [first, last), by what is in `low`; y is where row 0 and column 0 would be. */
 static void ISA(raise)(const StackCall *call, int64_t linear, const float *low, int64_t first, int64_t last,
                        int64_t from, int64_t to, float *y, int64_t stride) {
     for (int64_t row = first; call->adapters && row < last; row++) {
@@ -41,16 +66,10 @@ static void ISA(raise)(const StackCall *call, int64_t linear, const float *low, 
         const float *given = low + row * call->stack->adapters.rank;
         for (int64_t i = 0; ranks && i < ranks->count; given += ranks->several[i++].rank) {
             const LowRank *each = &ranks->several[i];
-            int64_t start = each->first > from ? each->first : from, end = each->first + each->count;
-            end = end < to ? end : to;
-            for (int64_t column = start; column < end; column += LANES) {
-                int64_t left = end - column;
-                const float *up = each->up + column - each->first;
-                vf sum = vload_part(y + row * stride + column, left);
-                for (int64_t r = 0; r < each->rank; r++)
-                    sum = vfma(vset1(given[r]), vload_part(up + r * each->count, left), sum);
-                vstore_part(y + row * stride + column, left, sum);
-            }
+            if (each->up_narrow)
+                ISA(raise_row)(each, given, from, to, y + row * stride, 1);
+            else
+                ISA(raise_row)(each, given, from, to, y + row * stride, 0);
         }
     }
 }

@@ -30,13 +30,17 @@ def load(adapter: ToyAdapter, model: PreTrainedModel, directory: Path) -> dict[s
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_are_widened_and_scaled(model: PreTrainedModel, tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_are_kept_as_they_are_or_widened(
+    model: PreTrainedModel, tmp_path: Path, dtype: torch.dtype
+) -> None:
     adapter = toy_adapter(model, ("q_proj",), rank=4, alpha=6.0)
     adapter.save(tmp_path, dtype)
     (found,) = load_adapters([read_files("a", tmp_path)], model).low_ranks
-    down, up = (side.to(dtype).float() for side in adapter.sides[QUERY])
-    assert torch.equal(found[QUERY].down, down)
-    assert torch.equal(found[QUERY].up, up * 1.5)
+    down, up = (side.to(dtype) for side in adapter.sides[QUERY])
+    kept = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
+    assert (found[QUERY].down.dtype, found[QUERY].up.dtype, found[QUERY].scale) == (kept, kept, 1.5)
+    assert torch.equal(found[QUERY].down, down.to(kept))
+    assert torch.equal(found[QUERY].up, up.to(kept))
     assert found.keys() == adapter.sides.keys()
 
 

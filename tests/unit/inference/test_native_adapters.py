@@ -49,7 +49,9 @@ def adapter(shape: StackShape, seed: int, rank: int) -> Ranks:
 
     def low(k: int, count: int, first: int) -> LowRank:
         down = torch.randn(rank, k, generator=generator) * k**-0.5
-        return LowRank(down, torch.randn(count, rank, generator=generator) * 0.3, first)
+        up = torch.randn(count, rank, generator=generator) * 0.3
+        kinds = (torch.float32, torch.bfloat16) if seed % 2 else (torch.bfloat16, torch.float32)
+        return LowRank(down.to(kinds[0]), up.to(kinds[1]), 0.5 * seed, first)
 
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     of_layer = [
@@ -68,7 +70,8 @@ def merged(papers: list[PaperLayer], ranks: Ranks) -> list[PaperLayer]:
         linears = {name: weight.double().clone() for name, weight in paper.linears.items()}
         for name, several in zip(NAMES, ranks[at * 4 : at * 4 + 4], strict=True):
             for low in several:
-                linears[name][low.first : low.first + len(low.up)] += low.up.double() @ low.down.double()
+                added = low.scale * low.up.double() @ low.down.double()
+                linears[name][low.first : low.first + len(low.up)] += added
         found.append(replace(paper, linears=linears))
     return found
 
