@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from inference.kernels.native import PANEL
+
 LINEARS = 4  # of a layer: qkv, out, gate_up, down
 
 
@@ -31,7 +33,7 @@ class _LowRank(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("down", "up")),
-        *((name, ctypes.c_int64) for name in ("rank", "first", "count")),
+        *((name, ctypes.c_int64) for name in ("rank", "first", "panels")),
         *((name, ctypes.c_int32) for name in ("down_narrow", "up_narrow")),
         ("scale", ctypes.c_float),
     )
@@ -65,7 +67,16 @@ class NativeAdapters:
         assert low.down.shape == (rank, k), "it reads what the linear reads"
         assert low.up.shape == (count, rank), "both sides have one rank"
         assert 0 <= low.first <= low.first + count <= n, "it adds to the linear's outputs"
-        down, up = low.down.contiguous(), low.up.T.contiguous()
+        first = low.first // PANEL
+        down, up = low.down.contiguous(), _in_panels(low.up, low.first - first * PANEL)
         self._held += [down, up]
         narrow = [_NARROW[each.dtype] for each in (down, up)]
-        return _LowRank(down.data_ptr(), up.data_ptr(), rank, low.first, count, *narrow, low.scale)
+        return _LowRank(down.data_ptr(), up.data_ptr(), rank, first, len(up), *narrow, low.scale)
+
+
+def _in_panels(up: Tensor, before: int) -> Tensor:
+    """Return (panels, rank, PANEL) of (n, rank), whose first output is `before` others in its panel."""
+    count, rank = up.shape
+    panels = up.new_zeros(-(-(before + count) // PANEL) * PANEL, rank)
+    panels[before : before + count] = up
+    return panels.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()

@@ -47,12 +47,12 @@ typedef struct Screening {
 
 #define SCREEN_PARTS 4 /* of a row: the panel that promises most, and the other candidates, for several threads */
 
-/* What an adapter adds to some of a linear's outputs: y[first + i] += (up (scale * down x))[i] (LoRA, Hu et al.
- * 2021). Both sides are float, or bfloat16 where `narrow` says so. */
+/* What an adapter adds to some panels of a linear's outputs: y += up (scale * down x) (LoRA, Hu et al. 2021). Both
+ * sides are float, or bfloat16 where `narrow` says so. */
 typedef struct LowRank {
     const void *down; /* (rank, k) */
-    const void *up;   /* (rank, count): transposed */
-    int64_t rank, first, count;
+    const void *up;   /* [panel][rank][PANEL], zeros for outputs that nothing is added to */
+    int64_t rank, first, panels; /* first: of the linear's panels */
     int32_t down_narrow, up_narrow;
     float scale;
 } LowRank;

@@ -127,7 +127,7 @@ static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, cons
         int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */
         float *y = sides + side * PANEL - first * stride - at * PANEL;
         linear_tile(call->library, from->linear, input, first, last, at, at + 1, y, stride);
-        ISA(raise)(call, from->place, low, first, last, at * PANEL, (at + 1) * PANEL, y, stride);
+        ISA(raise)(call, from->place, from->linear->n, low, first, last, at, at + 1, y, stride);
     }
     for (int64_t row = first; row < last; row++) {
         const float *gates = sides + (row - first) * stride;
@@ -152,9 +152,9 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
             input = ISA(own_input)(call, from, own, i == 0);
         ready = 1;
         if (!gated) {
-            int64_t n = from->linear->n, to = ISA(least)(end * PANEL, n);
+            int64_t n = from->linear->n;
             linear_tile(call->library, from->linear, &input, first, last, panel, end, y, n);
-            ISA(raise)(call, from->place, low, first, last, panel * PANEL, to, y, n);
+            ISA(raise)(call, from->place, n, low, first, last, panel, end, y, n);
         }
         for (; gated && panel < end; panel++) ISA(gated_tile)(call, from, &input, low, first, last, panel);
     }

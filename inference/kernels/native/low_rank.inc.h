@@ -44,32 +44,36 @@ static void ISA(lower)(const StackCall *call, int64_t linear, const Input *input
     }
 }
 
-/* y[column] += (up low)[column], for columns [from, to) of the linear. */
-INLINE void ISA(raise_row)(const LowRank *each, const float *low, int64_t from, int64_t to, float *y,
-                           const int narrow) {
-    int64_t start = each->first > from ? each->first : from, end = each->first + each->count;
-    end = end < to ? end : to;
-    for (int64_t column = start; column < end; column += LANES) {
-        int64_t left = end - column, at = column - each->first;
-        vf sum = vload_part(y + column, left);
-        for (int64_t r = 0; r < each->rank; r++)
-            sum = vfma(vset1(low[r]), ISA(load_side)(each->up, r * each->count + at, left, narrow), sum);
-        vstore_part(y + column, left, sum);
-    }
+/* y += up low, of a panel of which `left` outputs are there. */
+INLINE void ISA(raise_panel)(const LowRank *each, const float *low, int64_t panel, int64_t left, float *y,
+                             const int narrow) {
+    int64_t at = (panel - each->first) * each->rank * PANEL;
+    vf sums[PANEL / LANES];
+    for (int v = 0; v < PANEL / LANES; v++) sums[v] = vload_part(y + v * LANES, left > v * LANES ? left - v * LANES : 0);
+    for (int64_t r = 0; r < each->rank; r++, at += PANEL)
+        for (int v = 0; v < PANEL / LANES; v++)
+            sums[v] = vfma(vset1(low[r]), ISA(load_side)(each->up, at + v * LANES, LANES, narrow), sums[v]);
+    for (int v = 0; v < PANEL / LANES; v++)
+        if (left > v * LANES) vstore_part(y + v * LANES, left - v * LANES, sums[v]);
 }
 
-/* The same of rows [first, last), by what is in `low`; y is where row 0 and column 0 would be. */
-static void ISA(raise)(const StackCall *call, int64_t linear, const float *low, int64_t first, int64_t last,
+/* y[row] += up low[row], for rows [first, last) and panels [from, to) of a linear of n outputs; y is where row 0 and
+ * column 0 would be. */
+static void ISA(raise)(const StackCall *call, int64_t linear, int64_t n, const float *low, int64_t first, int64_t last,
                        int64_t from, int64_t to, float *y, int64_t stride) {
     for (int64_t row = first; call->adapters && row < last; row++) {
         const LowRanks *ranks = ISA(low_ranks)(call, linear, row);
         const float *given = low + row * call->stack->adapters.rank;
         for (int64_t i = 0; ranks && i < ranks->count; given += ranks->several[i++].rank) {
             const LowRank *each = &ranks->several[i];
-            if (each->up_narrow)
-                ISA(raise_row)(each, given, from, to, y + row * stride, 1);
-            else
-                ISA(raise_row)(each, given, from, to, y + row * stride, 0);
+            int64_t end = each->first + each->panels;
+            for (int64_t panel = each->first > from ? each->first : from; panel < to && panel < end; panel++) {
+                int64_t column = panel * PANEL;
+                if (each->up_narrow)
+                    ISA(raise_panel)(each, given, panel, n - column, y + row * stride + column, 1);
+                else
+                    ISA(raise_panel)(each, given, panel, n - column, y + row * stride + column, 0);
+            }
         }
     }
 }
