@@ -136,8 +136,14 @@ def read_files(name: str, directory: Path) -> AdapterFiles:
     pairs = _pairs(name, header)
     scales = {linear: _scale(name, linear, header[down], description) for linear, (down, _) in pairs.items()}
     numbers = sum(tensor.count for tensor in header.values())
-    nbytes = sum(tensor.count * (2 if tensor.dtype == "BF16" else 4) for tensor in header.values())
+    # Of `up` there is a second one, in the order in which it is computed with
+    nbytes = sum(_bytes(header[down]) + 2 * _bytes(header[up]) for down, up in pairs.values())
     return AdapterFiles(name, directory, scales, pairs, numbers, nbytes)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Return what a tensor takes on a CPU: bfloat16 stays so, all else becomes float32."""
+    return tensor.count * (2 if tensor.dtype == "BF16" else 4)
 
 
 def refused(name: str, why: str) -> ModelUnavailable:

@@ -1,7 +1,7 @@
 """LoRA adapters beside a model: each token of a step is computed with one of them, or with none.
 
-y = linear(x) + up(down(x)), where `up` has the adapter's scale in it (Hu et al. 2021). The model's own
-weights stay as they are, so that any number of adapters share them.
+y = linear(x) + scale * up(down(x)) (Hu et al. 2021). The model's own weights stay as they are, so that any
+number of adapters share them.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
             continue
         if path in found:
             raise refused(files.name, f"it has `{path}` by two names: it is damaged")
-        # Turned as C reads it: what is made for C is the same memory
-        turned = _kept(stored[up]).T.contiguous().T
-        low = LowRank(_kept(stored[down]), turned, files.scales[linear])
+        low = LowRank(_kept(stored[down]), _kept(stored[up]), files.scales[linear])
         _check_fits(files.name, path, low, model.get_submodule(path))
         found[path] = low
     if strange:

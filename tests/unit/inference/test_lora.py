@@ -114,11 +114,9 @@ def test_a_file_that_only_its_header_is_whole_of_is_refused(model: PreTrainedMod
         load_adapters([files], model)
 
 
-def test_what_computes_reads_the_same_memory(model: PreTrainedModel, tmp_path: Path) -> None:
+def test_numbers_are_released_and_names_are_kept(model: PreTrainedModel, tmp_path: Path) -> None:
     toy_adapter(model, ("q_proj",)).save(tmp_path)
     adapters = load_adapters([read_files("a", tmp_path)], model)
-    up = adapters.low_ranks[0][QUERY].up
-    assert up.T.contiguous().data_ptr() == up.data_ptr()
     adapters.release()
     assert adapters.paths == []
     assert adapters.names == ("a",)
