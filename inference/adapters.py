@@ -29,7 +29,7 @@ MERGE = "merge it into its model (`merge_and_unload` of the package peft)"
 _MOST_NAME = 200  # characters
 # Without groups, which could repeat so that a match takes for ever; one choice among few places
 _PATTERN = re.compile(r"\^?(?:[\w.\-|]|\\.|\.\*|\[\w+\])+\$?")
-_MOST_PATTERN, _MOST_STARS = 200, 4
+_MOST_PATTERN, _MOST_STARS = 200, 2
 _SOURCE = re.compile(r"(?:(?P<name>[^=@]+)=)?(?P<place>[^=@]+)(?:@(?P<revision>[^=@]+))?")
 _TENSOR = re.compile(r"base_model\.model\.(?P<linear>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
 _FLOATS = ("F32", "F16", "BF16")
@@ -175,7 +175,7 @@ def _check_kind(name: str, description: dict[str, Any]) -> None:
     if kind != "LORA":
         raise refused(name, f"its `peft_type` is {_shown(kind)}, and only LORA is served: {MERGE}")
     for member, value in description.items():
-        wider = member in _MORE or (member.startswith("use_") or member.endswith("_config"))
+        wider = member in _MORE or member.startswith("use_") or member.endswith("_config")
         neutral = _MORE.get(member, (False, {}))
         if wider and member not in _HARMLESS and value is not None and value not in neutral:
             more = "which asks for more than low ranks of linears"
@@ -228,7 +228,9 @@ def _scale(name: str, linear: str, down: Tensor, description: dict[str, Any]) ->
     alpha = description.get("lora_alpha", _ALPHA) if own is None else own
     number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
     if not number or not abs(alpha) <= _MOST_ALPHA:  # NaN is not, either
-        raise refused(name, f"its `lora_alpha` is {_shown(alpha)}, and must be a number that can be")
+        raise refused(
+            name, f"its `lora_alpha` is {_shown(alpha)}, and must be a number up to {_MOST_ALPHA:g}"
+        )
     rank = down.shape[0]
     return float(alpha / (math.sqrt(rank) if description.get("use_rslora") else rank))
 

@@ -34,12 +34,13 @@ LOG = logging.getLogger(__name__)
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     if options.ops is not None:
-        climb: Climb = (device := DeviceClimb(model, options, options.ops))
+        device = DeviceClimb(model, options, options.ops)
         served = device.fused() or device.paged() or device.sequential()
+        device.check_adapters(served)
     else:
-        climb = host = _NativeClimb(model, options)
+        host = _NativeClimb(model, options)
         served = host.fused() or host.native() or host.paged() or host.sequential()
-    climb.check_adapters(served)
+        host.check_adapters(served)
     if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
         options.adapters.release()
     if options.quantize and not (served.level.native and served.packed):

@@ -246,9 +246,8 @@ def _checks(document: Mapping[str, Any], service: Service) -> Checks:
     validator = available(service.settings.validator)
     components = document["components"]
     model = service.settings.engine_config().model
-    synonyms = {
-        "tgi": (model.name, *adapter_names(model.adapters))
-    }  # what has an effect in its place, or none
+    # Names that need no mention: one has an effect, or says what is so in any case
+    synonyms = {"tgi": (model.name, *adapter_names(model.adapters))}
     return {
         name: request_check(row.request_schema, components, validator, synonyms)
         for name, row in operation_table(document).items()

@@ -42,8 +42,8 @@ def pack_batch(
 ) -> DeviceBatch:
     """Return a step as it is, without padding; `tables` (slots, pages) int32 are the slots' on the device.
 
-    `adapts`: the model has adapters.
-    The ids of decodes are what the host knows of them: `DeviceState.fill_in` puts in what it doesn't.
+    `adapts`: the model has adapters. The ids of decodes are what the host knows of them:
+    `DeviceState.fill_in` puts in what it doesn't.
     """
     sizes = pieces.stops - pieces.starts
     slots, owners = pieces.slots, np.repeat(pieces.slots, sizes)

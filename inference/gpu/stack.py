@@ -24,6 +24,8 @@ from inference.kernels.reference import Attention
 from inference.layers import Norms
 from inference.trace import Pair
 
+_QKV, _OUT, _GATE_UP, _DOWN = range(4)  # places of a layer's linears, as they are computed
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DeviceLayer:
@@ -64,12 +66,12 @@ class DeviceLayer:
         """
         norms = self.norms
         given, stream = self.add(ops, stream, pending, norms.before_attention)
-        attended = self._attend(ops, self._multiply(0, given, batch), batch, cache, tables)
-        found = self._multiply(1, attended.flatten(1), batch)
+        attended = self._attend(ops, self._multiply(_QKV, given, batch), batch, cache, tables)
+        found = self._multiply(_OUT, attended.flatten(1), batch)
         if norms.after_attention is not None:
             found = ops.rms_norm(found, norms.after_attention, norms.eps)
         given, stream = self.add(ops, stream, found, norms.before_mlp)
-        found = self._multiply(3, self._gate(ops, given, batch), batch)
+        found = self._multiply(_DOWN, self._gate(ops, given, batch), batch)
         if norms.after_mlp is not None:
             found = ops.rms_norm(found, norms.after_mlp, norms.eps)
         return stream, found
@@ -92,9 +94,9 @@ class DeviceLayer:
         return y if stacked is None or batch.adapters is None else stacked.add(y, x, batch.adapters)
 
     def _gate(self, ops: Ops, x: Tensor, batch: DeviceBatch) -> Tensor:
-        if self.low_ranks[2] is None or batch.adapters is None:
+        if self.low_ranks[_GATE_UP] is None or batch.adapters is None:
             return self.gate_up.gated(x, self.activation)
-        return ops.gated(self._multiply(2, x, batch), self.activation)
+        return ops.gated(self._multiply(_GATE_UP, x, batch), self.activation)
 
     def _attend(
         self, ops: Ops, qkv: Tensor, batch: DeviceBatch, cache: LayerCache, tables: Pair | None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from inference.kernels.native import PANEL
 
-LINEARS = 4  # of a layer: qkv, out, gate_up, down
+_NARROW = {torch.float32: 0, torch.bfloat16: 1}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,6 @@ class LowRank:
     first: int = 0
 
 
-_NARROW = {torch.float32: 0, torch.bfloat16: 1}
 Linears = Sequence[Sequence[LowRank]]  # of one adapter: those of each linear, layer by layer
 
 

@@ -155,13 +155,13 @@ def test_the_scale_is_pefts(tmp_path: Path, members: dict[str, Any], scale: floa
         ({"init_lora_weights": "pissa_niter_4"}, "was begun by .*, which changes the model's own weights"),
         ({"lora_alpha": "8"}, '`lora_alpha` is "8", and must be a number'),
         ({"lora_alpha": True}, "`lora_alpha` is true"),
-        ({"lora_alpha": 10**400}, "`lora_alpha` is 1000.*, and must be a number that can be"),
+        ({"lora_alpha": 10**400}, "`lora_alpha` is 1000.*, and must be a number up to 1e"),
         ({"lora_alpha": float("nan")}, "`lora_alpha` is NaN"),
         ({"alpha_pattern": [1]}, "`alpha_pattern` is .*, and must be an object"),
         *(
             ({"alpha_pattern": {pattern: 3}}, "`alpha_pattern` has .*: keys must be ends of paths")
             for pattern in (
-                *("[", "(model\\.|.*)*x", "(.*)*" * 8 + "Z", ".*" * 5 + "Z", "(" * 2000, "a{9}", "a" * 201),
+                *("[", "(model\\.|.*)*x", "(.*)*" * 8 + "Z", ".*" * 3 + "Z", "(" * 2000, "a{9}", "a" * 201),
                 *("[9-0]", "x*"),
             )
         ),

@@ -166,6 +166,14 @@ def test_a_machine_without_room_for_a_process_is_told(monkeypatch: pytest.Monkey
     process.stop()
 
 
+def test_a_setting_that_can_not_be_sent_is_told() -> None:
+    process = EngineProcess(named("\udcff"))
+    process.start()
+    with pytest.raises(ModelUnavailable, match=r"can't be started: .*surrogates not allowed"):
+        process.wait(lambda line: None)
+    process.stop()
+
+
 def test_a_process_that_can_not_be_made_for_a_while_is_made_later(
     running: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
