@@ -29,8 +29,8 @@ from inference.kernels.native import (  # noqa: E402
     PackedLinear,
     WeightKind,
     open_library,
-    row_statistics,
 )
+from inference.kernels.native_rows import row_statistics  # noqa: E402
 
 _COLD_BYTES = 128 << 20  # of weights that are gone through, several times what the last cache holds
 _PEAKS = {  # of parley_peak
@@ -39,6 +39,7 @@ _PEAKS = {  # of parley_peak
     "bfloat16 in 12 bits": 0,
     "float16": 0,
     "int8": 1,
+    "int6": 1,
     "rounded": 2,
     "rounded in 12 bits": 2,
 }

@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig
 from inference.checkpoint import Weights
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
+from inference.kernels import native_screen
 from inference.kernels.native import Library
-from inference.kernels.native_screen import LEAST_WEIGHTS
 from inference.model import head_weights, rounded_dtype
 
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
@@ -55,12 +55,12 @@ def product_speed(config: EngineConfig, library: Library | None) -> float:
 
 def screen_bytes(config: EngineConfig, library: Library | None, described: PreTrainedConfig) -> int:
     """Return what the copy of a model's head takes at most: one whose layers can't be fused has none."""
-    wanted = config.screen_head and config.fuse_layers and not config.model.quantize
+    wanted = config.screen_head and config.fuse_layers
     capped = getattr(described.get_text_config(), "final_logit_softcapping", None) is not None
-    size = head_weights(described)
-    if not wanted or capped or library is None or not library.has_vnni or size < LEAST_WEIGHTS:
+    if not wanted or capped or library is None:
         return 0
-    return size
+    is_int8 = config.model.quantize is not None
+    return native_screen.screen_bytes(library, head_weights(described), is_int8=is_int8)
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:

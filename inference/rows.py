@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from inference.filters import Floats
-from inference.kernels.native import Library, row_statistics
+from inference.kernels.native import Library
+from inference.kernels.native_rows import row_statistics
 from inference.state import Integers
 
 _BLOCK = 64

@@ -24,7 +24,7 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 9  # as in native.h
+INTERFACE = 10  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
@@ -40,6 +40,7 @@ class WeightKind(StrEnum):
     FLOAT16 = "float16"
     INT8 = "int8"  # symmetric, a scale for each output; so are the inputs as they come, a scale for each row
     CODED = "bfloat16 in 12 bits"  # exactly the same values
+    INT6 = "int6"  # as int8, but multiples of four; needs VPDPBUSD
 
 
 _DTYPES = {
@@ -48,7 +49,11 @@ _DTYPES = {
     WeightKind.FLOAT16: torch.float16,
     WeightKind.INT8: torch.int8,
     WeightKind.CODED: torch.bfloat16,
+    WeightKind.INT6: torch.int8,
 }
+
+
+STEPS = {WeightKind.INT8: 1, WeightKind.INT6: 4}  # between the integers of weights
 
 
 class LibraryStruct(ctypes.Structure):
@@ -176,7 +181,7 @@ class PackedLinear:
         self.n: int = struct.n
         self.k: int = struct.k
         self.kind = list(WeightKind)[struct.kind]
-        self.rounds = bool(struct.round_inputs) or self.kind is WeightKind.INT8  # what it reads
+        self.rounds = bool(struct.round_inputs) or self.kind in STEPS  # what it reads
         self._prepares = library.functions.parley_linear_scratch(library.handle, self._address, 1) > 0
 
     @classmethod
@@ -195,12 +200,14 @@ class PackedLinear:
 
         `round_inputs` has effect with bfloat16 weights where the CPU multiplies bfloat16; so has `compress`,
         which keeps them in 12 bits, where that pays. `arena`: where its memory comes from, if not from the
-        library's own. Raises ValueError for int8 weights of more than 65,536 inputs: sums could overflow.
+        library's own. Raises ValueError for int8 weights of more than 65,536 inputs, whose sums could
+        overflow, and for int6 where the CPU has no VPDPBUSD.
         """
+        if kind in STEPS:
+            return cls.of_integers(library, *quantize_rows(weight.detach(), STEPS[kind]), kind, bias, arena)
         n, k = weight.shape
-        if kind is WeightKind.INT8 and k > MOST_INT8_INPUTS:
-            raise ValueError(f"int8 weights may have {MOST_INT8_INPUTS} inputs at most, not {k}")
-        rows, tensors = _converted(weight.detach(), kind)
+        rows = weight.detach().to(_DTYPES[kind]).contiguous()
+        tensors: dict[str, Tensor] = {}
         rounds = round_inputs and rows.dtype == torch.bfloat16 and library.has_bf16
         struct = LinearStruct(kind=list(WeightKind).index(kind), round_inputs=rounds, n=n, k=k)
         if kind is WeightKind.CODED or (compress and kind is WeightKind.BFLOAT16 and library.compresses):
@@ -208,10 +215,45 @@ class PackedLinear:
             if kind is WeightKind.CODED or coding.pays:
                 struct.kind = list(WeightKind).index(WeightKind.CODED)
                 tensors |= coding.tensors()
+        return cls._placed(library, struct, rows, tensors, bias, arena)
+
+    @classmethod
+    def of_integers(
+        cls,
+        library: Library,
+        rows: Tensor,
+        scales: Tensor,
+        kind: WeightKind,
+        bias: Tensor | None = None,
+        arena: Arena | None = None,
+    ) -> PackedLinear:
+        """Pack rows (n, k) in int8, multiples of four for int6, with their scales (n); raise as `pack`."""
+        n, k = rows.shape
+        if k > MOST_INT8_INPUTS:
+            raise ValueError(f"{kind} weights may have {MOST_INT8_INPUTS} inputs at most, not {k}")
+        if kind is WeightKind.INT6 and not library.has_vnni:
+            raise ValueError("int6 weights need a CPU with AVX-512 VNNI")
+        struct = LinearStruct(kind=list(WeightKind).index(kind), n=n, k=k)
+        sums = rows.sum(1, dtype=torch.int32) * 128
+        return cls._placed(
+            library, struct, rows, {"scales": padded(scales), "sums": padded(sums)}, bias, arena
+        )
+
+    @classmethod
+    def _placed(
+        cls,
+        library: Library,
+        struct: LinearStruct,
+        rows: Tensor,
+        tensors: dict[str, Tensor],
+        bias: Tensor | None,
+        arena: Arena | None,
+    ) -> PackedLinear:
+        """Pack rows as they are; `tensors`: what the struct points to beside them, by its names."""
         size = library.functions.parley_packed_bytes(ctypes.byref(struct))
         tensors["packed"] = (arena or library.arena).take(size)
         if bias is not None:
-            tensors["bias"] = _padded(bias.detach().float())
+            tensors["bias"] = padded(bias.detach().float())
         for name, tensor in tensors.items():
             setattr(struct, name, tensor.data_ptr())
         library.functions.parley_pack(
@@ -242,7 +284,7 @@ class PackedLinear:
         functions, handle = self.library.functions, self.library.handle
         scratch = None
         if self._prepares:
-            scratch = _aligned(functions.parley_linear_scratch(handle, self._address, rows))
+            scratch = aligned(functions.parley_linear_scratch(handle, self._address, rows))
         functions.parley_linear(
             handle,
             self._address,
@@ -253,7 +295,7 @@ class PackedLinear:
         return y.view(*x.shape[:-1], self.n)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return W[ids], (..., k), in the weight's own dtype; int8 weights as float32, scaled.
+        """Return W[ids], (..., k), in the weight's own dtype; integers as float32, scaled.
 
         Raises IndexError for an id that is no row.
         """
@@ -264,7 +306,7 @@ class PackedLinear:
         self.library.functions.parley_gather(
             self.library.handle, self._address, flat.data_ptr(), flat.numel(), rows.data_ptr()
         )
-        if self.kind is WeightKind.INT8:
+        if self.kind in STEPS:
             rows = rows.float() * self._tensors["scales"][flat, None]
         return rows.view(*ids.shape, self.k)
 
@@ -284,45 +326,13 @@ def narrowest(weight: Tensor) -> WeightKind:
     return WeightKind.FLOAT32
 
 
-def row_statistics(library: Library, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (argmax int64, maximum, logsumexp float32), each (rows), of logits (rows, v) float32.
-
-    Of equal maxima the lowest index counts; a row with NaN has the first NaN's index, and NaN for the rest.
-    """
-    if logits.dtype != torch.float32 or logits.dim() != 2 or not logits.shape[1]:
-        raise TypeError(f"logits must be float32 (rows, v), not {logits.dtype} {tuple(logits.shape)}")
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
-    rows, columns = logits.shape
-    indices = torch.empty(rows, dtype=torch.int64)
-    maxima, sums = torch.empty(rows), torch.empty(rows)
-    scratch = _aligned(library.functions.parley_row_scratch(rows, columns))
-    library.functions.parley_row_statistics(
-        library.handle,
-        logits.data_ptr(),
-        logits.stride(0),
-        rows,
-        columns,
-        *(tensor.data_ptr() for tensor in (indices, maxima, sums, scratch)),
-    )
-    return indices, maxima, sums
-
-
-def _converted(weight: Tensor, kind: WeightKind) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the weight's rows as they are packed, and what int8 has beside them, by its name in native.h."""
-    if kind is not WeightKind.INT8:
-        return weight.to(_DTYPES[kind]).contiguous(), {}
-    rows, scales = quantize_rows(weight)
-    return rows, {"scales": _padded(scales), "sums": _padded(rows.sum(1, dtype=torch.int32) * 128)}
-
-
-def _padded(values: Tensor) -> Tensor:
+def padded(values: Tensor) -> Tensor:
     """Return (n) with zeros up to a whole panel."""
     padded = torch.zeros(-(-values.numel() // PANEL) * PANEL, dtype=values.dtype)
     padded[: values.numel()] = values
     return padded
 
 
-def _aligned(size: int) -> Tensor:
+def aligned(size: int) -> Tensor:
     """Return memory that begins at a cache line, as all of torch's does."""
     return torch.empty(size, dtype=torch.uint8)

@@ -78,7 +78,8 @@ static void lay_out_screening(Screening *s, const Library *library, const Screen
     s->prepared = take(next, (int64_t)linear_input_bytes(library, screen->linear, rows));
     s->norms = take(next, rows * number);
     s->lost = take(next, rows * number);
-    s->maxima = take(next, rows * panels * number);
+    s->sure = take(next, rows * panels * number);
+    s->possible = take(next, rows * panels * number);
     s->counts = take(next, rows * number);
     s->candidates = take(next, rows * SCREEN_MOST * number);
     s->parts = take(next, rows * SCREEN_PARTS * (int64_t)sizeof(Part));

@@ -24,11 +24,11 @@ typedef struct Shape {
     float eps, residual; /* residual: what attention and the MLP give is multiplied by it */
 } Shape;
 
-/* A copy of a head's weights in 8 bits, by which is found what can't be a row's greatest logit (screen.inc.h). */
+/* A copy of a head's weights in fewer bits, by which is found what can't be a row's greatest logit (screen.inc.h). */
 typedef struct Screen {
-    const Linear *linear; /* int8, for VPDPBUSD; without a bias, as the head */
-    const float *errors;  /* [panel] the largest norm of what rounding took from a row of the head */
-    const float *norms;   /* [panel] the largest norm of a rounded row */
+    const Linear *linear; /* int8 or int6, for VPDPBUSD; without a bias, as the head */
+    const float *errors;  /* (n rounded up to PANEL) the norm of what rounding took from a row of the head */
+    const float *norms;   /* (the same) the norm of a rounded row */
 } Screen;
 
 #define SCREEN_MOST 96 /* panels of a row that the head computes; if they are more, all */
@@ -38,7 +38,7 @@ typedef struct Screening {
     int64_t rows;        /* 0: this step's are not screened */
     void *prepared;      /* inputs in 8 bits */
     float *norms, *lost; /* [row] of what the head reads, and of what the inputs in 8 bits leave out of it */
-    float *maxima;       /* [row][panel] */
+    float *sure, *possible; /* [row][panel] what its greatest logit there is at least, and at most */
     int32_t *counts;     /* [row] of its candidates; -1: it has to be computed in full */
     int32_t *candidates; /* [row][SCREEN_MOST] panels */
     Part *parts;         /* [row][SCREEN_PARTS] */

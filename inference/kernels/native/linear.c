@@ -18,14 +18,20 @@ static int kind_of(const Library *library, const Linear *linear) {
     return linear->kind;
 }
 
+static int is_integer(int kind) { return kind == KIND_INT8 || kind == KIND_INT6; }
+
 /* By enum Kind: bytes of an element as rows have it, how many of one output lie together, and a panel's bytes of one k. */
-static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : kind == KIND_INT8 ? 1 : 2; }
+static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : is_integer(kind) ? 1 : 2; }
 
 static int64_t group_of(int kind) {
+    if (kind == KIND_INT6) return EIGHT;
     return kind == KIND_INT8 || kind == KIND_CODED ? 4 : kind == KIND_BFLOAT16 ? 2 : 1;
 }
 
-static int64_t panel_step(int kind) { return kind == KIND_CODED ? QUAD_BYTES / QUAD : PANEL * bytes_of(kind); }
+static int64_t panel_step(int kind) {
+    if (kind == KIND_INT6) return EIGHT_BYTES / EIGHT;
+    return kind == KIND_CODED ? QUAD_BYTES / QUAD : PANEL * bytes_of(kind);
+}
 
 static int64_t panel_bytes(const Linear *linear) {
     return round_up(linear->k, group_of(linear->kind)) * panel_step(linear->kind);
@@ -35,7 +41,10 @@ static int is_rounded(int kind) { return kind == KIND_ROUNDED || kind == KIND_CO
 
 /* --- inputs --------------------------------------------------------------------------------- */
 
-static int64_t input_bytes(int kind) { return kind == KIND_VNNI ? 1 : kind == KIND_INT8 || is_rounded(kind) ? 2 : 4; }
+static int64_t input_bytes(int kind) {
+    if (kind == KIND_VNNI || kind == KIND_INT6) return 1;
+    return kind == KIND_INT8 || is_rounded(kind) ? 2 : 4;
+}
 
 /* Of a prepared row: whole lines, and never a power of two, or the rows of a block would share cache sets. */
 static int64_t input_stride(int kind, int64_t k) {
@@ -49,7 +58,7 @@ static int64_t scales_bytes(int kind, int64_t rows) {
 
 int linear_needs_input(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
-    return kind == KIND_INT8 || kind == KIND_VNNI || is_rounded(kind);
+    return is_integer(kind) || kind == KIND_VNNI || is_rounded(kind);
 }
 
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
@@ -102,8 +111,8 @@ static TileFunction *tile_function(const Library *library, int kind) {
     static TileFunction *const avx2[] = {linear_float32_avx2, linear_bfloat16_avx2, linear_float16_avx2,
                                          linear_int8_avx2, linear_coded_avx2};
     static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
-                                           linear_int8_avx512,    linear_coded_avx512,    linear_rounded_avx512,
-                                           linear_vnni_avx512,    linear_coded_rounded_avx512};
+                                           linear_int8_avx512,    linear_coded_avx512,    linear_int6_avx512,
+                                           linear_rounded_avx512, linear_vnni_avx512,     linear_coded_rounded_avx512};
     if (library->isa == ISA_AVX512) return avx512[kind];
     if (library->isa == ISA_AVX2) return avx2[kind];
 #endif
@@ -197,6 +206,8 @@ void linear_row(const Linear *linear, int64_t n, void *row) {
     Packing p = {.linear = linear, .packed = (char *)linear->packed};
     if (linear->kind == KIND_CODED)
         coded_unpack_row(linear, n, row);
+    else if (linear->kind == KIND_INT6)
+        int6_unpack_row(linear, n, row);
     else
         copy_row(&p, n, row, 0);
 }
@@ -208,6 +219,10 @@ static void pack(Worker *worker, void *argument) {
         memset(p->packed + panel * size, 0, (size_t)size);
         if (p->linear->kind == KIND_CODED) {
             coded_pack_panel(p, panel);
+            continue;
+        }
+        if (p->linear->kind == KIND_INT6) {
+            int6_pack_panel(p, panel);
             continue;
         }
         for (int64_t n = panel * PANEL; n < smaller(p->linear->n, (panel + 1) * PANEL); n++)

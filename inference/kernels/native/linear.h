@@ -5,7 +5,7 @@
 #include "native.h"
 
 /* How the products are summed: enum Kind, and what some CPUs have for it. */
-enum { KIND_ROUNDED = 5, KIND_VNNI = 6, KIND_CODED_ROUNDED = 7 }; /* with bfloat16 inputs; int8 with VPDPBUSD */
+enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD */
 
 /* bfloat16 in 12 bits. Of a weight's exponent there is only what it is above the panel's base, 0 to 15: trained
  * weights have few others (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and those are listed. Four k
@@ -21,6 +21,12 @@ enum { KIND_ROUNDED = 5, KIND_VNNI = 6, KIND_CODED_ROUNDED = 7 }; /* with bfloat
 #define QUAD 4
 #define QUAD_WEIGHTS (QUAD * PANEL)
 #define QUAD_BYTES 192
+
+/* int8 whose lower two bits are zeros, without them: eight k of a panel are four lines of int8's panel, of which the
+ * first three lie here, with the fourth's bits 7-6, 5-4 and 3-2 in the bits that are free. */
+#define EIGHT 8
+#define EIGHT_LINES 4
+#define EIGHT_BYTES 192
 
 typedef struct Exception {
     uint32_t at; /* in its panel: quad * QUAD_WEIGHTS + the place that it has in four k of bfloat16's panel */
@@ -40,6 +46,10 @@ typedef struct Packing {
 /* KIND_CODED (linear_coded.c): pack a panel; unpack row n of W. */
 void coded_pack_panel(const Packing *packing, int64_t panel);
 void coded_unpack_row(const Linear *linear, int64_t n, uint16_t *row);
+
+/* KIND_INT6 (linear_int6.c), the same. */
+void int6_pack_panel(const Packing *packing, int64_t panel);
+void int6_unpack_row(const Linear *linear, int64_t n, int8_t *row);
 
 typedef struct Tile {
     const Linear *linear;
@@ -62,7 +72,7 @@ DECLARE_LINEARS(baseline);
 #if defined(__x86_64__)
 DECLARE_LINEARS(avx2);
 DECLARE_LINEARS(avx512);
-TileFunction linear_vnni_avx512, linear_rounded_avx512, linear_coded_rounded_avx512;
+TileFunction linear_vnni_avx512, linear_int6_avx512, linear_rounded_avx512, linear_coded_rounded_avx512;
 #endif
 
 /* Preparing a row of inputs, in the same ISAs. `k` is rounded up; what lies beyond is zeros. */

@@ -1,4 +1,4 @@
-/* int8 linears for AVX-512 VNNI. */
+/* int8 and int6 linears for AVX-512 VNNI. */
 #if defined(__x86_64__)
 #define NATIVE_ISA 2
 #define NATIVE_VNNI
@@ -9,5 +9,6 @@
 #include "roof.inc.h"
 
 DEFINE_LINEAR(ISA(linear_vnni), KIND_VNNI)
+DEFINE_LINEAR(ISA(linear_int6), KIND_INT6)
 DEFINE_QUANTIZE(ISA(quantize_unsigned), 1)
 #endif

@@ -27,7 +27,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 9
+#define INTERFACE 10
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -68,20 +68,21 @@ int64_t pool_near_tile(Worker *worker, int64_t count);
 void pool_barrier(Worker *worker);
 
 /* Linears (linear.c). ------------------------------------------------------------------------- */
-enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3, KIND_CODED = 4 };
+enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3, KIND_CODED = 4, KIND_INT6 = 5 };
 
 #define PANEL 32 /* outputs that are packed side by side */
 
 /* y = x W^T + bias, W (n, k). Packed in panels of 32 outputs, zeros beyond n and k:
  *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4]
- *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results */
+ *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results
+ *   int6 [n/32][k/8][192]: int8 of multiples of four (linear.h), only where there is VPDPBUSD */
 typedef struct Linear {
     int32_t kind;         /* enum Kind */
     int32_t round_inputs; /* bfloat16, coded: x is rounded to bfloat16 too (VDPBF16PS) */
     int64_t n, k;
     const void *packed;   /* 64-byte aligned */
-    const float *scales;  /* int8: (n rounded up to 32) */
-    const int32_t *sums;  /* int8: (n rounded up to 32), 128 times the sum of a row of W */
+    const float *scales;  /* int8, int6: (n rounded up to 32) */
+    const int32_t *sums;  /* int8, int6: (n rounded up to 32), 128 times the sum of a row of W */
     const float *bias;    /* (n rounded up to 32), or NULL */
     const uint8_t *bases; /* coded: (n/32), the exponent of each panel whose code is 0 */
     const struct Exception *exceptions; /* coded: weights that have no code; a last one ends each panel's */
@@ -90,7 +91,7 @@ typedef struct Linear {
 
 static inline int64_t linear_panels(const Linear *linear) { return (linear->n + PANEL - 1) / PANEL; }
 
-/* Inputs of some linears (int8, round_inputs) are prepared first: rows are independent of each other.
+/* Inputs of some linears (int8, int6, round_inputs) are prepared first: rows are independent of each other.
  * Linears with the same k, kind and round_inputs can share what was prepared. */
 int linear_needs_input(const Library *library, const Linear *linear);
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows); /* 0 if not needed */
@@ -98,8 +99,8 @@ size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t 
 void linear_input(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                   int64_t from, int64_t to, void *prepared);
 
-/* Whether a linear's inputs are rounded to bfloat16; and a row of inputs that were prepared for int8 weights and
- * VPDPBUSD: integers with 128 added, and what they are multiplied by. */
+/* Whether a linear's inputs are rounded to bfloat16; and a row of inputs that were prepared for int8 or int6 weights
+ * and VPDPBUSD: integers with 128 added, and what they are multiplied by. */
 int linear_rounds_input(const Library *library, const Linear *linear);
 const uint8_t *linear_unsigned_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
                                    int64_t row, float *scale);

@@ -1,7 +1,7 @@
 /* Template (see vector.h): the likeliest token of each row, and its logit, as the head gives them, without all of the
  * head's products.
  *
- * A copy of the head in 8 bits gives every logit but for an error, and the Cauchy-Schwarz inequality bounds the error:
+ * A copy of the head in 8 or 6 bits gives every logit but for an error, and the Cauchy-Schwarz inequality bounds it:
  * with x' what it takes for the input x and w' what it has for a row w, |xw - x'w'| <= |x| |w - w'| + |x - x'| |w'|.
  * What can't be the greatest is out, and of what is left the head itself computes whole panels, in whose logits are
  * the bits that they have in any case. If of any row too much is left, all rows are computed in full. */
@@ -11,9 +11,8 @@
 #define MOST_NORM 1e15f   /* and above, products with a head's row begin to be infinite */
 #define FLUSHED 1e-30f    /* more than all that is lost of a logit where small numbers count as zero */
 
-/* What `head` reads of a number. */
-INLINE float ISA(as_read)(float x, int rounds) {
-    if (!rounds) return x;
+/* What a head that rounds its inputs reads of a number. */
+INLINE float ISA(rounded)(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
@@ -24,7 +23,7 @@ INLINE float ISA(as_read)(float x, int rounds) {
 /* The norms of what the head reads of a row, and of what the screen's input leaves out of it. */
 static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row) {
     const Linear *head = call->ends->head;
-    int rounds = linear_rounds_input(call->library, head);
+    int rounds = linear_rounds_input(call->library, head), same = head->kind == KIND_INT8; /* as the screen reads it */
     const float *x = call->stack->normed + row * head->k;
     float scale;
     const uint8_t *taken = linear_unsigned_row(call->library, call->ends->screen->linear, s->prepared, s->rows, row, &scale);
@@ -33,8 +32,9 @@ static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row)
     for (int64_t i = 0; i < head->k; i += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
             int64_t at = i + lane;
-            xs[lane] = at < head->k ? ISA(as_read)(x[at], rounds) : 0.0f;
-            ls[lane] = at < head->k ? xs[lane] - scale * (float)((int)taken[at] - 128) : 0.0f;
+            float read = at < head->k ? scale * (float)((int)taken[at] - 128) : 0.0f;
+            xs[lane] = at >= head->k || same ? read : rounds ? ISA(rounded)(x[at]) : x[at];
+            ls[lane] = xs[lane] - read;
         }
         vf a = vload(xs), b = vload(ls);
         whole = vfma(a, a, whole);
@@ -44,15 +44,21 @@ static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row)
     s->lost[row] = __builtin_sqrtf(vsum(left));
 }
 
-/* How far a panel's logits of a row may be from what the screen says, a little more for the rounding of float32. */
-INLINE float ISA(doubt)(const Screen *screen, const Screening *s, int64_t row, int64_t panel, float rounding) {
-    float norm = s->norms[row], lost = s->lost[row], error = screen->errors[panel], kept = screen->norms[panel];
-    return 1.002f * (norm * error + lost * kept) + rounding * (norm + lost) * (error + kept) + FLUSHED;
+/* How far a row's logits may be from what the screen says, a little more for the rounding of float32: of each row of
+ * the head, `error` times what it lost, and `kept` times its norm. */
+typedef struct {
+    vf error, kept;
+} ISA(Doubt);
+
+INLINE ISA(Doubt) ISA(doubt)(const Screening *s, int64_t row, int64_t k) {
+    float norm = s->norms[row], lost = s->lost[row], rounding = (2 * (float)k + 16) / 16777216.0f * (norm + lost);
+    return (ISA(Doubt)){vset1(1.002f * norm + rounding), vset1(1.002f * lost + rounding)};
 }
 
-/* The greatest of a row's logits in a panel, as the screen has them. */
+/* What a row's greatest logit in a panel is at least and at most, by the screen. */
 static void ISA(screen_panel)(const StackCall *call, const Screening *s, int64_t first, int64_t last, int64_t panel) {
-    const Linear *linear = call->ends->screen->linear;
+    const Screen *screen = call->ends->screen;
+    const Linear *linear = screen->linear;
     float y[SCREEN_ROWS * PANEL] __attribute__((aligned(64)));
     Input input = {.prepared = s->prepared, .rows = s->rows};
     int64_t columns = linear->n - panel * PANEL, panels = linear_panels(linear);
@@ -60,10 +66,17 @@ static void ISA(screen_panel)(const StackCall *call, const Screening *s, int64_t
         for (int i = 0; i < SCREEN_ROWS * PANEL; i++) y[i] = -__builtin_inff();
     linear_tile(call->library, linear, &input, first, last, panel, panel + 1, y - first * PANEL - panel * PANEL, PANEL);
     for (int64_t row = first; row < last; row++) {
-        const float *at = y + (row - first) * PANEL;
-        vf most = vload(at);
-        for (int i = LANES; i < PANEL; i += LANES) most = vmax(vload(at + i), most);
-        s->maxima[row * panels + panel] = vhmax(most);
+        const ISA(Doubt) doubt = ISA(doubt)(s, row, linear->k);
+        vf sure = vset1(-__builtin_inff()), possible = sure;
+        for (int i = 0; i < PANEL; i += LANES) {
+            vf error = vload(screen->errors + panel * PANEL + i), kept = vload(screen->norms + panel * PANEL + i);
+            vf logits = vload(y + (row - first) * PANEL + i), apart = vfma(error, doubt.error, vset1(FLUSHED));
+            apart = vfma(kept, doubt.kept, apart);
+            sure = vmax(logits - apart, sure);
+            possible = vmax(logits + apart, possible);
+        }
+        s->sure[row * panels + panel] = vhmax(sure);
+        s->possible[row * panels + panel] = vhmax(possible);
     }
 }
 
@@ -87,22 +100,18 @@ static Part ISA(greater)(Part a, Part b) {
 /* A row's greatest logit in the panel that promises most, and which others may hold a greater one: none at all if they
  * are too many, or the row is of no ordinary size. */
 static void ISA(find_candidates)(const StackCall *call, const Screening *s, const Input *input, int64_t row) {
-    const Screen *screen = call->ends->screen;
-    int64_t panels = linear_panels(screen->linear), promising = -1;
-    const float *maxima = s->maxima + row * panels;
-    float rounding = (2 * (float)screen->linear->k + 16) / 16777216.0f, most = -__builtin_inff();
-    for (int64_t panel = 0; panel < panels; panel++) {
-        float sure = maxima[panel] - ISA(doubt)(screen, s, row, panel, rounding);
-        if (sure > most) most = sure, promising = panel;
-    }
+    int64_t panels = linear_panels(call->ends->screen->linear), promising = -1;
+    const float *sure = s->sure + row * panels, *possible = s->possible + row * panels;
+    float most = -__builtin_inff();
+    for (int64_t panel = 0; panel < panels; panel++)
+        if (sure[panel] > most) most = sure[panel], promising = panel;
     s->counts[row] = -1;
     if (!(s->norms[row] > LEAST_NORM && s->norms[row] < MOST_NORM)) return;
     if (!(most > -__builtin_inff() && most < __builtin_inff())) return;
     Part found = ISA(exact_panel)(call, input, row, promising);
     int32_t count = 0;
     for (int64_t panel = 0; panel < panels; panel++) {
-        float possible = maxima[panel] + ISA(doubt)(screen, s, row, panel, rounding);
-        if (possible < found.maximum || panel == promising) continue;
+        if (possible[panel] < found.maximum || panel == promising) continue;
         if (count == SCREEN_MOST) return;
         s->candidates[row * SCREEN_MOST + count++] = (int32_t)panel;
     }

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 
 from inference.kernels import native
 from inference.kernels.native import (
+    STEPS,
     Library,
     LibraryStruct,
     PackedLinear,
     WeightKind,
     narrowest,
     open_library,
-    row_statistics,
 )
+from inference.kernels.native_rows import row_statistics
 
 ROOT = Path(__file__).parents[3]
 ISAS = ("baseline", "avx2", "avx512")
@@ -46,6 +47,14 @@ def library(isa: str, threads: int = 2) -> Library:
     opened = open_library(threads, isa)
     if opened is None:
         pytest.skip(f"this CPU has no {isa}")
+    return opened
+
+
+def library_for(kind: WeightKind, isa: str, threads: int = 2) -> Library:
+    """Return the same, where it has the kind."""
+    opened = library(isa, threads)
+    if kind is WeightKind.INT6 and not opened.has_vnni:
+        pytest.skip("int6 needs VPDPBUSD")
     return opened
 
 
@@ -74,11 +83,11 @@ def test_a_linear_multiplies(
 ) -> None:
     x, weight = randn(rows, k, seed=seed), randn(n, k, seed=seed + 1)
     bias = randn(n, seed=seed + 2) if with_bias else None
-    linear = PackedLinear.pack(library(isa), weight, bias, kind)
-    inputs = quantized(x) if kind is WeightKind.INT8 else x.double()
+    linear = PackedLinear.pack(library_for(kind, isa), weight, bias, kind)
+    inputs = quantized(x) if kind in STEPS else x.double()
     expected = inputs @ linear.unpack().double().T + (0 if bias is None else bias.double())
     tolerance = 1e-6 * k  # of k products that are about 1
-    if kind is WeightKind.INT8 and rows:  # a value halfway between two integers may be rounded otherwise
+    if kind in STEPS and rows:  # a value halfway between two integers may be rounded otherwise
         tolerance += 2 * (x.abs().max() * weight.abs().max()).item() / 127
     torch.testing.assert_close(linear(x).double(), expected, rtol=0, atol=tolerance)
 
@@ -92,7 +101,9 @@ def test_a_row_has_the_same_bits_in_any_batch_and_by_any_threads(
     isa: str, kind: WeightKind, round_inputs: bool, n: int, k: int, rows: int, threads: int, seed: int
 ) -> None:
     x, weight, bias = randn(rows, k, seed=seed), randn(n, k, seed=seed + 1), randn(n, seed=seed + 2)
-    together = PackedLinear.pack(library(isa, threads), weight, bias, kind, round_inputs=round_inputs)(x)
+    together = PackedLinear.pack(
+        library_for(kind, isa, threads), weight, bias, kind, round_inputs=round_inputs
+    )(x)
     alone = PackedLinear.pack(library(isa, 1), weight, bias, kind, round_inputs=round_inputs)
     first = seed % rows
     assert same(alone(x[first]), together[first])
@@ -103,7 +114,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_by_any_threads(
 @every_isa
 @every_kind
 def test_a_row_that_is_not_finite_spoils_no_other(isa: str, kind: WeightKind) -> None:
-    linear = PackedLinear.pack(library(isa), randn(40, 50), None, kind)
+    linear = PackedLinear.pack(library_for(kind, isa), randn(40, 50), None, kind)
     x = randn(5, 50)
     spoilt = x.clone()
     spoilt[1, 3], spoilt[3, 49] = float("nan"), float("inf")
@@ -131,15 +142,39 @@ def test_int8_without_vnni_gives_the_same_bits() -> None:
 
 
 @every_isa
+@pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_int8_sums_are_exact_at_the_greatest_values(isa: str, sign: float) -> None:
-    weight = torch.full((32, 1 << 16), 127.0)
-    linear = PackedLinear.pack(library(isa), weight, None, WeightKind.INT8)
-    assert torch.equal(
-        linear(torch.full((1, 1 << 16), sign * 127)), torch.full((1, 32), sign * 127.0**2 * 2**16)
-    )
-    with pytest.raises(ValueError, match="65536 inputs at most, not 65537"):
-        PackedLinear.pack(library(isa), torch.ones(1, (1 << 16) + 1), None, WeightKind.INT8)
+def test_sums_of_integers_are_exact_at_the_greatest_values(isa: str, kind: WeightKind, sign: float) -> None:
+    greatest = 127.0 // STEPS[kind] * STEPS[kind]
+    weight = torch.full((32, 1 << 16), greatest)
+    opened = library_for(kind, isa)
+    linear = PackedLinear.pack(opened, weight, None, kind)
+    expected = torch.full((1, 32), sign * greatest * 127 * 2**16)
+    assert torch.equal(linear(torch.full((1, 1 << 16), sign * 127)), expected)
+    with pytest.raises(ValueError, match=f"{kind} .*65536 inputs at most, not 65537"):
+        PackedLinear.pack(opened, torch.ones(1, (1 << 16) + 1), None, kind)
+
+
+@pytest.mark.parametrize("k", [1, 7, 8, 9, 64, 1031])
+def test_int6_is_int8_of_multiples_of_four(k: int) -> None:
+    opened = library_for(WeightKind.INT6, "avx512")
+    random = torch.Generator().manual_seed(k)
+    rows = 4 * torch.randint(-31, 32, (70, k), generator=random, dtype=torch.int8)
+    scales = torch.rand(70, generator=random)
+    packed = [
+        PackedLinear.of_integers(opened, rows, scales, kind) for kind in (WeightKind.INT8, WeightKind.INT6)
+    ]
+    assert torch.equal(packed[1].unpack(), rows * scales[:, None])
+    for count in (1, 2, 3, 12, 13, 40):
+        x = randn(count, k, seed=count)
+        assert same(*(linear(x) for linear in packed))
+    int8, int6 = (linear.nbytes - 96 * 8 for linear in packed)  # whole panels' scales and sums
+    assert k % 8 or int6 == 0.75 * int8
+
+
+def test_int6_needs_its_instruction() -> None:
+    with pytest.raises(ValueError, match="need a CPU with AVX-512 VNNI"):
+        PackedLinear.pack(library("avx2"), randn(40, 8), None, WeightKind.INT6)
 
 
 def test_rounded_inputs_are_those_of_bfloat16() -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.kernels.native import Library, PackedLinear, WeightKind, row_statistics
+from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_layers import StackShape
 from inference.kernels.native_model import EndWeights, Logits, NativeModel
+from inference.kernels.native_rows import row_statistics
 from tests.unit.inference.paged_attention import (
     LIBRARIES,
     Pieces,

@@ -32,7 +32,8 @@ PAPERS = [random_layer(SHAPE, NORMS[:2], 7)]
 WORDS = 7_003  # no whole panels
 COS, SIN = rotary(torch.arange(512), SHAPE.head_dim)
 ROUNDED, COMPRESSED = "rounded", "12 bits"
-FORMS = ["float32", "bfloat16", ROUNDED, COMPRESSED]
+KINDS = {"float32": WeightKind.FLOAT32, "int8": WeightKind.INT8}  # of forms; others are bfloat16
+FORMS = [*KINDS, "bfloat16", ROUNDED, COMPRESSED]
 EXACTLY = settings(max_examples=25, deadline=None)
 
 
@@ -41,7 +42,7 @@ def random_head(seed: int) -> Tensor:
 
 
 def pack(library: Library, weight: Tensor, form: str) -> PackedLinear:
-    kind = WeightKind.FLOAT32 if form == "float32" else WeightKind.BFLOAT16
+    kind = KINDS.get(form, WeightKind.BFLOAT16)
     rounds = form in (ROUNDED, COMPRESSED)
     return PackedLinear.pack(library, weight, None, kind, round_inputs=rounds, compress=form == COMPRESSED)
 
@@ -117,25 +118,29 @@ def test_it_finds_the_same_however_small_or_large_the_inputs_are(form: str, size
     Made(SCREENING[0], random_head(13), form, embeddings(14), size).agrees(ids_of(40), list(range(40)))
 
 
+@pytest.mark.parametrize(("form", "step"), [("float32", 1), ("int8", 4)])
 @pytest.mark.parametrize("gap", [0, 40, 70, 80, 88, 90, 92, 93, 94])
-def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(gap: int) -> None:
+def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(
+    form: str, step: int, gap: int
+) -> None:
     """A few rows lose as much as rounding can take of them, as many gain it: the bound is nearly met."""
     random = torch.Generator().manual_seed(9)
     signs = torch.where(torch.rand(SHAPE.hidden, generator=random) < 0.5, -1.0, 1.0)
-    weight = torch.randint(-60, 61, (WORDS, SHAPE.hidden), generator=random).float()
-    weight[:, 0] = -127 * signs[0]  # so that the scale is 1
+    most = 127 // step
+    weight = torch.randint(-most // 2, most // 2, (WORDS, SHAPE.hidden), generator=random).float()
+    weight[:, 0] = -most * signs[0]  # so that the scale is 1
     for _ in range(2):  # have the integers' products with the input be 0
-        excess = (weight[:, 1:] * signs[1:]).sum(1) - 127
+        excess = (weight[:, 1:] * signs[1:]).sum(1) - most
         weight[:, 1:] -= (excess / (SHAPE.hidden - 1)).round()[:, None] * signs[1:]
-    weight[:, 1] -= ((weight[:, 1:] * signs[1:]).sum(1) - 127) * signs[1]
-    weight[:, 1] = weight[:, 1].clamp(-126, 126)
+    weight[:, 1] -= ((weight[:, 1:] * signs[1:]).sum(1) - most) * signs[1]
+    weight[:, 1] = weight[:, 1].clamp(1 - most, most - 1)
     losing, gaining, others = torch.randperm(WORDS, generator=random).split([30, 30, WORDS - 60])
-    weight[others[:, None], torch.arange(2, 42)] -= 20 * signs[2:42]  # far from the greatest
+    weight[others[:, None], torch.arange(2, 42)] -= most / 6 * signs[2:42]  # far from the greatest
     weight[losing, 1 : 1 + gap] -= signs[1 : 1 + gap]
     weight[losing, 1:] += 0.49 * signs[1:]
     weight[gaining, 1:] -= 0.49 * signs[1:]
     table = (1e5 * signs).expand(WORDS, -1).contiguous()
-    made = Made(SCREENING[0], weight * 0.01, "float32", table)
+    made = Made(SCREENING[0], weight * 0.01, form, table)
     found = made.agrees(ids_of(8), list(range(8)))
     assert found.totals.tolist() == found.maxima.tolist()  # it wasn't too much to be screened
     assert set(found.tokens.tolist()) <= set((losing if gap <= 93 else gaining).tolist())
@@ -188,16 +193,16 @@ def test_without_being_asked_all_logits_are_there() -> None:
     assert (found.totals > found.maxima).all()
 
 
-def test_its_bounds_hold_for_each_row_of_the_head() -> None:
-    head = pack(SCREENING[0], random_head(11), COMPRESSED)
+@pytest.mark.parametrize(("form", "share"), [(COMPRESSED, 1.0), ("float32", 1.0), ("int8", 0.75)])
+def test_its_bounds_hold_for_each_row_of_the_head(form: str, share: float) -> None:
+    head = pack(SCREENING[0], random_head(11), form)
     screen = Screen.of(head, least=0)
     assert screen is not None
-    lost = (head.unpack().double() - screen.linear.unpack().double()).norm(dim=1)
-    assert (lost <= screen.errors.double().repeat_interleave(32)[:WORDS] * 1.001).all()
-    assert (
-        screen.linear.unpack().double().norm(dim=1) <= screen.norms.repeat_interleave(32)[:WORDS] * 1.001
-    ).all()
-    assert screen.nbytes < 1.1 * WORDS * SHAPE.hidden + 100_000
+    rounded = screen.linear.unpack().double()
+    lost = (head.unpack().double() - rounded).norm(dim=1)
+    assert (lost <= screen.errors[:WORDS].double() * 1.001).all()
+    assert (rounded.norm(dim=1) <= screen.norms[:WORDS].double() * 1.001).all()
+    assert screen.nbytes < share * 1.1 * WORDS * SHAPE.hidden + 150_000
 
 
 def test_its_memory_is_reserved_where_it_may_come() -> None:
@@ -210,9 +215,12 @@ def test_its_memory_is_reserved_where_it_may_come() -> None:
     for without in (
         replace(wanted, screen_head=False),
         replace(wanted, fuse_layers=False),
-        replace(wanted, model=ModelConfig(quantize="int8")),
     ):
         assert screen_bytes(without, library, described) == 0
+    quantized = replace(wanted, model=ModelConfig(quantize="int8"))
+    assert screen_bytes(quantized, library, described) == 0
+    large = LlamaConfig(vocab_size=600_000, hidden_size=128)
+    assert screen_bytes(quantized, library, large) == 0.75 * 600_000 * 128
 
 
 def test_a_head_is_screened_only_where_that_is_of_use() -> None:
@@ -221,7 +229,11 @@ def test_a_head_is_screened_only_where_that_is_of_use() -> None:
     assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32)) is None  # too small
     biased = PackedLinear.pack(library, weight, torch.ones(WORDS), WeightKind.FLOAT32)
     assert Screen.of(biased, least=0) is None
-    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), least=0) is None
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), least=0) is not None
+    wide = PackedLinear.pack(library, torch.randn(900, 4096), None, WeightKind.INT8)
+    assert Screen.of(wide, least=0) is None  # six bits would leave too much
+    six = PackedLinear.pack(library, weight, None, WeightKind.INT6)
+    assert Screen.of(six, least=0) is None
     weight[5, 5] = torch.inf
     assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32), least=0) is None
     without = [each for each in LIBRARIES.values() if not each.has_vnni]

@@ -1,4 +1,4 @@
-"""Weights in int8."""
+"""Weights in int8 and in its upper six bits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ def test_each_output_has_its_greatest_weight_at_127() -> None:
     assert scales.tolist() == pytest.approx([2 / 127, 100 / 127])
 
 
+def test_in_steps_of_four_the_greatest_weight_is_at_124() -> None:
+    rows, scales = quantize_rows(torch.tensor([[1.0, -2.0, 0.5], [100.0, 0.0, -50.0]]), 4)
+    assert rows.tolist() == [[64, -124, 32], [124, 0, -64]]
+    assert scales.tolist() == pytest.approx([2 / 124, 100 / 124])
+
+
 def test_weights_of_nothing_are_zeros() -> None:
     rows, scales = quantize_rows(torch.zeros(2, 3))
     assert not rows.any()
     assert (scales > 0).all()
 
 
-def test_no_weight_is_more_than_half_a_step_off() -> None:
+@pytest.mark.parametrize("step", [1, 4])
+def test_no_weight_is_more_than_half_a_step_off(step: int) -> None:
     weight = torch.randn(5000, 7, generator=torch.Generator().manual_seed(0)).bfloat16()  # more than at once
-    rows, scales = quantize_rows(weight)
+    rows, scales = quantize_rows(weight, step)
     off = (rows.double() * scales[:, None].double() - weight.double()).abs()
-    assert (off <= 0.5001 * scales[:, None]).all()
+    assert (off <= 0.5001 * step * scales[:, None]).all()
