@@ -118,6 +118,8 @@ def main() -> None:
     for shape in arguments.shapes:
         n, k = map(int, shape.split("x"))
         for kind in arguments.kinds:
+            if kind == WeightKind.INT6 and not bench.library.has_vnni:
+                continue
             _linears(bench, n, k, kind, arguments.rows)
     for rows in arguments.rows:
         _statistics(bench, rows)

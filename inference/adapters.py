@@ -246,7 +246,7 @@ def _names(name: str, pattern: str, linear: str) -> bool:
     raise refused(
         name,
         f"its `alpha_pattern` has {_shown(pattern)}: keys must be ends of paths, or expressions of "
-        "characters, classes, `.*` and `|`",
+        f"characters, classes, `|` and at most {_MOST_STARS} `.*`, of {_MOST_PATTERN} characters at most",
     )
 
 

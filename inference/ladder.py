@@ -58,7 +58,7 @@ class Options:
     merge: bool = True
     narrow: bool = True
     compress: bool = True  # 16-bit weights, where that loses nothing
-    screen: bool = False  # a head, by a copy in int8
+    screen: bool = False  # a head, by a copy in int8 or int6
     quantize: bool = False  # to int8
     round_inputs: bool = False  # of linears, to bfloat16
     dtype: torch.dtype = torch.float32  # what is computed in

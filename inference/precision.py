@@ -59,8 +59,9 @@ def screen_bytes(config: EngineConfig, library: Library | None, described: PreTr
     capped = getattr(described.get_text_config(), "final_logit_softcapping", None) is not None
     if not wanted or capped or library is None:
         return 0
+    width = described.get_text_config().hidden_size
     is_int8 = config.model.quantize is not None
-    return native_screen.screen_bytes(library, head_weights(described), is_int8=is_int8)
+    return native_screen.screen_bytes(library, head_weights(described) // width, width, is_int8=is_int8)
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:

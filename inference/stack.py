@@ -119,7 +119,7 @@ class FusedModel:
         return FusedRunner(self._library, model, tables, self._ends, adapts=adapters is not None)
 
     def screen_head(self) -> None:
-        """Have the likeliest tokens found by a copy of the head in 8 bits, if nothing else is asked for."""
+        """Have the likeliest tokens found by a coarse copy of the head, if nothing else is asked for."""
         self._ends = self._ends.screened()
 
     def undo(self) -> None:

@@ -1,4 +1,4 @@
-"""The C extension of the CPU path: its threads, linears over packed weights, and the statistics of logits.
+"""The C extension of the CPU path: its threads, and linears over packed weights.
 
 Every result depends on its own row only: the same bits for one row or many, whatever the number of
 threads. Sources and the rules they keep are in `inference/kernels/native/`.
@@ -228,6 +228,7 @@ class PackedLinear:
         arena: Arena | None = None,
     ) -> PackedLinear:
         """Pack rows (n, k) in int8, multiples of four for int6, with their scales (n); raise as `pack`."""
+        assert rows.dtype == torch.int8, "they are packed as they are"
         n, k = rows.shape
         if k > MOST_INT8_INPUTS:
             raise ValueError(f"{kind} weights may have {MOST_INT8_INPUTS} inputs at most, not {k}")
@@ -235,9 +236,8 @@ class PackedLinear:
             raise ValueError("int6 weights need a CPU with AVX-512 VNNI")
         struct = LinearStruct(kind=list(WeightKind).index(kind), n=n, k=k)
         sums = rows.sum(1, dtype=torch.int32) * 128
-        return cls._placed(
-            library, struct, rows, {"scales": padded(scales), "sums": padded(sums)}, bias, arena
-        )
+        beside = {"scales": padded(scales), "sums": padded(sums)}
+        return cls._placed(library, struct, rows.contiguous(), beside, bias, arena)
 
     @classmethod
     def _placed(
@@ -328,9 +328,9 @@ def narrowest(weight: Tensor) -> WeightKind:
 
 def padded(values: Tensor) -> Tensor:
     """Return (n) with zeros up to a whole panel."""
-    padded = torch.zeros(-(-values.numel() // PANEL) * PANEL, dtype=values.dtype)
-    padded[: values.numel()] = values
-    return padded
+    whole = torch.zeros(-(-values.numel() // PANEL) * PANEL, dtype=values.dtype)
+    whole[: values.numel()] = values
+    return whole
 
 
 def aligned(size: int) -> Tensor:

@@ -21,19 +21,21 @@ from inference.kernels.native import (
 from inference.kernels.quantizing import quantize_rows
 
 _LEAST_WEIGHTS = 1 << 22  # of a head: what the caches hold is read as fast in any form
-# Of one in int8, of which six bits leave out a quarter: it paid with 136 million weights, not with 28 (Zen 4)
-_LEAST_INT8_WEIGHTS = 1 << 26
+# Of one in int8, of which six bits leave out a quarter: that paid with 136 million, not with 28 (Zen 4).
+# The wider a row, the more of the likeliest logits are closer together than six bits tell apart
+_LEAST_INT8_WEIGHTS, _MOST_INT8_WIDTH = 1 << 26, 1408
+_ROW_BYTES = 16  # of each row: its scale, sum, error and norm
 _MOST_NORM = 1e15  # as in screen.inc.h
 _MOST_SPREAD = 1.2  # standard deviations of logits that six bits may be wrong by, or too much is left
-_ROWS_AT_ONCE = 2048  # whole panels; to bound memory
+_ROWS_AT_ONCE = 2048  # to bound memory
 
 
-def screen_bytes(library: Library, weights: int, *, is_int8: bool, least: int | None = None) -> int:
-    """Return what a head's screen takes, but for three numbers of each row; 0 where it has none."""
-    pays = _LEAST_INT8_WEIGHTS if is_int8 else _LEAST_WEIGHTS
-    if not library.has_vnni or weights < (pays if least is None else least):
+def screen_bytes(library: Library, n: int, k: int, *, is_int8: bool) -> int:
+    """Return what the screen of a head (n, k) takes, as far as its shape says; 0 where it would not pay."""
+    wide = is_int8 and k > _MOST_INT8_WIDTH
+    if not library.has_vnni or wide or n * k < (_LEAST_INT8_WEIGHTS if is_int8 else _LEAST_WEIGHTS):
         return 0
-    return weights * 3 // 4 if is_int8 else weights
+    return (n * k * 3 // 4 if is_int8 else n * k) + n * _ROW_BYTES
 
 
 class ScreenStruct(ctypes.Structure):
@@ -51,29 +53,33 @@ class Screen:
     """The copy, and for each of its rows how far it may be from the head's."""
 
     linear: PackedLinear  # int8, or int6 of a head in int8
-    errors: Tensor  # (n, to whole panels): the norm of what rounding took from a row
+    errors: Tensor  # (n and up to a whole panel): the norm of what rounding took from a row
     norms: Tensor  # (the same): the norm of a rounded row
 
     @classmethod
-    def of(cls, head: PackedLinear, least: int | None = None) -> Screen | None:
+    def of(cls, head: PackedLinear, *, small: bool = False) -> Screen | None:
         """Return a head's screen; None where it is of no use, or the head has another form than it needs.
 
-        `least`: weights that a head must have, if not as many as make it pay.
+        `small`: also where only the head's size says that it doesn't pay.
         """
-        library, is_int8 = head.library, head.kind is WeightKind.INT8
+        is_int8 = head.kind is WeightKind.INT8
         if head.bias is not None or head.kind is WeightKind.INT6 or head.k > MOST_INT8_INPUTS:
             return None
-        if not screen_bytes(library, head.n * head.k, is_int8=is_int8, least=least):
+        if not (
+            (small and head.library.has_vnni) or screen_bytes(head.library, head.n, head.k, is_int8=is_int8)
+        ):
             return None
         kind = WeightKind.INT6 if is_int8 else WeightKind.INT8
-        rows = torch.empty((head.n, head.k), dtype=torch.int8)
-        parts = [_round(head, rows, first, STEPS[kind]) for first in range(0, head.n, _ROWS_AT_ONCE)]
-        scales, errors, norms = (padded(torch.cat(part)) for part in zip(*parts, strict=True))
-        if not (errors.isfinite().all() and norms.max() < _MOST_NORM):
-            return None
-        if kind is WeightKind.INT6 and _spread(errors, norms, head.k) > _MOST_SPREAD:
-            return None
-        return cls(PackedLinear.of_integers(library, rows, scales[: head.n], kind), errors, norms)
+        rows, parts = torch.empty((head.n, head.k), dtype=torch.int8), []
+        for first in range(0, head.n, _ROWS_AT_ONCE):
+            scales, errors, norms = _round(head, rows, first, STEPS[kind])
+            if not (errors.isfinite().all() and norms.max() < _MOST_NORM):
+                return None
+            if is_int8 and _spread(errors, norms, head.k) > _MOST_SPREAD:
+                return None
+            parts.append((scales, errors, norms))
+        scales, errors, norms = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cls(PackedLinear.of_integers(head.library, rows, scales, kind), padded(errors), padded(norms))
 
     @property
     def nbytes(self) -> int:
@@ -87,15 +93,14 @@ class Screen:
 
 
 def _round(head: PackedLinear, rows: Tensor, first: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Put some of the head's rows into `rows`; return their scales, errors and norms.
-
-    What float32 loses of these is less than C adds to them.
-    """
+    """Put some of the head's rows into `rows`; return their scales, errors and norms, as of float64."""
     part = rows[first : first + _ROWS_AT_ONCE]
     exact = head.rows(torch.arange(first, first + len(part))).float()
     part[:], scales = quantize_rows(exact, step)
     rounded = part * scales[:, None]
-    return scales, (exact - rounded).norm(dim=1), rounded.norm(dim=1)
+    # Squares of small numbers would be nothing in float32
+    errors, norms = ((each.double().norm(dim=1).float()) for each in (exact - rounded, rounded))
+    return scales, errors, norms
 
 
 def _spread(errors: Tensor, norms: Tensor, k: int) -> float:

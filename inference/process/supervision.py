@@ -172,7 +172,7 @@ class EngineProcess:
     def _run_one(self) -> Ended:
         try:
             process, line = self._begin()
-        except (OSError, ValueError) as error:  # no memory, no descriptors; text that can't be sent
+        except (OSError, UnicodeError) as error:  # no memory, no descriptors; text that can't be sent
             return Ended(None, None, f"The engine's process can't be started: {error}")
         self._process, self._line = process, line
         if self._stopping.is_set():  # `stop` may not have seen it
@@ -200,13 +200,13 @@ class EngineProcess:
         LOG.critical(told, process.pid)
 
     def _begin(self) -> tuple[subprocess.Popen[bytes], Control]:
-        """Start a process and tell it what to do; raise OSError, or ValueError for broken text."""
+        """Start a process and tell it what to do; raise OSError, or UnicodeError for broken text."""
         line, theirs = socket_pair()
         try:
             with theirs:
                 line.send(Configuration(self._config, os.getpid(), self._socket.path, log_levels()))
                 return self._spawn(theirs.fileno()), line
-        except (OSError, ValueError):
+        except (OSError, UnicodeError):
             line.close()
             raise
 

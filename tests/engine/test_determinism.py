@@ -166,7 +166,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model = ModelConfig(model_id=path, quantize="int8" if kind == "int8" else None, adapters=adapters)
     reference = started(model, threads=1, prefix_caching=False, screen_head=False)
     with pytest.MonkeyPatch.context() as patched:  # these heads are small: their screens would be of no use
-        patched.setattr("inference.ends.Screen.of", partial(Screen.of, least=0))
+        patched.setattr("inference.ends.Screen.of", partial(Screen.of, small=True))
         subject = Subject(reference, [started(model, **each) for each in SURROUNDINGS])
     with pytest.MonkeyPatch.context() as patched:  # of random texts nothing would be guessed rightly
         patched.setattr("inference.speculation.propose", subject.foretell)

@@ -15,6 +15,7 @@ from inference.kernels.reference import Attention
 from inference.paged import LayerShape
 from tests.unit.inference.paged_attention import Tokens, expected
 
+LAYER_KINDS = [kind for kind in WeightKind if kind is not WeightKind.INT6]  # which is for screens of heads
 NORMS = ("input_norm", "mid_norm", "attention_norm", "mlp_norm")
 
 

@@ -26,7 +26,7 @@ from tests.unit.inference.paged_attention import (
     steps_of,
     whole,
 )
-from tests.unit.inference.paper_layers import PaperLayer, forward, native, random_layer, rotary
+from tests.unit.inference.paper_layers import LAYER_KINDS, PaperLayer, forward, native, random_layer, rotary
 
 torch.set_num_threads(1)
 pytestmark = built
@@ -120,7 +120,7 @@ def test_it_agrees_with_float64(library: Library, shape: StackShape, length: int
 def test_batches_pieces_and_threads_change_no_bit(data: st.DataObject) -> None:
     shape = SHAPES[data.draw(st.sampled_from(list(SHAPES)))]
     papers, several = papers_of(shape), [adapter(shape, 1, rank=3), adapter(shape, 2, rank=19)]
-    kind, isa = data.draw(st.sampled_from(list(WeightKind))), data.draw(st.sampled_from(ISAS))
+    kind, isa = data.draw(st.sampled_from(LAYER_KINDS)), data.draw(st.sampled_from(ISAS))
     lengths = data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
     chosen = [data.draw(st.integers(-1, 1)) for _ in lengths]
     inputs = [sequence(length, shape.hidden) for length in lengths]

@@ -50,9 +50,8 @@ def pack(library: Library, weight: Tensor, form: str) -> PackedLinear:
 class Made:
     """A model whose head is screened, over one table of embeddings."""
 
-    def __init__(self, library: Library, weight: Tensor, form: str, table: Tensor, size: float = 1.0) -> None:
-        head = pack(library, weight, form)
-        self.screen = Screen.of(head, least=0)
+    def __init__(self, library: Library, head: PackedLinear, table: Tensor, size: float = 1.0) -> None:
+        self.screen = Screen.of(head, small=True)
         norm = torch.full((SHAPE.hidden,), size)  # which is also that of what the head reads
         ends = EndWeights(table=table, head=head, norm=norm, eps=1e-6, screen=self.screen)
         self._model = NativeModel(
@@ -90,7 +89,7 @@ def ids_of(count: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [1, 5, 13, 60, 100])
 def test_it_finds_what_the_whole_head_finds(library: Library, form: str, count: int) -> None:
-    made = Made(library, random_head(1), form, embeddings(2))
+    made = Made(library, pack(library, random_head(1), form), embeddings(2))
     ids = ids_of(count)
     found = made.agrees(ids, list(range(count)))
     assert found.totals.tolist() == found.maxima.tolist()
@@ -106,7 +105,7 @@ def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObjec
     weight[:, data.draw(st.integers(0, SHAPE.hidden - 1))] *= data.draw(st.sampled_from([1.0, 30.0, 1e4]))
     form = data.draw(st.sampled_from(FORMS))
     table = embeddings(data.draw(st.integers(0, 50)), data.draw(st.sampled_from([1e-3, 1.0, 1e3])))
-    made = Made(SCREENING[0], weight, form, table)
+    made = Made(SCREENING[0], pack(SCREENING[0], weight, form), table)
     count = data.draw(st.integers(1, 20))
     rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8, unique=True))
     made.agrees(ids_of(count, data.draw(st.integers(0, 99))), rows)
@@ -115,11 +114,19 @@ def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObjec
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("size", [1e-33, 1e-30, 1e-28, 1e-22, 1e-18, 1e-14, 1e-10, 1e6, 1e16, 1e30])
 def test_it_finds_the_same_however_small_or_large_the_inputs_are(form: str, size: float) -> None:
-    Made(SCREENING[0], random_head(13), form, embeddings(14), size).agrees(ids_of(40), list(range(40)))
+    head = pack(SCREENING[0], random_head(13), form)
+    Made(SCREENING[0], head, embeddings(14), size).agrees(ids_of(40), list(range(40)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [1e-30, 1e-26, 1e-24, 1e-21, 1e-18, 1e-10, 1e10])
+def test_it_finds_the_same_however_small_or_large_the_head_is(form: str, size: float) -> None:
+    head = pack(SCREENING[0], random_head(13).float() * size, form)
+    Made(SCREENING[0], head, embeddings(14), 1e6).agrees(ids_of(40), list(range(40)))
 
 
 @pytest.mark.parametrize(("form", "step"), [("float32", 1), ("int8", 4)])
-@pytest.mark.parametrize("gap", [0, 40, 70, 80, 88, 90, 92, 93, 94])
+@pytest.mark.parametrize("gap", [0, 40, 46, 47, 48, 49, 70, 80, 88, 90, 92, 93, 94])
 def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(
     form: str, step: int, gap: int
 ) -> None:
@@ -137,19 +144,24 @@ def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(
     losing, gaining, others = torch.randperm(WORDS, generator=random).split([30, 30, WORDS - 60])
     weight[others[:, None], torch.arange(2, 42)] -= most / 6 * signs[2:42]  # far from the greatest
     weight[losing, 1 : 1 + gap] -= signs[1 : 1 + gap]
-    weight[losing, 1:] += 0.49 * signs[1:]
-    weight[gaining, 1:] -= 0.49 * signs[1:]
+    off = 0.49 if form == "float32" else 0.25  # a number in int8, of the four between those of int6
+    weight[losing, 1:] += off * signs[1:]
+    weight[gaining, 1:] -= off * signs[1:]
+    head = pack(SCREENING[0], weight * 0.01, form)
+    if form == "int8":
+        rows = (weight * step).to(torch.int8)
+        head = PackedLinear.of_integers(SCREENING[0], rows, torch.full((WORDS,), 0.01), WeightKind.INT8)
     table = (1e5 * signs).expand(WORDS, -1).contiguous()
-    made = Made(SCREENING[0], weight * 0.01, form, table)
+    made = Made(SCREENING[0], head, table)
     found = made.agrees(ids_of(8), list(range(8)))
     assert found.totals.tolist() == found.maxima.tolist()  # it wasn't too much to be screened
-    assert set(found.tokens.tolist()) <= set((losing if gap <= 93 else gaining).tolist())
+    assert set(found.tokens.tolist()) <= set((losing if gap < 2 * off * 95 else gaining).tolist())
 
 
 def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
     table = embeddings(15)
     table[11] = torch.nan
-    made = Made(SCREENING[0], random_head(16), COMPRESSED, table)
+    made = Made(SCREENING[0], pack(SCREENING[0], random_head(16), COMPRESSED), table)
     good, bad = torch.tensor([1]), torch.tensor([11])
     assert made.screens(good)
     made.run(bad, [0], tokens_only=True)
@@ -165,14 +177,14 @@ def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
 def test_of_equal_logits_the_first_token_counts() -> None:
     weight = random_head(3)
     weight[[50, 3_000, 6_999]] = 3 * weight[[3_000]]
-    made = Made(SCREENING[0], weight, COMPRESSED, embeddings(4))
+    made = Made(SCREENING[0], pack(SCREENING[0], weight, COMPRESSED), embeddings(4))
     found = made.agrees(ids_of(40), list(range(40)))
     assert not {3_000, 6_999} & set(found.tokens.tolist())
 
 
 def test_rows_of_which_too_much_is_left_are_computed_in_full() -> None:
     same = random_head(5)[:1].expand(WORDS, -1).contiguous()
-    made = Made(SCREENING[0], same, "bfloat16", embeddings(6))
+    made = Made(SCREENING[0], pack(SCREENING[0], same, "bfloat16"), embeddings(6))
     found = made.agrees(ids_of(9), list(range(9)))
     assert found.tokens.tolist() == [0] * 9
 
@@ -180,14 +192,14 @@ def test_rows_of_which_too_much_is_left_are_computed_in_full() -> None:
 def test_a_row_that_is_not_finite_says_so_and_touches_no_other() -> None:
     table = embeddings(7)
     table[11, 5] = torch.nan
-    made = Made(SCREENING[0], random_head(8), COMPRESSED, table)
+    made = Made(SCREENING[0], pack(SCREENING[0], random_head(8), COMPRESSED), table)
     ids = torch.tensor([1, 2, 3, 11])  # attention looks back only: the last one alone is broken
     found = made.agrees(ids, [0, 1, 2, 3])
     assert np.isnan(found.maxima).tolist() == [False, False, False, True]
 
 
 def test_without_being_asked_all_logits_are_there() -> None:
-    made = Made(SCREENING[0], random_head(9), COMPRESSED, embeddings(10))
+    made = Made(SCREENING[0], pack(SCREENING[0], random_head(9), COMPRESSED), embeddings(10))
     found = made.run(ids_of(3), [0, 2], tokens_only=False)
     assert found.values.argmax(1).tolist() == found.tokens.tolist()
     assert (found.totals > found.maxima).all()
@@ -196,7 +208,7 @@ def test_without_being_asked_all_logits_are_there() -> None:
 @pytest.mark.parametrize(("form", "share"), [(COMPRESSED, 1.0), ("float32", 1.0), ("int8", 0.75)])
 def test_its_bounds_hold_for_each_row_of_the_head(form: str, share: float) -> None:
     head = pack(SCREENING[0], random_head(11), form)
-    screen = Screen.of(head, least=0)
+    screen = Screen.of(head, small=True)
     assert screen is not None
     rounded = screen.linear.unpack().double()
     lost = (head.unpack().double() - rounded).norm(dim=1)
@@ -209,18 +221,31 @@ def test_its_memory_is_reserved_where_it_may_come() -> None:
     described = LlamaConfig(vocab_size=60_000, hidden_size=128)
     capped = Gemma2Config(vocab_size=60_000, hidden_size=128, final_logit_softcapping=30.0)
     wanted, library = EngineConfig(), SCREENING[0]
-    assert screen_bytes(wanted, library, described) == 60_000 * 128
+    assert screen_bytes(wanted, library, described) == 60_000 * (128 + 16)
     assert screen_bytes(wanted, library, LlamaConfig(vocab_size=600, hidden_size=128)) == 0
     assert screen_bytes(wanted, library, capped) == screen_bytes(wanted, None, described) == 0
-    for without in (
-        replace(wanted, screen_head=False),
-        replace(wanted, fuse_layers=False),
-    ):
+    for without in (replace(wanted, screen_head=False), replace(wanted, fuse_layers=False)):
         assert screen_bytes(without, library, described) == 0
-    quantized = replace(wanted, model=ModelConfig(quantize="int8"))
-    assert screen_bytes(quantized, library, described) == 0
-    large = LlamaConfig(vocab_size=600_000, hidden_size=128)
-    assert screen_bytes(quantized, library, large) == 0.75 * 600_000 * 128
+
+
+@pytest.mark.parametrize(
+    ("words", "width", "share"),
+    [(60_000, 128, 0), (600_000, 128, 0.75), (60_000, 1408, 0.75), (60_000, 1536, 0)],
+)
+def test_of_int8_only_large_heads_of_narrow_models_are_screened(words: int, width: int, share: float) -> None:
+    wanted = EngineConfig(model=ModelConfig(quantize="int8"))
+    described = LlamaConfig(vocab_size=words, hidden_size=width)
+    expected = words * (share * width + 16) if share else 0
+    assert screen_bytes(wanted, SCREENING[0], described) == expected
+
+
+def test_what_is_reserved_is_what_it_takes() -> None:
+    head = PackedLinear.pack(SCREENING[0], torch.randn(40_000, 128), None, WeightKind.FLOAT32)
+    screen = Screen.of(head)
+    assert screen is not None
+    assert screen.nbytes == screen_bytes(
+        EngineConfig(), SCREENING[0], LlamaConfig(vocab_size=40_000, hidden_size=128)
+    )
 
 
 def test_a_head_is_screened_only_where_that_is_of_use() -> None:
@@ -228,13 +253,13 @@ def test_a_head_is_screened_only_where_that_is_of_use() -> None:
     library = SCREENING[0]
     assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32)) is None  # too small
     biased = PackedLinear.pack(library, weight, torch.ones(WORDS), WeightKind.FLOAT32)
-    assert Screen.of(biased, least=0) is None
-    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), least=0) is not None
+    assert Screen.of(biased, small=True) is None
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), small=True) is not None
     wide = PackedLinear.pack(library, torch.randn(900, 4096), None, WeightKind.INT8)
-    assert Screen.of(wide, least=0) is None  # six bits would leave too much
+    assert Screen.of(wide, small=True) is None  # six bits would leave too much
     six = PackedLinear.pack(library, weight, None, WeightKind.INT6)
-    assert Screen.of(six, least=0) is None
+    assert Screen.of(six, small=True) is None
     weight[5, 5] = torch.inf
-    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32), least=0) is None
+    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32), small=True) is None
     without = [each for each in LIBRARIES.values() if not each.has_vnni]
-    assert all(Screen.of(pack(each, random_head(1), "float32"), least=0) is None for each in without)
+    assert all(Screen.of(pack(each, random_head(1), "float32"), small=True) is None for each in without)

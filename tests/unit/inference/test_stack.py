@@ -95,7 +95,7 @@ def test_what_was_found_stays_when_the_next_step_runs(library: Library) -> None:
 def test_with_a_screened_head_the_likeliest_tokens_are_the_same(
     family: str, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.ends.Screen.of", partial(Screen.of, least=0))
+    monkeypatch.setattr("inference.ends.Screen.of", partial(Screen.of, small=True))
     fused = fuse(toy(family), library)
     whole = fused.make_runner(4, torch.float32)
     fused.screen_head()
