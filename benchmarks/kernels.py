@@ -119,6 +119,7 @@ def main() -> None:
         n, k = map(int, shape.split("x"))
         for kind in arguments.kinds:
             if kind == WeightKind.INT6 and not bench.library.has_vnni:
+                print(f"linear {n}x{k} {kind}: needs a CPU with AVX-512 VNNI")
                 continue
             _linears(bench, n, k, kind, arguments.rows)
     for rows in arguments.rows:

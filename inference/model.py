@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -225,17 +226,16 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     return rows
 
 
-def head_weights(described: PreTrainedConfig) -> int:
-    """Return how many weights the model's head has, 0 if its configuration doesn't say."""
+def head_shape(described: PreTrainedConfig) -> tuple[int, int]:
+    """Return the words and the width of the model's head, 0 for what its configuration doesn't say."""
     text = described.get_text_config()
-    size: int = (_first(text, "vocab_size") or 0) * (_first(text, "hidden_size", "n_embd", "d_model") or 0)
-    return size
+    return _first(text, "vocab_size") or 0, _first(text, "hidden_size", "n_embd", "d_model") or 0
 
 
 def _multiplied(text: PreTrainedConfig, weights: Weights) -> int:
     """Return how many parameters a token of a prompt is multiplied with: all but embedding and head."""
     total = weights.floats + weights.other_bytes
-    table = head_weights(text)
+    table = math.prod(head_shape(text))
     tables = table if getattr(text, "tie_word_embeddings", True) else 2 * table
     return max(total - tables, total // 8)
 

@@ -10,7 +10,7 @@ from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.kernels import native_screen
 from inference.kernels.native import Library
-from inference.model import head_weights, rounded_dtype
+from inference.model import head_shape, rounded_dtype
 
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
 
@@ -59,9 +59,8 @@ def screen_bytes(config: EngineConfig, library: Library | None, described: PreTr
     capped = getattr(described.get_text_config(), "final_logit_softcapping", None) is not None
     if not wanted or capped or library is None:
         return 0
-    width = described.get_text_config().hidden_size
     is_int8 = config.model.quantize is not None
-    return native_screen.screen_bytes(library, head_weights(described) // width, width, is_int8=is_int8)
+    return native_screen.screen_bytes(library, *head_shape(described), is_int8=is_int8)
 
 
 def rounds_inputs(config: EngineConfig, library: Library | None) -> bool:

@@ -52,7 +52,6 @@ _DTYPES = {
     WeightKind.INT6: torch.int8,
 }
 
-
 STEPS = {WeightKind.INT8: 1, WeightKind.INT6: 4}  # between the integers of weights
 
 

@@ -99,7 +99,7 @@ def _round(head: PackedLinear, rows: Tensor, first: int, step: int) -> tuple[Ten
     part[:], scales = quantize_rows(exact, step)
     rounded = part * scales[:, None]
     # Squares of small numbers would be nothing in float32
-    errors, norms = ((each.double().norm(dim=1).float()) for each in (exact - rounded, rounded))
+    errors, norms = (each.double().norm(dim=1).float() for each in (exact - rounded, rounded))
     return scales, errors, norms
 
 

@@ -53,7 +53,8 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
         }
         if (prepares) linear_input(call->library, ends->head, input.x, n, count, first, last, stack->prepared);
         if (!screens) continue;
-        linear_input(call->library, ends->screen->linear, input.x, n, count, first, last, stack->screening.prepared);
+        void *own = stack->screening.prepared;
+        if (!shares_input(ends)) linear_input(call->library, ends->screen->linear, input.x, n, count, first, last, own);
         for (int64_t row = first; row < last; row++) ISA(measure)(call, &stack->screening, row);
     }
     pool_barrier(worker);

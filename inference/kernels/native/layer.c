@@ -73,9 +73,12 @@ static void *take(char **next, int64_t bytes) {
     return taken;
 }
 
-static void lay_out_screening(Screening *s, const Library *library, const Screen *screen, char **next) {
+static void lay_out_screening(Stack *stack, const Library *library, const Ends *ends, char **next) {
+    Screening *s = &stack->screening;
+    const Screen *screen = ends->screen;
     int64_t rows = s->rows, panels = linear_panels(screen->linear), number = (int64_t)sizeof(float);
-    s->prepared = take(next, (int64_t)linear_input_bytes(library, screen->linear, rows));
+    int64_t prepared = (int64_t)linear_input_bytes(library, screen->linear, rows);
+    s->prepared = shares_input(ends) ? stack->prepared : take(next, prepared);
     s->norms = take(next, rows * number);
     s->lost = take(next, rows * number);
     s->sure = take(next, rows * panels * number);
@@ -109,7 +112,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->own_size = call->few ? stack->own_inputs + low : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
-    if (stack->screening.rows) lay_out_screening(&stack->screening, library, ends->screen, &next);
+    if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;
 }
 

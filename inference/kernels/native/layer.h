@@ -36,7 +36,7 @@ typedef struct Screen {
 /* The memory of a step whose rows are screened. */
 typedef struct Screening {
     int64_t rows;        /* 0: this step's are not screened */
-    void *prepared;      /* inputs in 8 bits */
+    void *prepared;      /* inputs in 8 bits, maybe the head's */
     float *norms, *lost; /* [row] of what the head reads, and of what the inputs in 8 bits leave out of it */
     float *sure, *possible; /* [row][panel] what its greatest logit there is at least, and at most */
     int32_t *counts;     /* [row] of its candidates; -1: it has to be computed in full */
@@ -103,6 +103,9 @@ typedef struct Ends {
     float embedding_factor, head_factor; /* the embedding, and what the head is given, are multiplied by them */
     const Screen *screen; /* NULL: there is none */
 } Ends;
+
+/* Whether a screen reads what was prepared for the head: both take inputs in 8 bits. */
+static inline int shares_input(const Ends *ends) { return ends->head->kind == KIND_INT8; }
 
 /* A step's tokens, and what is made of them. */
 typedef struct Tokens {

@@ -23,7 +23,7 @@ INLINE float ISA(rounded)(float x) {
 /* The norms of what the head reads of a row, and of what the screen's input leaves out of it. */
 static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row) {
     const Linear *head = call->ends->head;
-    int rounds = linear_rounds_input(call->library, head), same = head->kind == KIND_INT8; /* as the screen reads it */
+    int rounds = linear_rounds_input(call->library, head), same = shares_input(call->ends);
     const float *x = call->stack->normed + row * head->k;
     float scale;
     const uint8_t *taken = linear_unsigned_row(call->library, call->ends->screen->linear, s->prepared, s->rows, row, &scale);

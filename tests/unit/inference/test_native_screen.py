@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import Gemma2Config, LlamaConfig
+from transformers import Gemma2Config, LlamaConfig, PreTrainedConfig
 
 from inference.config import EngineConfig, ModelConfig
 from inference.kernels.native import Library, PackedLinear, WeightKind
@@ -223,6 +223,7 @@ def test_its_memory_is_reserved_where_it_may_come() -> None:
     wanted, library = EngineConfig(), SCREENING[0]
     assert screen_bytes(wanted, library, described) == 60_000 * (128 + 16)
     assert screen_bytes(wanted, library, LlamaConfig(vocab_size=600, hidden_size=128)) == 0
+    assert screen_bytes(wanted, library, PreTrainedConfig(vocab_size=60_000)) == 0  # its width isn't told
     assert screen_bytes(wanted, library, capped) == screen_bytes(wanted, None, described) == 0
     for without in (replace(wanted, screen_head=False), replace(wanted, fuse_layers=False)):
         assert screen_bytes(without, library, described) == 0
