@@ -1,4 +1,8 @@
-"""The committed file of results: medians of each server, and the goals, by model."""
+"""The committed file of results: medians of each server, and the goals, by model.
+
+What this machine's file has of servers that the records know nothing of stays in it, so that some can be
+measured again where the records of the others are gone.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from typing import Any
 from benchmarks.limits import Limits
 from benchmarks.machine import RESULTS, about, machine
 from benchmarks.serving.bounds import PRECISIONS, Bounds, Size, bound
-from benchmarks.serving.goals import Table, goals
+from benchmarks.serving.goals import goals
 from benchmarks.serving.models import SHAPES
-from benchmarks.serving.records import Key, WorkFile, medians, same_texts
+from benchmarks.serving.records import Key, Record, WorkFile, medians, same_texts
 from benchmarks.serving.servers import SERVERS, Group, Server
 from benchmarks.serving.workloads import WORKLOADS
 
@@ -23,33 +27,45 @@ REFERENCES = ("transformers serve f32", "llama.cpp f32", "vLLM f32")  # whose te
 
 def write_results(work: WorkFile, folder: Path, repetitions: int) -> None:
     """Write results/serving-MACHINE.json from what has been measured."""
-    models: dict[str, Any] = {}
-    for model in dict.fromkeys(key.model for key in work.servers()):
-        servers = {
-            server.label: row
-            for server in SERVERS
-            if (row := _server(work, Key(model, server.label), server, repetitions))
-        }
-        limits = _limits(work, model)
-        bounds = _bounds(model, limits) if limits else None
-        models[model] = {
-            "limits": {name: float(f"{value:.4g}") for name, value in asdict(limits).items()}
-            if limits
-            else None,
-            "servers": servers,
-            "goals": [asdict(goal) for goal in goals(servers, bounds)],
-        }
-    measured = [
-        server for server in SERVERS if any(server.label in model["servers"] for model in models.values())
-    ]
+    path = RESULTS / f"serving-{machine()}.json"
+    before: Record = json.loads(path.read_text()) if path.exists() else {"models": {}, "versions": {}}
+    asked = {key.model for key in work.servers()} | set(before["models"])
+    models = {
+        model: _model(work, model, before["models"].get(model, {}), repetitions)
+        for model in SHAPES
+        if model in asked
+    }
+    measured = {label for model in models.values() for label in model["servers"]}
+    versions = {
+        server.label: _version(server, folder) or before["versions"].get(server.label, "")
+        for server in SERVERS
+        if server.label in measured
+    }
     written = {
         **about(),
         "workloads": {name: asdict(workload) for name, workload in WORKLOADS.items()},
-        "versions": {server.label: version for server in measured if (version := _version(server, folder))},
+        "versions": {label: version for label, version in versions.items() if version},
         "models": models,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"serving-{machine()}.json").write_text(json.dumps(written, indent=1) + "\n")
+    path.write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _model(work: WorkFile, model: str, before: Record, repetitions: int) -> Record:
+    """Return all that is known with one model; `before`: the same as the file has it, {} without."""
+    known = before.get("servers", {})
+    rows = {
+        server.label: _server(work, Key(model, server.label), server, repetitions)
+        or known.get(server.label, {})
+        for server in SERVERS
+    }
+    servers = {label: row for label, row in rows.items() if row}
+    limits = _limits(work, model) or (Limits(**before["limits"]) if before.get("limits") else None)
+    return {
+        "limits": {name: float(f"{value:.4g}") for name, value in asdict(limits).items()} if limits else None,
+        "servers": servers,
+        "goals": [asdict(goal) for goal in goals(servers, _bounds(model, limits) if limits else None)],
+    }
 
 
 def _limits(work: WorkFile, model: str) -> Limits | None:
@@ -63,7 +79,7 @@ def _bounds(model: str, limits: Limits) -> Bounds:
     return lambda group, workload: bound(size, PRECISIONS[Group(group)], WORKLOADS[workload], limits)
 
 
-def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Table:
+def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Record:
     """Return what is known of one server with one model; {} if it was never asked for."""
     if key not in work.servers():
         return {}
