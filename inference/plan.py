@@ -15,8 +15,8 @@ GIB = 1024 * MIB
 _GIGAFLOPS = {"avx512": 95, "avx2": 45, "baseline": 12, "torch": 50}  # of one core, cautiously
 _STEP_SECONDS = 0.15  # of prompts alone: as long may one that has just come wait before it is looked at
 _STEP_TOKENS = (64, 1024)
-# What a piece of a prompt may add to the time between the tokens of others. With 0.03 the 99th percentile of that
-# time was 27 % longer with 8 clients, and no more tokens came per second; with 0.015 3 % fewer would.
+# What a piece of a prompt may add to the time between the tokens of others. With 0.03 the 99th percentile of
+# that time was 27 % longer with 8 clients, and no more tokens came per second; with 0.015 3 % fewer would.
 _BESIDE_SECONDS = 0.022
 _BESIDE_TOKENS = (16, 512)  # fewer, and reading the weights for each takes longer than computing
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.interpreted import settle_products
+
 # How long an example takes says more of what else the machine does than of what is tested
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -25,6 +27,7 @@ if not _GPU:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs an accelerator where there is none."""
+    """Skip what needs an accelerator where there is none; see that Triton's interpreter adds in one order."""
+    settle_products()
     if item.get_closest_marker("gpu") is not None and not _GPU:
         pytest.skip("needs a GPU")

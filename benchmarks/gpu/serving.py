@@ -162,12 +162,17 @@ def prefill(engine: Driver, shape: Shape, ceilings: Ceilings, sizes: Sizes) -> R
     for _ in range(2):  # steps of these forms come for the first time, and kernels are compiled
         done = engine.do([Job(engine.prompt(random_, tokens), 1) for _ in range(count)])
     rate = count * tokens / done.seconds
-    return {
+    row = {
         "what": "prefill",
         "prompt": tokens,
         "tokens_per_second": round(rate, 1),
         "share": round(rate / prefill_ceiling(shape, ceilings), 4),
     }
+    if timeline.available(engine.device):  # prompts are no graphs: whether the device waited for launches
+        jobs = [Job(engine.prompt(random_, tokens), 1) for _ in range(count)]
+        if found := timeline.timeline(lambda: engine.do(jobs)):
+            row["busy"] = round(found.busy / done.seconds, 4)
+    return row
 
 
 def idle(engine: Driver, shape: Shape, batch: int, sizes: Sizes) -> Row | None:

@@ -11,6 +11,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 _SHOWN = 12  # kernels that took most
+_OTHERS = ("Memcpy HtoD", "Memcpy DtoH", "Memset")  # no work of a model's; copies within a device are
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def timeline(run: Callable[[], object]) -> Timeline | None:
         run()
     events = [event for event in profiled.events() if event.device_type == DeviceType.CUDA]
     spans = [(event.time_range.start, event.time_range.end, event.name) for event in events]
-    return of_spans([span for span in spans if not span[2].startswith(("Memcpy", "Memset"))])
+    return of_spans([span for span in spans if not span[2].startswith(_OTHERS)])
 
 
 def of_spans(spans: list[tuple[float, float, str]]) -> Timeline | None:

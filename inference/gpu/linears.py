@@ -25,7 +25,7 @@ _NEAR = 1e-2  # of the result's norm: what another order of sums may change in 1
 _BETTER = 0.98  # of the time of what is there already
 _FEW = 16  # rows that other ways than cuBLAS can be better for
 
-_MOST_SECONDS = 30.0  # for measuring; what isn't measured by then is computed as ever
+_MOST_SECONDS = 30.0  # for measuring; what isn't measured by then is computed as ever, and counted
 _REPLAYS = 6  # of which the first warms up, and the fastest counts
 
 Seconds = Callable[[Callable[[], object]], float]  # of one call
@@ -34,13 +34,16 @@ _Way = TypeVar("_Way", Way, GatedWay)
 
 
 class Deadline:
-    """The time that measuring may take; compilers need most of it, the first time."""
+    """The time that measuring may take, from the first question on: compilers have needed theirs before."""
 
     def __init__(self, seconds: float = _MOST_SECONDS) -> None:
-        self._end = monotonic() + seconds
+        self._seconds = seconds
+        self._end: float | None = None
 
     def __call__(self) -> bool:
         """Return whether it is over."""
+        if self._end is None:
+            self._end = monotonic() + self._seconds
         return monotonic() >= self._end
 
 
@@ -55,6 +58,7 @@ class Multiplier:
         self.ops = ops
         self._chosen: dict[tuple[int, int, int], Way] = {}  # by rows, outputs and inputs
         self._gates: dict[tuple[int, int, int], GatedWay] = {}  # of a linear and the gate behind it
+        self._late = 0  # ways that there was no time to measure
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return (M, N) of x (M, K), weight (N, K) and bias (N,)."""
@@ -94,7 +98,7 @@ class Multiplier:
         for same, x in _cases(linears, rows):
             outputs, inner = same[0].weight.shape
             ways = self.ops.ways(rows, outputs, inner, x.dtype)
-            calls = ((way, partial(_multiply, way)) for way in ways if not over())
+            calls = ((way, partial(_multiply, way)) for way in self._in_time(ways, over))
             best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
             if best is not None:
                 self._chosen[rows, outputs, inner] = best
@@ -111,10 +115,17 @@ class Multiplier:
         for same, x in _cases(linears, rows):
             outputs, inner = same[0].weight.shape
             ways = self.ops.gated_ways(rows, outputs, inner, x.dtype)
-            calls = ((way, partial(_gate, way.multiply, activation)) for way in ways if not over())
+            calls = ((way, partial(_gate, way.multiply, activation)) for way in self._in_time(ways, over))
             best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:
                 self._gates[rows, outputs, inner] = best
+
+    def _in_time(self, ways: Iterable[_Way], over: Callable[[], bool]) -> Iterator[_Way]:
+        for way in ways:
+            if over():
+                self._late += 1
+            else:
+                yield way
 
     def _try_all(
         self, linears: Several[DeviceLinear], gates: Several[DeviceLinear], activation: str, sizes: list[int]
@@ -133,8 +144,11 @@ class Multiplier:
         """Return what was chosen, as a line for a person; "" if nothing was."""
         names = Counter(way.name for way in self._chosen.values())
         names.update(way.name for way in self._gates.values())
-        said = ", ".join(f"{count} by {name}" for name, count in names.most_common())
-        return f"Shapes of linears for few tokens: {said}, others as ever" if said else ""
+        chosen = [f"{count} by {name}" for name, count in names.most_common()]
+        if not chosen and not self._late:
+            return ""
+        late = f"; there was no time to measure {self._late} ways" if self._late else ""
+        return f"Shapes of linears for few tokens: {', '.join([*chosen, 'others as ever'])}{late}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +203,11 @@ class SwappedLinear(Packed):
 
 @torch.inference_mode()  # for the same reason as `record`: replaying writes to the generator's tensors, too
 def graph_seconds(run: Callable[[], object]) -> float:
-    """Return what a call takes of a GPU's time: captured first, as launching from Python would hide it."""
+    """Return what a call takes of a GPU's time: captured first, as launching from Python would hide it.
+
+    Before each replay the device reads other memory, so that it hasn't come to rest when the replay is
+    queued, which would be measured, too; and its cache holds nothing of what the call will read.
+    """
     device = torch.device("cuda", torch.cuda.current_device())
     stream, graph = capture_stream(device), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
@@ -197,8 +215,9 @@ def graph_seconds(run: Callable[[], object]) -> float:
         run()  # kernels are compiled here, and cuBLAS takes its memory
         record(graph, run, device)
     torch.cuda.current_stream().wait_stream(stream)
-    taken = []
+    taken, wash = [], _washer(device)
     for _ in range(_REPLAYS):
+        wash()
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
@@ -206,6 +225,19 @@ def graph_seconds(run: Callable[[], object]) -> float:
         stop.synchronize()
         taken.append(start.elapsed_time(stop) / 1000)
     return min(taken[1:])
+
+
+def _washer(device: torch.device) -> Callable[[], object]:
+    """Return what reads twice as much of a device's memory as its cache holds, and changes nothing.
+
+    That takes some 30 us, longer than a launch. Without the room for it, it returns what does nothing.
+    """
+    size = 2 * torch.cuda.get_device_properties(device).L2_cache_size
+    try:
+        return torch.zeros(size // 4, device=device).sum
+    except torch.OutOfMemoryError:
+        LOG.debug("There is no room to wash the device's cache, and what is measured may come from there")
+        return lambda: None
 
 
 def _cases(linears: Several[DeviceLinear], rows: int) -> Iterator[tuple[list[DeviceLinear], Tensor]]:

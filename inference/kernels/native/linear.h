@@ -6,6 +6,7 @@
 
 /* How the products are summed: enum Kind, and what some CPUs have for it. */
 enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
+enum { KIND_WIDENED = 9 }; /* float32's panel that a block before has made of the weights */
 
 /* bfloat16 in 12 bits. Of a weight's exponent there is only what it is above the panel's base, 0 to 15: trained
  * weights have few others (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and those are listed. Four k

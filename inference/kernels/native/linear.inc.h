@@ -20,6 +20,7 @@
 #define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
 #define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
 #define AHEAD 2048   /* bytes */
+#define FAR_AHEAD 8192
 #define UNROLL _Pragma("GCC unroll 16")
 
 typedef struct Block {
@@ -47,8 +48,8 @@ INLINE void prefetch(const void *w) {
     __builtin_prefetch((const char *)w + AHEAD + 64);
 }
 
-/* The next panel, into the second cache, by the last blocks of this one: what the hardware fetches ahead by itself
- * ends with each short panel, and begins late in the next. */
+/* The next panel, into the second cache, by the last blocks of this one, or by the first where that alone reads it:
+ * what the hardware fetches ahead by itself ends with each short panel, and begins late in the next. */
 INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
     UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + b->ahead[i], 0, 2);
 }
@@ -67,10 +68,15 @@ INLINE vf broadcast(const char *x, int64_t stride, int row, int64_t k) {
     return vset1(((const float *)row_of(x, stride, row))[k]);
 }
 
-INLINE void add_float32(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+/* `widened`: from a block's own memory, which is near. */
+INLINE void add_float32(const int rows, const int vectors, const int widened, const Block *b,
+                        Sum sums[MOST_ROWS][8]) {
     const float *w = (const float *)b->w;
     for (int64_t k = 0; k < b->k; k++, w += PANEL) {
-        prefetch(w);
+        if (!widened) {
+            prefetch(w);
+            fetch_ahead(2, b, (const char *)w);
+        }
         UNROLL for (int m = 0; m < rows; m++) {
             vf x = broadcast(b->x, b->x_stride, m, k);
             UNROLL for (int v = 0; v < vectors; v++)
@@ -95,6 +101,7 @@ INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum s
     for (int64_t k = 0; k < b->k; k++, w += PANEL) {
         vf wide[8];
         __builtin_prefetch((const char *)w + AHEAD);
+        fetch_ahead(1, b, (const char *)w);
         UNROLL for (int v = 0; v < vectors; v++) wide[v] = vload_f16(w + v * LANES);
         add_wide(rows, vectors, b, k, wide, sums);
     }
@@ -114,6 +121,7 @@ INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum 
     int64_t k = 0;
     for (; k + 2 <= b->k; k += 2, w += 4 * PANEL) {
         prefetch(w);
+        fetch_ahead(2, b, w);
         UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
         add_widened(rows, vectors, b, k, raw, 0, sums);
         add_widened(rows, vectors, b, k + 1, raw, 1, sums);
@@ -214,7 +222,7 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < vectors; v++)
             sums[m][v].f = b->first ? vzero() : vload(b->y + m * b->y_stride + v * LANES);
-    if (kind == KIND_FLOAT32) add_float32(rows, vectors, b, sums);
+    if (kind == KIND_FLOAT32 || kind == KIND_WIDENED) add_float32(rows, vectors, kind == KIND_WIDENED, b, sums);
     if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
     if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
@@ -268,12 +276,15 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
     }
 }
 
-/* Bytes to what is read next: the panel's next slice of k, or the next panel; 0 where one block reads a long panel,
- * which gains nothing. */
+/* Bytes to what is read next: the panel's next slice of k, or the next panel; where one block reads a long panel,
+ * a later part of it. */
 INLINE int64_t next_weights(const Tile *t, int64_t depth) {
     if (depth < t->linear->k) return depth * t->panel_step;
-    return t->linear->k <= DEPTH ? t->panel_bytes : 0;
+    return t->linear->k <= DEPTH ? t->panel_bytes : FAR_AHEAD;
 }
+
+/* With few rows the hardware keeps up, but for int8. */
+INLINE int fetches(const int kind, int64_t rows) { return rows > FEW_ROWS || kind == KIND_VNNI; }
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
@@ -284,7 +295,8 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    int64_t behind = rows > FEW_ROWS ? next_weights(t, depth) : 0;
+    int64_t behind = fetches(kind, rows) ? next_weights(t, depth) : 0;
+    int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
@@ -304,14 +316,14 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .exceptions = exceptions,
                 .from = k,
                 .base = is_coded(kind) ? linear->bases[panel] : 0,
-                .ahead = {i == blocks - 1 ? behind : 0, behind && (i == blocks - 2 || blocks == 1) ? behind + 64 : 0,
-                          behind && i == blocks - 1 ? behind + 128 : 0},
+                .ahead = {i == fetching ? behind : 0, behind && i == fetching_too ? behind + 64 : 0,
+                          behind && i == fetching ? behind + 128 : 0},
                 .widened = i ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
             if (widened && i)
-                multiply_rows(KIND_FLOAT32, to - from, &b);
+                multiply_rows(KIND_WIDENED, to - from, &b);
             else
                 multiply_rows(kind, to - from, &b);
             for (int64_t m = 0; columns < PANEL && m < to - from; m++)

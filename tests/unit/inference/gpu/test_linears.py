@@ -119,7 +119,8 @@ def test_the_fewest_tokens_are_measured_first_and_nothing_once_the_time_is_over(
     only = linears(multiply, (6, 4))
     left = iter([False] * 5 + [True] * 100)  # the ways of one size, and the gate's
     multiply.tune(only, only, "silu", [8, 2], Clock(ops, {**TAKEN, "gate": 0.1}), lambda: next(left))
-    assert str(multiply) == "Shapes of linears for few tokens: 1 by faster, 1 by gate, others as ever"
+    said = "Shapes of linears for few tokens: 1 by faster, 1 by gate, others as ever"
+    assert str(multiply) == f"{said}; there was no time to measure 5 ways"
     for rows, expected in ((2, ["gate"]), (8, [])):
         ops.called.clear()
         only[0].gated(torch.randn(rows, 4), "silu")
@@ -148,6 +149,26 @@ def test_all_ways_are_compiled_before_the_first_is_measured() -> None:
 def test_deadline_is_over_when_its_time_is() -> None:
     assert not Deadline(1000.0)()
     assert Deadline(0.0)()
+
+
+def test_deadline_begins_with_the_first_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling for the first time takes longer than measuring may."""
+    now = 0.0
+    monkeypatch.setattr("inference.gpu.linears.monotonic", lambda: now)
+    over = Deadline(30.0)
+    now = 100.0
+    assert not over()
+    now = 129.0
+    assert not over()
+    now = 130.0
+    assert over()
+
+
+def test_what_there_was_no_time_to_measure_is_said() -> None:
+    ops = Ways()
+    multiply = Multiplier(ops)
+    multiply.choose(linears(multiply, (6, 4), (4, 4)), 1, lambda run: 1.0, lambda: True)
+    assert str(multiply).endswith("others as ever; there was no time to measure 8 ways")
 
 
 @pytest.mark.parametrize(("taken", "expected"), [(0.4, ["gate"]), (0.9, ["faster"])])
