@@ -55,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "float32 weights": {"narrow_weights": False},
     "layers not fused": {"fuse_layers": False},
     "no native kernels": {"native_kernels": False},
+    "last layer whole": {"trim_last_layer": False},
     "int8": {"model": {"quantize": "int8"}},
 }
 
@@ -161,8 +162,8 @@ def _time_steps(
     started = last = time.perf_counter()
     prefill = 0.0
     times: list[float] = []
-    # Room for what the first ones generate while the others' prompts are computed
-    room = tokens + 8 + len(prompts) * len(prompts[0]) // 32
+    # Room for what the first ones generate while the others' prompts are computed, by pieces of 8 at least
+    room = tokens + 8 + len(prompts) * len(prompts[0]) // 8
     for index, prompt in enumerate(prompts):
         core.submit(greedy_request(str(index), prompt, room))
     while len(times) < tokens:

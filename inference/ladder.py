@@ -59,6 +59,7 @@ class Options:
     narrow: bool = True
     compress: bool = True  # 16-bit weights, where that loses nothing
     screen: bool = False  # a head, by a copy in int8 or int6
+    trim: bool = True  # the last layer, of tokens without logits
     quantize: bool = False  # to int8
     round_inputs: bool = False  # of linears, to bfloat16
     dtype: torch.dtype = torch.float32  # what is computed in

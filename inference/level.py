@@ -94,7 +94,9 @@ class _NativeClimb(Climb):
             return None
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return fused.make_runner(blocks, self.options.kv_dtype, self.options.adapters)
+            return fused.make_runner(
+                blocks, self.options.kv_dtype, self.options.adapters, trims=self.options.trim
+            )
 
         served = self.serve(
             Attempt(

@@ -95,11 +95,17 @@ class FusedModel:
         self._positions = positions
 
     def make_runner(
-        self, blocks: int, kv_dtype: torch.dtype, adapters: Adapters | None = None
+        self,
+        blocks: int,
+        kv_dtype: torch.dtype,
+        adapters: Adapters | None = None,
+        *,
+        trims: bool = True,
     ) -> FusedRunner:
         """Return what computes the model's steps; its KV cache has so many blocks of float32 or bfloat16.
 
-        Where all linears round what they read, attention over a cache in bfloat16 does, too.
+        Where all linears round what they read, attention over a cache in bfloat16 does, too. `trims`: the
+        last layer is computed only of what logits or other tokens' attention depend on.
         """
         ropes: list[tuple[Rope, bool]] = []
         weights: list[LayerWeights] = []
@@ -114,7 +120,7 @@ class FusedModel:
         stack = NativeStack(self._library, weights, self._layers[0].shape)
         if adapters is not None:
             stack.adapt(adapters.of_layers(self._model, [layer.parts for layer in self._layers]))
-        model = NativeModel(self._library, stack, self._ends.weights)
+        model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
         tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
         return FusedRunner(self._library, model, tables, self._ends, adapts=adapters is not None)
 

@@ -71,14 +71,17 @@ class Stack:
             )
             self._layers[at] = replace(rebuilt, layer=replace(layer, low_ranks=low_ranks))
 
-    def make_model(self, blocks: int, positions: int) -> StackModel:
-        """Return what computes steps over a cache of so many blocks, up to so many positions."""
+    def make_model(self, blocks: int, positions: int, *, trims: bool = True) -> StackModel:
+        """Return what computes steps over a cache of so many blocks, up to so many positions.
+
+        `trims`: the last layer is computed only of what logits or other tokens' attention depend on.
+        """
         table = self._ends.table
         shapes = [each.shape for each in self._layers]
         caches = device_cache(shapes, blocks, table.dtype, table.device)
         tables = [rope.upto(positions - 1) for rope in self._ropes]
         layers = [each.layer for each in self._layers]
-        return StackModel(self._multiply, layers, self._ends, caches, tables)
+        return StackModel(self._multiply, layers, self._ends, caches, tables, trims=trims)
 
     def undo(self) -> None:
         """Put the model's own linears back."""

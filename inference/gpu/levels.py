@@ -52,8 +52,9 @@ class DeviceClimb(Climb):
             return None
         if self.options.adapters is not None:
             stack.adapt(self.model, self.options.adapters)
-        positions = self.options.max_total_tokens
-        served = self.serve(self._attempt(Level.FUSED, lambda blocks: stack.make_model(blocks, positions)))
+        positions, trims = self.options.max_total_tokens, self.options.trim
+        make_model = partial(stack.make_model, positions=positions, trims=trims)
+        served = self.serve(self._attempt(Level.FUSED, make_model))
         if served is None:
             stack.undo()
         return served

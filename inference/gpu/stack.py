@@ -59,19 +59,27 @@ class DeviceLayer:
         batch: DeviceBatch,
         cache: LayerCache,
         tables: Pair | None,
+        *,
+        trims: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Return the stream (T, hidden) and what is still to be added to it, by `add`.
 
-        `pending`: the same of the layer before.
+        `pending`: the same of the layer before. `trims`: only of the batch's rows; keys and values are
+        written of all tokens.
         """
-        norms = self.norms
+        norms, adapters = self.norms, batch.adapters
         given, stream = self.add(ops, stream, pending, norms.before_attention)
-        attended = self._attend(ops, self._multiply(_QKV, given, batch), batch, cache, tables)
-        found = self._multiply(_OUT, attended.flatten(1), batch)
+        attended = self._attend(ops, self._multiply(_QKV, given, adapters), batch, cache, tables)
+        if trims:
+            attended, stream = attended[batch.rows], stream[batch.rows]
+            adapters = None if adapters is None else adapters[batch.rows]
+            if not len(stream):  # no kernel is launched for nothing
+                return stream, stream
+        found = self._multiply(_OUT, attended.flatten(1), adapters)
         if norms.after_attention is not None:
             found = ops.rms_norm(found, norms.after_attention, norms.eps)
         given, stream = self.add(ops, stream, found, norms.before_mlp)
-        found = self._multiply(_DOWN, self._gate(ops, given, batch), batch)
+        found = self._multiply(_DOWN, self._gate(ops, given, adapters), adapters)
         if norms.after_mlp is not None:
             found = ops.rms_norm(found, norms.after_mlp, norms.eps)
         return stream, found
@@ -88,15 +96,15 @@ class DeviceLayer:
             return ops.rms_norm(stream, weight, eps), stream
         return ops.add_rms_norm(pending, stream, weight, eps, self.residual)
 
-    def _multiply(self, index: int, x: Tensor, batch: DeviceBatch) -> Tensor:
+    def _multiply(self, index: int, x: Tensor, adapters: Tensor | None) -> Tensor:
         """Return what one of the linears gives, with what each token's adapter adds."""
         y, stacked = self.linears[index](x), self.low_ranks[index]
-        return y if stacked is None or batch.adapters is None else stacked.add(y, x, batch.adapters)
+        return y if stacked is None or adapters is None else stacked.add(y, x, adapters)
 
-    def _gate(self, ops: Ops, x: Tensor, batch: DeviceBatch) -> Tensor:
-        if self.low_ranks[_GATE_UP] is None or batch.adapters is None:
+    def _gate(self, ops: Ops, x: Tensor, adapters: Tensor | None) -> Tensor:
+        if self.low_ranks[_GATE_UP] is None or adapters is None:
             return self.gate_up.gated(x, self.activation)
-        return ops.gated(self._multiply(_GATE_UP, x, batch), self.activation)
+        return ops.gated(self._multiply(_GATE_UP, x, adapters), self.activation)
 
     def _attend(
         self, ops: Ops, qkv: Tensor, batch: DeviceBatch, cache: LayerCache, tables: Pair | None
@@ -164,7 +172,10 @@ class StackModel:
         ends: DeviceEnds,
         caches: Several[LayerCache],
         tables: Several[Pair],
+        *,
+        trims: bool = True,
     ) -> None:
+        self._trims = trims
         self.ops = multiply.ops
         self.device = ends.table.device
         self.dtype = ends.table.dtype
@@ -193,11 +204,12 @@ class StackModel:
         """Return the logits (R, vocabulary)."""
         ops, ends = self.ops, self._ends
         stream, pending = ends.embed(batch.ids), None
-        for layer, cache in self._layers:
+        for at, (layer, cache) in enumerate(self._layers, start=1):
             tables = None if layer.rotary is None else self._tables[layer.rotary]
-            stream, pending = layer.run(ops, stream, pending, batch, cache, tables)
+            trims = self._trims and at == len(self._layers) and batch.rows is not None
+            stream, pending = layer.run(ops, stream, pending, batch, cache, tables, trims=trims)
         assert pending is not None, "a model has layers"
-        if batch.rows is not None:
+        if batch.rows is not None and not self._trims:
             stream, pending = stream[batch.rows], pending[batch.rows]
         normed, _ = ops.add_rms_norm(pending, stream, ends.norm, ends.eps, self._residual)
         return ends.logits(normed)

@@ -59,6 +59,7 @@ class _Ends(ctypes.Structure):
         ("norm", ctypes.c_void_p),
         *((name, ctypes.c_float) for name in ("eps", "embedding_factor", "head_factor")),
         ("screen", ctypes.POINTER(ScreenStruct)),
+        ("trims", ctypes.c_int64),
     )
 
 
@@ -136,12 +137,13 @@ class NativeModel:
     come from memory: a step's weights have passed through all caches since.
     """
 
-    def __init__(self, library: Library, stack: NativeStack, ends: EndWeights) -> None:
+    def __init__(self, library: Library, stack: NativeStack, ends: EndWeights, *, trims: bool = True) -> None:
+        """`trims`: of the last layer only what logits depend on, and keys and values, are computed."""
         self._library = library
         self._stack = stack
         self._run = _declare(library.functions).parley_model_run
         self._columns = ends.head.n
-        self._ends, self._held = _ends_struct(ends, stack.shape.hidden)
+        self._ends, self._held = _ends_struct(ends, stack.shape.hidden, trims)
         self._screens = ends.screen is not None
         self._rest = 0  # steps until it is tried again
         self._part_bytes = library.functions.parley_row_scratch(1, self._columns)
@@ -162,7 +164,7 @@ class NativeModel:
         statistics: bool = True,
         tokens_only: bool = False,
     ) -> Logits:
-        """Return the logits of some of a step's tokens, `rows` (n,), as the head gives them.
+        """Return the logits of some of a step's tokens, the rising `rows` (n,), as the head gives them.
 
         Shapes: ids (tokens,); cos and sin (positions, rotary_dim), contiguous float32, one of each for
         every rotary embedding that the layers name, with a row for every position of the step; adapters
@@ -173,7 +175,7 @@ class NativeModel:
         """
         assert len(ids) == step.tokens, "an id for each of the step's tokens"
         if rows is not self._rows:
-            assert len(rows) == 0 or 0 <= rows.min() <= rows.max(), "rows are of the step's tokens"
+            assert (np.diff(rows, prepend=-1) > 0).all(), "rows are of the step's tokens, and rise"
             self._rows, self._last_row = rows, int(rows.max(initial=-1))
         assert self._last_row < step.tokens, "rows are of the step's tokens"
         if self._rotations is None or not self._rotations.holds(cos, sin, step.last):
@@ -216,7 +218,7 @@ def _integers(column: NDArray[np.int64]) -> int:
     return at
 
 
-def _ends_struct(ends: EndWeights, hidden: int) -> tuple[_Ends, tuple[object, ...]]:
+def _ends_struct(ends: EndWeights, hidden: int, trims: bool) -> tuple[_Ends, tuple[object, ...]]:
     """Return the struct, and what it points to."""
     assert ends.head.k == hidden, "the head reads what the layers give"
     assert ends.norm.shape == (hidden,), "a weight for each hidden number"
@@ -233,7 +235,7 @@ def _ends_struct(ends: EndWeights, hidden: int) -> tuple[_Ends, tuple[object, ..
         *(packed, None if table is None else table.data_ptr(), kind, vocabulary),
         *(ctypes.addressof(ends.head.struct), norm.data_ptr()),
         *(ends.eps, ends.embedding_factor, ends.head_factor),
-        screen,
+        *(screen, trims),
     )
     return struct, (ends, norm, table)
 

@@ -78,6 +78,7 @@ typedef struct Tile {
     int64_t parts;    /* along the keys that this tile is cut into */
     int64_t partial;  /* where its partial results begin, in rows; -1: it has none */
     int64_t finished; /* where its counters begin, one for each kv head */
+    int64_t wanted;   /* 0: nobody reads what its queries are given, of a call that trims */
 } Tile;
 
 /* A part of a tile for the key heads [head, head + heads): more than one only of a tile of one query. */
@@ -129,15 +130,18 @@ typedef struct AttentionCall {
 /* Cut a step for `heads` query heads over such a cache. Returns 0, or -1 if there is no memory. */
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads);
 void attention_plan_free(AttentionPlan *plan);
+/* Say which tiles are wanted: those with any of `count` rows, which rise. */
+void attention_want(AttentionPlan *plan, const int64_t *rows, int64_t count);
 /* Make the shared tiles, which come first, and say of each piece how many splits it shares. */
 void attention_share(AttentionPlan *plan, const Step *step);
 /* Members of shared tiles, at most. */
 int64_t attention_members(const Step *step);
 
-/* Inside a task: write the keys and values of a step's tokens, and attend; barriers included. */
-void attention_baseline(Worker *worker, const AttentionCall *call);
-void attention_avx2(Worker *worker, const AttentionCall *call);
-void attention_avx512(Worker *worker, const AttentionCall *call);
+/* Inside a task: write the keys and values of a step's tokens, and attend; barriers included. `trims`: only the
+ * queries of tiles that are wanted attend. */
+void attention_baseline(Worker *worker, const AttentionCall *call, int trims);
+void attention_avx2(Worker *worker, const AttentionCall *call, int trims);
+void attention_avx512(Worker *worker, const AttentionCall *call, int trims);
 
 #if defined(__x86_64__)
 /* Attention with everything rounded (attention_bf16.c), for AVX-512 BF16; rows and pages as attention_split.inc.h

@@ -301,7 +301,7 @@ static ISA(Job) ISA(job_of)(const AttentionCall *call, const Item *item, int64_t
     return job;
 }
 
-void ISA(attention)(Worker *worker, const AttentionCall *call) {
+void ISA(attention)(Worker *worker, const AttentionCall *call, int trims) {
     const AttentionPlan *plan = call->plan;
     const Cache *cache = &call->cache;
     int64_t group = call->heads / cache->kv_heads, rows = plan->queries * group;
@@ -318,6 +318,7 @@ void ISA(attention)(Worker *worker, const AttentionCall *call) {
     for (int64_t i; (i = pool_tile(worker, plan->item_count)) >= 0;) {
         int64_t after = i + worker->library->threads; /* what this thread will get next, most likely */
         const Item *item = &plan->items[i], *next = after < plan->item_count ? &plan->items[after] : NULL;
+        if (trims && !plan->tiles[item->tile].wanted) continue;
         ISA(Job) jobs[ATTENTION_ROWS], later;
         jobs[0] = ISA(job_of)(call, item, 0, &at);
         for (int64_t h = 1; h < item->heads; h++) jobs[h] = ISA(job_of)(call, item, h, &at);

@@ -150,6 +150,16 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
     return 0;
 }
 
+/* A tile of one query may be computed in parts with others, which would wait for it: all of these are wanted. */
+void attention_want(AttentionPlan *plan, const int64_t *rows, int64_t count) {
+    for (int64_t i = 0; i < plan->tile_count; i++) {
+        Tile *tile = &plan->tiles[i];
+        int64_t at = 0;
+        while (at < count && rows[at] < tile->row) at++;
+        tile->wanted = tile->members || tile->queries == 1 || (at < count && rows[at] < tile->row + tile->queries);
+    }
+}
+
 void attention_plan_free(AttentionPlan *plan) {
     free(plan->tiles);
     free(plan->items);

@@ -40,6 +40,7 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
     const Stack *stack = call->stack;
     const Ends *ends = call->ends;
     int64_t n = stack->shape.hidden, count = call->tokens->count;
+    const int64_t *rows = call->tokens->rows;
     Input input = {.x = stack->normed, .x_stride = n, .rows = count};
     int prepares = linear_needs_input(call->library, ends->head);
     if (prepares) input.prepared = stack->prepared;
@@ -47,7 +48,7 @@ static Input ISA(head_input)(Worker *worker, const StackCall *call, const ISA(So
         int64_t first = i * ROW_BLOCK, last = ISA(least)(first + ROW_BLOCK, count);
         for (int64_t row = first; row < last; row++) {
             float *out = stack->normed + row * n;
-            ISA(source_row)(&stack->shape, from, call->tokens->rows[row], out, NULL);
+            ISA(source_row)(&stack->shape, from, rows ? rows[row] : row, out, NULL);
             ISA(apply_norm)(out, ISA(rms_scale)(out, n, ends->eps), ends->norm, n, out);
             for (int64_t d = 0; ends->head_factor != 1.0f && d < n; d++) out[d] *= ends->head_factor;
         }

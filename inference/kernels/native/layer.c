@@ -17,10 +17,10 @@ EXPORT void parley_attention_plan_close(AttentionPlan *plan) {
 static void attention_task(Worker *worker, void *call) {
     switch (worker->library->isa) {
 #if defined(__x86_64__)
-    case ISA_AVX512: attention_avx512(worker, call); return;
-    case ISA_AVX2: attention_avx2(worker, call); return;
+    case ISA_AVX512: attention_avx512(worker, call, 0); return;
+    case ISA_AVX2: attention_avx2(worker, call, 0); return;
 #endif
-    default: attention_baseline(worker, call);
+    default: attention_baseline(worker, call, 0);
     }
 }
 
@@ -111,6 +111,7 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->own_inputs = call->few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
     stack->own_size = call->few ? stack->own_inputs + low : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
+    stack->adapters_left = take(&next, call->trims && call->adapters ? call->tokens->count * (int64_t)sizeof(int32_t) : 0);
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;
@@ -143,10 +144,12 @@ static int run(StackCall *call) {
     Stack *stack = call->stack;
     call->rows = call->step->tokens;
     call->few = call->rows * stack->shape.hidden <= FEW_NUMBERS;
+    call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call)) return -1;
     const Cache *cache = &stack->layers[0].cache;
     int32_t threads = call->library->threads;
     if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;
+    if (call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
     pool_run(call->library, stack_task(call->library), call, 1);
     return 0;
 }

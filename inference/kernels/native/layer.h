@@ -85,6 +85,7 @@ typedef struct Stack {
     void *prepared;    /* inputs of linears that need it */
     float *low;        /* [row][adapters.rank]: what adapters make of a linear's inputs */
     float *own;        /* [thread][own_size]: inputs that each thread makes for itself, of few rows, then their `low` */
+    int32_t *adapters_left; /* [row] of those that get logits, where the last layer is trimmed */
     Screening screening;
     Adapters adapters;
     void *memory;
@@ -102,6 +103,7 @@ typedef struct Ends {
     float eps;
     float embedding_factor, head_factor; /* the embedding, and what the head is given, are multiplied by them */
     const Screen *screen; /* NULL: there is none */
+    int64_t trims;        /* what only rows without logits would need of the last layer is left out */
 } Ends;
 
 /* Whether a screen reads what was prepared for the head: both take inputs in 8 bits. */
@@ -110,7 +112,7 @@ static inline int shares_input(const Ends *ends) { return ends->head->kind == KI
 /* A step's tokens, and what is made of them. */
 typedef struct Tokens {
     const int64_t *ids;    /* [row] */
-    const int64_t *rows;   /* [count]: which rows get logits */
+    const int64_t *rows;   /* [count]: which rows get logits, rising; NULL: all that there are */
     int64_t count;
     float *logits;         /* [count][vocabulary of the head] */
     Statistics statistics; /* of the logits; its indices NULL: not wanted */
@@ -130,6 +132,7 @@ typedef struct StackCall {
     const float *in;
     float *out;
     int64_t rows;
+    int trims; /* in this step there are such rows */
     int few; /* rows are so few that every thread makes the linears' inputs for itself, which saves barriers */
 } StackCall;
 

@@ -175,7 +175,7 @@ static void ISA(feed_forward)(Worker *worker, const StackCall *call, const ISA(S
     pool_barrier(worker);
 }
 
-static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer) {
+static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer *layer, int trims) {
     Stack *stack = call->stack;
     const Shape *shape = &stack->shape;
     int64_t width = layer->qkv->n, queries = shape->heads * shape->head_dim, keys = shape->kv_heads * shape->head_dim;
@@ -193,7 +193,7 @@ static void ISA(attend_layer)(Worker *worker, const StackCall *call, const Layer
             .key_norm = layer->key_norm, .key_norm_size = layer->key_norm_size,
         },
     };
-    ISA(attention)(worker, &attention);
+    ISA(attention)(worker, &attention, trims);
 }
 
 static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source) *from) {
@@ -204,30 +204,71 @@ static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source)
     pool_barrier(worker);
 }
 
+/* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
+static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
+                                        const float *attended, const float *x, float *sum) {
+    const Stack *stack = call->stack;
+    int64_t place = (layer - stack->layers) * LAYER_LINEARS;
+    ISA(Source) from = {.x = attended, .linear = layer->out, .place = place + OUT};
+    ISA(linear)(worker, call, &from, stack->given, 0);
+    from = (ISA(Source)){.x = x, .x_out = sum, .given = stack->given, .given_norm = layer->attention_norm,
+                         .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP};
+    ISA(feed_forward)(worker, call, &from);
+    from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
+    ISA(linear)(worker, call, &from, stack->given, 0);
+    return (ISA(Source)){.x = sum, .given = stack->given, .given_norm = layer->mlp_norm};
+}
+
+/* The rows that get logits, of what attention gave and of the residual stream, one behind the other. */
+static void ISA(pick)(Worker *worker, const StackCall *call, float *attended, float *x) {
+    const Stack *stack = call->stack;
+    const Tokens *tokens = call->tokens;
+    int64_t width = stack->shape.heads * stack->shape.head_dim, hidden = stack->shape.hidden;
+    for (int64_t row; (row = pool_tile(worker, tokens->count)) >= 0;) {
+        int64_t at = tokens->rows[row];
+        memcpy(attended + row * width, stack->attended + at * width, (size_t)width * sizeof(float));
+        memcpy(x + row * hidden, stack->hidden[0] + at * hidden, (size_t)hidden * sizeof(float));
+        if (call->adapters) stack->adapters_left[row] = call->adapters[at];
+    }
+    pool_barrier(worker);
+}
+
 #include "ends.inc.h"
+
+/* The last layer from its attention on, and the end, of the rows alone that get logits: nobody reads the others'. */
+static void ISA(trimmed_end)(Worker *worker, const StackCall *call, const Layer *layer) {
+    const Stack *stack = call->stack;
+    Tokens tokens = *call->tokens;
+    if (!tokens.count) return;
+    ISA(pick)(worker, call, stack->qkv, stack->hidden[1]); /* both have been read */
+    tokens.rows = NULL;
+    StackCall rest = *call;
+    rest.tokens = &tokens;
+    rest.rows = tokens.count;
+    rest.adapters = call->adapters ? stack->adapters_left : NULL;
+    ISA(Source) from = ISA(after_attention)(worker, &rest, layer, stack->qkv, stack->hidden[1], stack->hidden[0]);
+    ISA(logits)(worker, &rest, &from);
+}
 
 void ISA(stack_task)(Worker *worker, void *argument) {
     const StackCall *call = argument;
     const Stack *stack = call->stack;
+    const Layer *end = stack->layers + stack->count;
     ISA(Source) from = {.x = call->ends ? stack->hidden[1] : call->in};
     if (call->ends) ISA(embed)(worker, call, stack->hidden[1]);
-    for (const Layer *layer = stack->layers; layer < stack->layers + stack->count; layer++) {
-        int64_t place = (layer - stack->layers) * LAYER_LINEARS;
+    for (const Layer *layer = stack->layers; layer < end; layer++) {
+        int trims = call->trims && layer + 1 == end;
         from.x_out = stack->hidden[0];
         from.norm = layer->input_norm;
         from.linear = layer->qkv;
-        from.place = place + QKV;
+        from.place = (layer - stack->layers) * LAYER_LINEARS + QKV;
         ISA(linear)(worker, call, &from, stack->qkv, 0);
-        ISA(attend_layer)(worker, call, layer);
-        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->attended, .linear = layer->out, .place = place + OUT},
-                    stack->given, 0);
-        from = (ISA(Source)){.x = stack->hidden[0], .x_out = stack->hidden[1], .given = stack->given,
-                             .given_norm = layer->attention_norm, .norm = layer->mid_norm, .linear = layer->gate_up,
-                             .place = place + GATE_UP};
-        ISA(feed_forward)(worker, call, &from);
-        ISA(linear)(worker, call, &(ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN},
-                    stack->given, 0);
-        from = (ISA(Source)){.x = stack->hidden[1], .given = stack->given, .given_norm = layer->mlp_norm};
+        ISA(attend_layer)(worker, call, layer, trims);
+        if (trims) {
+            ISA(trimmed_end)(worker, call, layer);
+            return;
+        }
+        from = ISA(after_attention)(worker, call, layer, stack->attended, stack->hidden[0], stack->hidden[1]);
     }
     if (call->ends) {
         if (call->tokens->count) ISA(logits)(worker, call, &from);

@@ -92,6 +92,7 @@ ENVIRONMENT_ONLY = [
     ("PARLEY_NARROW_WEIGHTS", "0", "narrow_weights", False),
     ("PARLEY_COMPRESS_WEIGHTS", "0", "compress_weights", False),
     ("PARLEY_SCREEN_HEAD", "0", "screen_head", False),
+    ("PARLEY_TRIM_LAST_LAYER", "0", "trim_last_layer", False),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
@@ -279,6 +280,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         narrow_weights=False,
         compress_weights=False,
         screen_head=False,
+        trim_last_layer=False,
         cuda_memory_fraction=0.5,
         cuda_graphs=(1, 2),
         deterministic=True,

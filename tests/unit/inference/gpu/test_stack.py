@@ -106,6 +106,25 @@ def test_only_the_rows_asked_for_get_logits(family: str) -> None:
     assert torch.allclose(found, every[rows], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llama", "olmo2", "granite"])
+@pytest.mark.parametrize("rows", [[], [3], [0, 7, 59]], ids=["none", "one", "some"])
+def test_a_trimmed_last_layer_leaves_logits_and_cache_as_they_were(family: str, rows: list[int]) -> None:
+    served = [
+        bring_up(
+            device_toy(family), Options(library=None, ops=device_ops(), max_total_tokens=256, trim=trim)
+        ).make_model
+        for trim in (False, True)
+    ]
+    whole, trimmed = (each(BLOCKS) for each in served if each is not None)
+    first, second = (batch_of(whole, pieces) for pieces in steps(30)[:2])
+    assert len(first.ids) == 60
+    wanted = replace(first, rows=torch.tensor(rows, dtype=torch.int64, device=DEVICE))
+    every, found = forward(whole, replace(first, rows=None)), forward(trimmed, wanted)
+    assert found.shape == (len(rows), 97)
+    assert torch.allclose(found, every[rows], rtol=1e-4, atol=1e-5)
+    assert torch.allclose(forward(trimmed, second), forward(whole, second), rtol=1e-4, atol=1e-5)
+
+
 def test_models_of_two_caches_know_nothing_of_each_other() -> None:
     served = bring_up(device_toy("llama"), Options(library=None, ops=device_ops(), max_total_tokens=256))
     assert served.make_model is not None
