@@ -161,7 +161,7 @@ class Settings:
         "whose requests are all greedy, without grammars, and get no log-probabilities, as TGI's streams "
         "do: less to read, the same tokens; needs VNNI", tgi=False, effect=effects.ON_CPU)
     trim_last_layer: bool = row(True, boolean, ENGINE,
-        "compute only keys and values in the last layer, of prompts' tokens but their last", tgi=False)
+        "leave out of the last fused layer all but keys and values of tokens without logits", tgi=False)
     merge_linears: bool = row(True, boolean, ENGINE,
         "compute a layer's parallel projections as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,

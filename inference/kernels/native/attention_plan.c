@@ -150,13 +150,15 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
     return 0;
 }
 
-/* A tile of one query may be computed in parts with others, which would wait for it: all of these are wanted. */
+/* Some are wanted whatever is read of them: of a step of decodes, whose items write their own keys and values, and
+ * those with a part in a shared tile, which counts on the rest. */
 void attention_want(AttentionPlan *plan, const int64_t *rows, int64_t count) {
     for (int64_t i = 0; i < plan->tile_count; i++) {
         Tile *tile = &plan->tiles[i];
         int64_t at = 0;
         while (at < count && rows[at] < tile->row) at++;
-        tile->wanted = tile->members || tile->queries == 1 || (at < count && rows[at] < tile->row + tile->queries);
+        int read = at < count && rows[at] < tile->row + tile->queries;
+        tile->wanted = read || plan->decoding || tile->members || tile->first;
     }
 }
 

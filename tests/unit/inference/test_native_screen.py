@@ -107,7 +107,7 @@ def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObjec
     table = embeddings(data.draw(st.integers(0, 50)), data.draw(st.sampled_from([1e-3, 1.0, 1e3])))
     made = Made(SCREENING[0], pack(SCREENING[0], weight, form), table)
     count = data.draw(st.integers(1, 20))
-    rows = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8, unique=True))
+    rows = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=8)))
     made.agrees(ids_of(count, data.draw(st.integers(0, 99))), rows)
 
 

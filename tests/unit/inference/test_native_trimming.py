@@ -78,6 +78,17 @@ def works(draw: st.DrawFn) -> Work:
     )
 
 
+@st.composite
+def choices(draw: st.DrawFn, pieces: Pieces) -> NDArray[np.bool_]:
+    """Draw which of a step's tokens get logits: of some pieces the last, as mostly, or any."""
+    found: list[NDArray[np.bool_]] = []
+    for size in (stop - start for _, start, stop in pieces):
+        last = np.arange(size) == size - 1
+        some = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+        found.append(draw(st.sampled_from([last, last, np.zeros(size, dtype=bool), some, ~last])))
+    return np.concatenate(found)
+
+
 def made(library: Library, work: Work, *, trims: bool) -> NativeModel:
     shape, generator = work.shape, torch.Generator().manual_seed(1)
     papers = [random_layer(shape, NORMS[: 2 + 2 * at], at) for at in range(2)]
@@ -111,15 +122,47 @@ def run(model: NativeModel, work: Work, wanted: list[NDArray[np.int64]]) -> list
 def test_logits_and_what_later_steps_make_of_them_have_the_same_bits(data: st.DataObject) -> None:
     work = data.draw(works())
     every = [np.arange(sum(stop - start for _, start, stop in pieces)) for pieces in work.steps]
-    wanted = [
-        rows[data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))] for rows in every
-    ]
+    wanted = [rows[data.draw(choices(pieces))] for rows, pieces in zip(every, work.steps, strict=True)]
     library = LIBRARIES[data.draw(st.sampled_from(ISAS)), data.draw(st.sampled_from([1, 3]))]
     whole = run(made(library, work, trims=False), work, every)
     trimmed = run(made(library, work, trims=True), work, wanted)
     for rows, all_, some in zip(wanted, whole, trimmed, strict=True):
         for one, other in zip(all_, some, strict=True):
             assert torch.equal(one[torch.from_numpy(rows)], other)
+
+
+@every_library
+@pytest.mark.parametrize("kind", LAYER_KINDS)
+@pytest.mark.parametrize("adapters", [[-1, -1], [1, 0]], ids=["plain", "adapters"])
+def test_many_rows_are_trimmed_too(library: Library, kind: WeightKind, adapters: list[int]) -> None:
+    steps: list[Pieces] = [[(0, 0, 400), (1, 0, 9)], [(0, 400, 401), (1, 9, 380)]]
+    work = Work(shape=SHAPES[0], kind=kind, shared=0, lengths=[401, 380], adapters=adapters, steps=steps)
+    wanted = [np.array([408]), np.array([0, 371])]
+    whole = run(made(library, work, trims=False), work, [np.arange(409), np.arange(372)])
+    trimmed = run(made(library, work, trims=True), work, wanted)
+    for rows, every, some in zip(wanted, whole, trimmed, strict=True):
+        assert torch.equal(every[0][torch.from_numpy(rows)], some[0])
+
+
+@every_library
+def test_sequences_attend_together_although_nobody_reads_what_one_is_given(library: Library) -> None:
+    """Of three that share a split, two go on by a token each, of which one gets no logits."""
+    first: Pieces = [(0, SPLIT, SPLIT + 1), (1, SPLIT, SPLIT + 1), (2, SPLIT, SPLIT + 40)]
+    steps: list[Pieces] = [[(0, 0, SPLIT)], first, [(i, stop, stop + 1) for i, _, stop in first]]
+    lengths, adapters = [2, 2, 41], [-1, -1, -1]
+    work = Work(
+        shape=SHAPES[0],
+        kind=WeightKind.FLOAT32,
+        shared=SPLIT,
+        lengths=lengths,
+        adapters=adapters,
+        steps=[*steps[:2], *steps[1:]],
+    )
+    wanted = [np.empty(0, dtype=np.int64), np.array([0, 41]), np.array([1]), np.arange(3)]
+    whole = run(made(library, work, trims=False), work, [np.arange(n) for n in (SPLIT, 42, 42, 3)])
+    trimmed = run(made(library, work, trims=True), work, wanted)
+    for rows, every, some in zip(wanted, whole, trimmed, strict=True):
+        assert torch.equal(every[0][torch.from_numpy(rows)], some[0])
 
 
 @every_library

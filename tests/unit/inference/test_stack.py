@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,10 @@ from torch import Tensor, nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
+from inference.kernels.native_model import Logits, NativeModel  # noqa: E402
 from inference.kernels.native_screen import Screen  # noqa: E402
 from inference.layers import OtherShape  # noqa: E402
+from inference.level import Options, bring_up  # noqa: E402
 from inference.linears import native_pack  # noqa: E402
 from inference.paged import use_paged_attention  # noqa: E402
 from inference.proof import proof_prompts  # noqa: E402
@@ -107,6 +110,22 @@ def test_with_a_screened_head_the_likeliest_tokens_are_the_same(
     assert (found.totals.tolist() == found.best.tolist()) == untold
     asked = screened.statistics(screened.run(one_prompt(20)))
     assert asked.totals.tolist() == wanted.totals.tolist()
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_the_last_layer_is_trimmed_if_that_was_not_switched_off(
+    trim: bool, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    run = NativeModel.run
+
+    def watched(self: NativeModel, *arguments: Any, **keywords: Any) -> Logits:
+        told.append(self._ends.trims)  # as C reads it
+        return run(self, *arguments, **keywords)
+
+    monkeypatch.setattr(NativeModel, "run", watched)
+    bring_up(toy("llama"), Options(library=library, max_total_tokens=256, trim=trim))
+    assert set(told) == {int(trim)}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import Tensor  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from inference.gpu.batch import DeviceBatch  # noqa: E402
+from inference.gpu.linears import Multiplier  # noqa: E402
 from inference.gpu.model import DeviceModel  # noqa: E402
 from inference.gpu.packing import pack_batch  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
@@ -123,6 +124,27 @@ def test_a_trimmed_last_layer_leaves_logits_and_cache_as_they_were(family: str, 
     assert found.shape == (len(rows), 97)
     assert torch.allclose(found, every[rows], rtol=1e-4, atol=1e-5)
     assert torch.allclose(forward(trimmed, second), forward(whole, second), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("trim", "rows"), [(True, 2), (False, 60)])
+def test_only_a_trimmed_last_layer_multiplies_few_rows(
+    monkeypatch: pytest.MonkeyPatch, trim: bool, rows: int
+) -> None:
+    seen: list[int] = []
+    options = Options(library=None, ops=device_ops(), max_total_tokens=256, trim=trim)
+    make_model = bring_up(device_toy("llama"), options).make_model
+    assert make_model is not None
+    model, multiply = make_model(BLOCKS), Multiplier.__call__
+
+    def watched(self: Multiplier, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append(len(x))
+        return multiply(self, x, weight, bias)
+
+    monkeypatch.setattr(Multiplier, "__call__", watched)
+    batch = batch_of(model, steps(30)[0])
+    forward(model, replace(batch, rows=torch.tensor([3, 59], device=DEVICE)))
+    assert seen[-5:] == [60, rows, rows, rows, 2]  # q k v, out, gate and up, down, and the head
+    assert set(seen[:-5]) == {60}
 
 
 def test_models_of_two_caches_know_nothing_of_each_other() -> None:
