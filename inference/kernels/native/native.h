@@ -49,8 +49,9 @@ EXPORT void parley_close(Library *library);
 typedef struct Worker {
     const Library *library;
     int32_t index;  /* 0 is the thread that called */
-    uint32_t phase; /* this and the next belong to pool.c */
+    uint32_t phase; /* this and the next ones belong to pool.c */
     uint32_t finished;
+    int64_t tile, tile_end; /* near tiles that were taken, and not yet given */
 } Worker;
 
 typedef void (*Task)(Worker *worker, void *argument);

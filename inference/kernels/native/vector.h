@@ -152,18 +152,35 @@ INLINE vf vload_f16(const uint16_t *p) {
 }
 #endif
 
-INLINE float vsum(vf v) { /* halves are added to each other, down to one */
-    float s[LANES];
-    vstore(s, v);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) s[i] += s[i + half];
-    return s[0];
+/* Halves are added to each other, down to one; and so is the greatest found: NaN in the first lane is the result, one
+ * in another lane hides the lane that it is compared with, or isn't seen. */
+#if NATIVE_ISA == 2
+INLINE __m256 vfold_sum(vf v) { return _mm512_castps512_ps256(v) + _mm512_extractf32x8_ps(v, 1); }
+INLINE __m256 vfold_max(vf v) { return _mm256_max_ps(_mm512_extractf32x8_ps(v, 1), _mm512_castps512_ps256(v)); }
+#elif NATIVE_ISA == 1
+INLINE __m256 vfold_sum(vf v) { return v; }
+INLINE __m256 vfold_max(vf v) { return v; }
+#endif
+#if NATIVE_ISA
+INLINE float vsum(vf v) {
+    __m256 eight = vfold_sum(v);
+    __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+    __m128 two = four + _mm_movehl_ps(four, four);
+    return two[0] + two[1];
 }
-INLINE float vhmax(vf v) { /* NaN in the first lane is the result; in others it is not seen */
-    float best = v[0];
-    for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
-    return best;
+INLINE float vhmax(vf v) {
+    __m256 eight = vfold_max(v);
+    __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
+    __m128 two = _mm_max_ps(_mm_movehl_ps(four, four), four);
+    return two[1] > two[0] ? two[1] : two[0];
 }
+#else
+INLINE float vsum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+INLINE float vhmax(vf v) {
+    float even = v[2] > v[0] ? v[2] : v[0], odd = v[3] > v[1] ? v[3] : v[1];
+    return odd > even ? odd : even;
+}
+#endif
 
 /* e^x within 2 units in the last place; 0 below -87.3, no more than 2.4e38 above 88.3, NaN for NaN. */
 INLINE vf vexp(vf x) {
