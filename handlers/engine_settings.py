@@ -51,6 +51,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         compress_weights=settings.compress_weights,
         screen_head=settings.screen_head,
         trim_last_layer=settings.trim_last_layer,
+        prefault_cache=settings.prefault_cache,
         prefix_caching=settings.prefix_caching,
         cuda_memory_fraction=settings.cuda_memory_fraction,
         cuda_graphs=settings.cuda_graphs,

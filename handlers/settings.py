@@ -151,8 +151,7 @@ class Settings:
         "compute whole layers by one call on the CPU, and by a few kernels on a GPU, where that gives the "
         "model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
-        "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
-        "--quantize rounds is small in any case", tgi=False, effect=effects.ON_CPU)
+        "keep float32 weights on the CPU in 16 bits where nothing is lost", tgi=False, effect=effects.ON_CPU)
     compress_weights: bool = row(True, boolean, ENGINE,
         "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
         "results; needs AVX-512", tgi=False, effect=effects.ON_CPU)
@@ -162,8 +161,9 @@ class Settings:
         "do: less to read, the same tokens; needs VNNI", tgi=False, effect=effects.ON_CPU)
     trim_last_layer: bool = row(True, boolean, ENGINE,
         "leave out of the last fused layer all but keys and values of tokens without logits", tgi=False)
-    merge_linears: bool = row(True, boolean, ENGINE,
-        "compute a layer's parallel projections as one", tgi=False)
+    prefault_cache: bool = row(True, boolean, ENGINE,
+        "find memory for the KV cache's pages while nothing is computed", tgi=False, effect=effects.ON_CPU)
+    merge_linears: bool = row(True, boolean, ENGINE, "compute a layer's parallel linears as one", tgi=False)
     waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,
         "TGI: when waiting requests interrupt running ones", support=ACCEPTED,
         reason="every step has room for both, within its token budget")

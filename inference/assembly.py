@@ -7,9 +7,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 from inference.blocks import PAGE, BlockPool, blocks_for
+from inference.config import EngineConfig
 from inference.kernels.native import Library
 from inference.masks import MaskPool
 from inference.plan import MIB, Plan
+from inference.prefault import Prefault
+from inference.runner import PagedRunner
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import Served
@@ -27,10 +30,10 @@ def make_stepper(
     eos: tuple[int, ...],
     masks: MaskPool,
     library: Library | None,
-    speculate: int,
+    config: EngineConfig,
     progress: Callable[[str], None],
 ) -> Stepper[Tensor]:
-    """Return the stepper of a model; `speculate`: most tokens that are guessed to follow a text in a step."""
+    """Return the stepper of a model."""
     blocks, limits = plan.kv_tokens // PAGE, step_limits(served, plan)
     table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
@@ -38,14 +41,17 @@ def make_stepper(
     find = runner.statistics if isinstance(runner, FusedRunner) else None
     sampler = TorchSampler(masks.endings, library, find)
     speculation = None
-    if speculate and limits.chunked:
+    if config.speculate and limits.chunked:
         tokens = min(MOST_TOKENS, limits.tokens)
-        speculation = Speculation(scheduler, sampler, speculate, tokens)
-    elif speculate:
+        speculation = Speculation(scheduler, sampler, config.speculate, tokens)
+    elif config.speculate:
         progress(
             "No tokens are guessed ahead: at this model's level what was guessed wrongly can't be taken back"
         )
-    return Stepper(scheduler, runner, sampler, eos, masks, speculation)
+    prefault = None
+    if config.prefault_cache and isinstance(runner, FusedRunner | PagedRunner):
+        prefault = Prefault(runner.arrays)
+    return Stepper(scheduler, runner, sampler, eos, masks, speculation, prefault)
 
 
 def step_limits(served: Served, plan: Plan) -> Limits:

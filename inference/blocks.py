@@ -57,6 +57,11 @@ class BlockPool:
         return len(self._free) + len(self._idle)
 
     @property
+    def reached(self) -> int:
+        """Return the block from which on none was ever held."""
+        return self._free.reached
+
+    @property
     def held(self) -> dict[int, int]:
         """Return the blocks that sequences hold, and how many hold each."""
         return {block: count for block, count in enumerate(self._holders) if count}

@@ -61,6 +61,7 @@ class EngineConfig:
     compress_weights: bool = True  # bfloat16 weights that 12 bits hold exactly are kept in 12 bits
     screen_head: bool = True  # the likeliest token is found by a copy of the head in 8 or 6 bits
     trim_last_layer: bool = True  # of tokens that none is chosen after, it gives keys and values alone
+    prefault_cache: bool = True  # its next pages' memory is found while nothing is computed
     prefix_caching: bool = True  # keys and values of ended requests are kept for others
     # a GPU's
     cuda_memory_fraction: float = 1.0  # of the device's memory, (0, 1]

@@ -211,6 +211,8 @@ class TorchCore:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
         if stepper.idle:
             stepper.check_idle()
+            while not (self._inbox or self._aborts or self._stopping) and stepper.use_rest():
+                pass
         elif not (self._inbox or self._aborts or self._stopping or stepper.stuck):
             return True
         with self._wake:
@@ -265,7 +267,7 @@ class TorchCore:
         config = self._config
         self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
         if served.make_model is None:
-            self._stepper = make_stepper(served, plan, eos, self._masks, library, config.speculate, progress)
+            self._stepper = make_stepper(served, plan, eos, self._masks, library, config, progress)
             return plan
         if config.speculate:
             progress(

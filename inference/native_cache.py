@@ -22,6 +22,7 @@ class NativeCache:
         caches = cache_layers(library, [probed.shape for probed in layers.values()], blocks, dtype)
         for module, cache in zip(layers, caches, strict=True):
             install(module, _Layer(self, cache))
+        self.arrays = tuple(array for cache in caches for array in cache.arrays)
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""

@@ -68,8 +68,12 @@ class PagedCache:
         self.step: Step | None = None  # set before each forward
         self._dtype = dtype
         self._device = device
+        arrays: list[Tensor] = []
         for module, probed in layers.items():
-            install(module, _CacheLayer(self, probed.shape, blocks, dtype, device))
+            layer = _CacheLayer(self, probed.shape, blocks, dtype, device)
+            install(module, layer)
+            arrays += (layer.keys, layer.values)
+        self.arrays = tuple(arrays) if device.type == "cpu" else ()
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""
@@ -82,7 +86,7 @@ class _CacheLayer:
         self, cache: PagedCache, shape: LayerShape, blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._cache = cache
-        self._keys, self._values = (
+        self.keys, self.values = (
             torch.empty(blocks, PAGE, shape.kv_heads, dim, dtype=dtype, device=device)
             for dim in (shape.key_dim, shape.value_dim)
         )
@@ -90,9 +94,9 @@ class _CacheLayer:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
         step = self._cache.step
         assert step is not None, "the runner sets the step"
-        reference.write(self._keys, step.slots, key)
-        reference.write(self._values, step.slots, value)
-        return reference.attend(query, self._keys, self._values, step, how)
+        reference.write(self.keys, step.slots, key)
+        reference.write(self.values, step.slots, value)
+        return reference.attend(query, self.keys, self.values, step, how)
 
 
 class _Probe:

@@ -18,6 +18,10 @@ from inference.state import Chunk, Pieces
 class StepTarget(Protocol):
     """What has to know a step before attention is called: the cache."""
 
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Return what holds it in the host's memory, blocks first."""
+
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""
 
@@ -30,6 +34,7 @@ class PagedRunner:
         self._cache = cache
         self._adapting = adapting
         self._head = _Head(model)
+        self.arrays = cache.arrays
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:

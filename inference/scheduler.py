@@ -76,6 +76,11 @@ class Scheduler:
         """Return how many tokens of running sequences are in the cache."""
         return int(self._table.computed.sum())
 
+    @property
+    def reached(self) -> int:
+        """Return the block from which on none was ever in use."""
+        return self._pool.reached
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind all others of its owner."""
         self._arrivals += 1

@@ -122,7 +122,8 @@ class FusedModel:
             stack.adapt(adapters.of_layers(self._model, [layer.parts for layer in self._layers]))
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
         tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
-        return FusedRunner(self._library, model, tables, self._ends, adapts=adapters is not None)
+        arrays = tuple(array for cache in caches for array in cache.arrays)
+        return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
 
     def screen_head(self) -> None:
         """Have the likeliest tokens found by a coarse copy of the head, if nothing else is asked for."""
@@ -149,9 +150,12 @@ class FusedRunner:
         model: NativeModel,
         ropes: list[RopeTable],
         ends: Ends,
+        arrays: tuple[Tensor, ...],
         *,
         adapts: bool = False,
     ) -> None:
+        """`arrays` are the cache's, blocks first."""
+        self.arrays = arrays
         self._library = library
         self._model = model
         self._adapts = adapts

@@ -52,6 +52,16 @@ class Sampler(Protocol[_Read]):
         """
 
 
+class Foresight(Protocol):
+    """Makes ready what later steps will need."""
+
+    def advance(self, reached: int) -> bool:
+        """Make a little of it ready, in milliseconds; return whether there was any.
+
+        `reached`: the cache's blocks from here on were never in use; what they hold is lost.
+        """
+
+
 class Stepper(Generic[Logits]):
     """All sequences from queue to last token, one step at a time.
 
@@ -68,6 +78,7 @@ class Stepper(Generic[Logits]):
         eos_token_ids: tuple[int, ...],
         masks: MaskPool,
         speculation: Speculation[Logits] | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -75,6 +86,7 @@ class Stepper(Generic[Logits]):
         self._outputs = Outputs(eos_token_ids)
         self._masks = masks
         self._speculation = speculation
+        self._foresight = foresight
         self._sequences: dict[str, Sequence] = {}
         self._guided: dict[Sequence, None] = {}  # those with a grammar, in order of arrival
         self._isolation = Isolation()
@@ -145,6 +157,11 @@ class Stepper(Generic[Logits]):
         """Say that nothing runs or waits any more, where no step is left to say so; took no time."""
         assert self.idle, "whatever runs or waits has a step to say so"
         return Frame((), self._stats(self._scheduler.schedule(), 0.0, 0.0))
+
+    def use_rest(self) -> bool:
+        """Make a little ready for later steps while there is nothing to do; return whether there was any."""
+        assert self.idle, "whoever waits for a token comes first"
+        return self._foresight is not None and self._foresight.advance(self._scheduler.reached)
 
     def fail_all(self, message: str) -> Frame:
         """Forget every request and tell each why."""

@@ -25,8 +25,6 @@ from inference.kernels.reference import Attention
 if TYPE_CHECKING:
     from inference.paged import LayerShape
 
-READY_TOKENS = 16384  # that a cache has memory for before the first request
-READY_BYTES = 512 << 20  # and no more than that
 _KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as `Kind` of native.h has them
 
 
@@ -182,6 +180,11 @@ class NativeCacheLayer:
         weakref.finalize(self, self._functions.parley_attention_plan_close, self._plan).atexit = False
 
     @property
+    def arrays(self) -> tuple[Tensor, Tensor]:
+        """Return what holds it, blocks first."""
+        return self.keys, self.values
+
+    @property
     def struct(self) -> CacheStruct:
         """Return what C knows of it; valid as long as this object lives."""
         shape = self.shape
@@ -194,11 +197,6 @@ class NativeCacheLayer:
             _KINDS[self.keys.dtype],
             self.rounded,
         )
-
-    def touch(self, blocks: int) -> None:
-        """Have the system find the memory of the first blocks; what they hold is lost."""
-        self.keys[:blocks].zero_()
-        self.values[:blocks].zero_()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, step: NativeStep, how: Attention) -> Tensor:
         """Write the step's keys and values, then attend.
@@ -239,21 +237,11 @@ def cache_layers(
     *,
     rounded: bool = False,
 ) -> list[NativeCacheLayer]:
-    """Return the cache of a model's layers, with memory for its first tokens.
-
-    A page that is written for the first time has to be found and cleared: 0.2 ms for 2 MiB, and 5 ms where
-    the machine is virtual and its host takes back what isn't used. With 30 layers that was 0.2 s in one step.
-    """
-    count = len(shapes)
-    layers = [
-        NativeCacheLayer(library, shape, blocks, dtype, index / count, rounded=rounded)
+    """Return the cache of a model's layers."""
+    return [
+        NativeCacheLayer(library, shape, blocks, dtype, index / len(shapes), rounded=rounded)
         for index, shape in enumerate(shapes)
     ]
-    numbers = sum(shape.kv_heads * (shape.key_dim + shape.value_dim) for shape in shapes)  # of a token
-    ready = min(READY_TOKENS, READY_BYTES // (numbers * dtype.itemsize)) // PAGE
-    for layer in layers:
-        layer.touch(ready)
-    return layers
 
 
 def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionStruct:

@@ -16,9 +16,14 @@ from safetensors.torch import load_file, save_file
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
+from inference.prefault import AHEAD_TOKENS
+from inference.runner import PagedRunner
+from inference.stack import FusedRunner
+from inference.step import Stepper
 from inference.types import CoreFailure, Frame
 from tests.engine.cores import SECONDS, Heard, Session, best, config, request
 from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, save_model
+from tests.resident import TELLS, resident
 
 PROMPT = prompts(10)[0]
 
@@ -70,6 +75,26 @@ def test_idle_core_uses_no_processor_time(session: Session) -> None:
     with pytest.raises(queue.Empty):
         session.frames.get(timeout=0.5)
     assert time.process_time() - before < 0.1
+
+
+@pytest.mark.skipif(not TELLS, reason="only Linux tells")
+@pytest.mark.parametrize("prefault", [True, False])
+def test_idle_core_finds_memory_for_its_cache(directory: Path, *, prefault: bool) -> None:
+    tokens = 2 * AHEAD_TOKENS
+    session = Session(config(directory, max_batch_total_tokens=tokens, prefault_cache=prefault))
+    stepper = session.core._stepper
+    assert isinstance(stepper, Stepper)
+    assert isinstance(stepper._runner, PagedRunner | FusedRunner)
+    arrays = stepper._runner.arrays
+    assert (sum(map(resident, arrays)) > 0) == prefault
+    heard = session.run([request("a", PROMPT)])
+    ahead = sum(array.nbytes for array in arrays) // 2
+    until = time.monotonic() + (SECONDS if prefault else 0.3)
+    while (present := sum(map(resident, arrays))) < ahead and time.monotonic() < until:
+        time.sleep(0.05)
+    assert (present >= ahead) == prefault
+    assert session.run([request("b", PROMPT)]).tokens("b") == heard.tokens("a")
+    session.close()
 
 
 def test_stopping_fails_what_is_left_and_what_comes_after(directory: Path) -> None:

@@ -93,6 +93,7 @@ ENVIRONMENT_ONLY = [
     ("PARLEY_COMPRESS_WEIGHTS", "0", "compress_weights", False),
     ("PARLEY_SCREEN_HEAD", "0", "screen_head", False),
     ("PARLEY_TRIM_LAST_LAYER", "0", "trim_last_layer", False),
+    ("PARLEY_PREFAULT_CACHE", "0", "prefault_cache", False),
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
@@ -281,6 +282,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         compress_weights=False,
         screen_head=False,
         trim_last_layer=False,
+        prefault_cache=False,
         cuda_memory_fraction=0.5,
         cuda_graphs=(1, 2),
         deterministic=True,

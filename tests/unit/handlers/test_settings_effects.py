@@ -28,6 +28,7 @@ OF_A_CPU = (
     ("--no-narrow-weights",),
     ("--no-compress-weights",),
     ("--no-screen-head",),
+    ("--no-prefault-cache",),
 )
 OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--revision", "main"), "the model isn't fetched from the hub", ("--model-id", "org/model")),

@@ -14,7 +14,7 @@ from inference.free_blocks import RUN, FreeBlocks
 
 @given(size=st.integers(1, 5 * RUN), turns=st.lists(st.integers(0, 9), max_size=60))
 def test_blocks_are_given_out_once_until_they_come_back(size: int, turns: list[int]) -> None:
-    free, taken = FreeBlocks(size), list[int]()
+    free, taken, ever = FreeBlocks(size), list[int](), {-1}
     for turn in turns:
         if turn < 6 and len(free):
             after = taken[turn % len(taken)] if taken and turn < 4 else None
@@ -22,8 +22,10 @@ def test_blocks_are_given_out_once_until_they_come_back(size: int, turns: list[i
             block = free.any() if block is None else block
             free.take(block)
             taken.append(block)
+            ever.add(block)
         elif taken:
             free.add(taken.pop(turn % len(taken)))
+        assert free.reached == max(ever) + 1
         assert sorted([*free, *taken]) == list(range(size))
         assert len(free) == size - len(taken)
         whole = [run for run in range(size // RUN) if not {*range(run * RUN, run * RUN + RUN)} & {*taken}]
