@@ -15,7 +15,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import platform
 import re
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ import orjson
 import uvicorn
 
 from benchmarks.http_servers import CONSTANT, COUNT, ENGINE, SERVERS, make_service
-from benchmarks.machine import RESULTS, machine
+from benchmarks.machine import RESULTS, about, machine
 from handlers.http.server import server_config
 from handlers.serve import freeze
 from handlers.settings import Settings
@@ -70,8 +69,7 @@ def main() -> None:
         print(line)
     path = RESULTS / f"http-{machine()}.json"
     path.parent.mkdir(exist_ok=True)
-    about = {"machine": machine(), "python": platform.python_version()}
-    written = {**about, "results": [asdict(result) for result in results]}
+    written = {**about(), "results": [asdict(result) for result in results]}
     path.write_text(json.dumps(written, indent=2) + "\n")
 
 

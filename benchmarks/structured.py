@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
 import random
 import re
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import RESULTS, machine
+from benchmarks.machine import RESULTS, about, machine
 from inference.errors import GrammarRefused
 from inference.grammar.compiler import GrammarCompiler
 from inference.grammar.keywords import UNSUPPORTED
@@ -59,8 +58,7 @@ def main() -> None:
             print(f"  {line}")
     if arguments.write:
         path = RESULTS / f"structured-{machine()}.json"
-        about = {"machine": machine(), "python": platform.python_version()}
-        path.write_text(json.dumps({**about, **result}, indent=2) + "\n")
+        path.write_text(json.dumps({**about(), **result}, indent=2) + "\n")
 
 
 def corpora(verdict: Verdict) -> Result:

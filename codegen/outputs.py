@@ -10,6 +10,7 @@ from codegen import (
     compat_docs,
     dashboard,
     export,
+    prometheus_rule,
     property_tests,
     protocol,
     reference_docs,
@@ -30,6 +31,7 @@ GENERATORS: tuple[Render, ...] = (
     protocol.render,
     compat_docs.render,
     dashboard.render,
+    prometheus_rule.render,
     property_tests.render,
 )
 

@@ -151,7 +151,8 @@ class Settings:
         "compute whole layers by one call on the CPU, and by a few kernels on a GPU, where that gives the "
         "model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
-        "keep float32 weights on the CPU in 16 bits where nothing is lost", tgi=False, effect=effects.ON_CPU)
+        "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
+        "--quantize rounds is small in any case", tgi=False, effect=effects.ON_CPU)
     compress_weights: bool = row(True, boolean, ENGINE,
         "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
         "results; needs AVX-512", tgi=False, effect=effects.ON_CPU)
@@ -269,8 +270,7 @@ class Settings:
         "Vertex AI: one more route of predictions, beside /vertex", flags=(), metavar="PATH")
     aip_health_route: str | None = row(None, route, HTTP,
         "Vertex AI: one more route of the health check, beside /health", flags=(), metavar="PATH")
-    ngrok: bool = row(False, boolean, HTTP,
-        "TGI: open a tunnel to the server", support=LATER, reason=PROXY)
+    ngrok: bool = row(False, boolean, HTTP, "TGI: open a tunnel to the server", support=LATER, reason=PROXY)
     ngrok_authtoken: str | None = row(None, text, HTTP,
         "TGI: token of the tunnel's account", support=ACCEPTED, reason=PROXY, secret=True, metavar="TOKEN")
     ngrok_edge: str | None = row(None, text, HTTP,

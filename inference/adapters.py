@@ -157,7 +157,7 @@ def _directory(source: AdapterSource, cache_dir: str | None, progress: Callable[
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
     if directory is not None and source.revision is not None:
-        raise refused(source.name, f"a directory has no revision: give {directory} without `@`")
+        progress(f"The adapter {source.name} is a directory, in which @{source.revision} has no effect")
     if directory is not None:
         return directory
     path = Path(source.place).expanduser()

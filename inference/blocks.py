@@ -57,9 +57,9 @@ class BlockPool:
         return len(self._free) + len(self._idle)
 
     @property
-    def reached(self) -> int:
-        """Return the block from which on none was ever held."""
-        return self._free.reached
+    def high_water(self) -> int:
+        """Return the block from which on none was held since the contents were last forgotten."""
+        return self._free.high_water
 
     @property
     def held(self) -> dict[int, int]:

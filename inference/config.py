@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TEMPLATE_CHARACTERS = 16 * 1024 * 1024  # the most that any value in a chat template has, too
@@ -70,3 +70,11 @@ class EngineConfig:
     one_step_ahead: bool = True  # a step is begun before the tokens of the one before it are read
     tune_linears: bool = True  # what multiplies few rows is chosen by measurement
     filter_on_device: bool = True  # filters and penalties are computed beside the model, not by the host
+
+
+def of_revision(config: EngineConfig, sha: str | None) -> EngineConfig:
+    """Return the same for another start: of the commit that was found first, wherever a branch points by now.
+
+    None: the model is a directory, or ships with Parley.
+    """
+    return config if sha is None else replace(config, model=replace(config.model, revision=sha))

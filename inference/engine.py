@@ -73,7 +73,7 @@ class TorchCore:
         checkpoint = find_checkpoint(config.model, progress)
         adapters = find_adapters(config.model, progress)
         described = read_config(checkpoint, config.model)
-        device = self._device = choose_device(config.model)
+        device = self._device = choose_device(config.model, progress)
         library, without = self._open_library(device)
         dtype = choose_dtype(config.model, described, device)
         weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
@@ -211,7 +211,7 @@ class TorchCore:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
         if stepper.idle:
             stepper.check_idle()
-            while not (self._inbox or self._aborts or self._stopping) and stepper.use_rest():
+            while not (self._inbox or self._aborts or self._stopping) and stepper.work_while_idle():
                 pass
         elif not (self._inbox or self._aborts or self._stopping or stepper.stuck):
             return True

@@ -26,7 +26,7 @@ class FreeBlocks:
         self._runs = OrderedDict.fromkeys(range(whole - 1, -1, -1))
         self._rest = OrderedDict.fromkeys(range(size - 1, whole * RUN - 1, -1))
         self._count = size
-        self.reached = 0  # blocks from here on were never given out
+        self.high_water = 0  # blocks from here on have never been given out by this object
         for block in range(size):
             self._in_run[block // RUN] += 1
 
@@ -69,4 +69,4 @@ class FreeBlocks:
         self._is_free[block] = 0
         self._in_run[run] -= 1
         self._count -= 1
-        self.reached = max(self.reached, block + 1)
+        self.high_water = max(self.high_water, block + 1)

@@ -35,13 +35,17 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def choose_device(config: ModelConfig) -> torch.device:
+def choose_device(config: ModelConfig, progress: Callable[[str], None]) -> torch.device:
     """Return the device to compute on; raise ModelUnavailable if the one asked for isn't there."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ModelUnavailable("torch finds no CUDA device, which --device cuda asks for; use --device cpu")
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
+    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    if on_gpu and torch.cuda.device_count() > 1:
+        progress(
+            f"{torch.cuda.device_count()} GPUs are there, of which the first is used: a model isn't split; "
+            f"one server for each, with its own CUDA_VISIBLE_DEVICES, uses all"
+        )
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 def choose_dtype(config: ModelConfig, model: PreTrainedConfig, device: torch.device) -> torch.dtype:

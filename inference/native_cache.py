@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer, NativeStep, cache_layers
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep, arrays_of, cache_layers
 from inference.kernels.reference import Attention
 from inference.paged import Probed, install
 from inference.state import Pieces
@@ -22,7 +22,7 @@ class NativeCache:
         caches = cache_layers(library, [probed.shape for probed in layers.values()], blocks, dtype)
         for module, cache in zip(layers, caches, strict=True):
             install(module, _Layer(self, cache))
-        self.arrays = tuple(array for cache in caches for array in cache.arrays)
+        self.arrays = arrays_of(caches)
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""

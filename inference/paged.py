@@ -60,7 +60,7 @@ def install(module: nn.Module, layer: AttendingLayer) -> None:
 
 
 class PagedCache:
-    """Keys and values of all layers, in blocks of PAGE tokens; memory is touched as it is used."""
+    """Keys and values of all layers, in blocks of PAGE tokens; what nobody wrote to takes no memory."""
 
     def __init__(
         self, layers: dict[nn.Module, Probed], blocks: int, dtype: torch.dtype, device: torch.device

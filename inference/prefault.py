@@ -1,61 +1,79 @@
-"""Memory for the KV cache's next pages, found while nothing is computed."""
+"""Memory for the KV cache's next blocks, found by the system while nothing is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+from collections import deque
+from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from inference.blocks import PAGE
 from inference.kernels.arena import HUGE_PAGE
 
 FIRST_TOKENS = 2048  # that have memory before the first request,
-FIRST_BYTES = 64 << 20  # and no more than that
-AHEAD_TOKENS = 16384  # that are to have it behind those that were ever needed,
-AHEAD_BYTES = 512 << 20  # and no more than that
+FIRST_BYTES = 64 << 20  # in so many bytes at most, but for a huge page of each array
+AHEAD_TOKENS = 16384  # that are to have memory beyond those that were ever in use,
+AHEAD_BYTES = 512 << 20  # likewise
 
 
 class Prefault:
-    """Writes to a cache's arrays before they are needed, so that steps needn't wait for their memory.
+    """Writes to a cache's arrays before they are needed, without changing what they hold.
 
-    Memory that is written for the first time has to be found and cleared: 0.2 ms for a huge page, and 5 to
-    7 ms where the machine is virtual and its host takes back what isn't used, as measured on Zen 5. Of a
-    step's threads one does that and the others wait for it. A server that isn't filled yet lost 6 % of its
-    time so.
+    Memory that is written for the first time has to be found and cleared by the system: 0.2 ms for a huge
+    page, and 5 to 7 ms where the machine is virtual and its host takes back what isn't used, as measured on
+    Zen 5. One of a step's threads does that while the others wait for it.
     """
 
-    def __init__(self, arrays: Sequence[Tensor]) -> None:
-        """Find memory for the first tokens; of each array the first dimension is the cache's blocks."""
-        self._arrays = tuple(arrays)
-        self._blocks = min((len(array) for array in self._arrays), default=0)
-        sizes = [array[0].nbytes for array in self._arrays if self._blocks]
-        self._ahead = _blocks_of(AHEAD_TOKENS, AHEAD_BYTES, sum(sizes))
-        self._piece = max(1, HUGE_PAGE // max(sizes, default=HUGE_PAGE))  # blocks
-        self._found = 0  # the first block that has no memory in some array,
-        self._next = 0  # this one
-        first = _blocks_of(FIRST_TOKENS, FIRST_BYTES, sum(sizes))
-        while self._found < min(first, self._blocks):
-            self._find()
+    def __init__(self, arrays: Iterable[Tensor]) -> None:
+        """Fault in memory for the first tokens; of each array the first dimension is the cache's blocks."""
+        self._arrays = deque(_Array(array) for array in arrays if len(array))
+        size = sum(array.block_bytes for array in self._arrays)
+        self._ahead = _blocks(AHEAD_TOKENS, AHEAD_BYTES, size)
+        first = _blocks(FIRST_TOKENS, FIRST_BYTES, size)
+        while self._fault(0, first):
+            pass
 
-    def advance(self, reached: int) -> bool:
-        """Find the memory of about one huge page, if some is to be found; return whether it was.
+    def advance(self, high_water: int) -> bool:
+        """Fault in a huge page at most, in milliseconds; return false if there is enough memory ahead.
 
-        `reached`: blocks from here on were never in use. What they hold is lost.
+        `high_water`: blocks before this one have been in use, and have memory. No other thread may write to
+        the arrays meanwhile.
         """
-        if reached > self._found:
-            self._found, self._next = reached, 0
-        if self._found >= min(reached + self._ahead, self._blocks):
+        return self._fault(high_water, high_water + self._ahead)
+
+    def _fault(self, first: int, end: int) -> bool:
+        for _ in range(len(self._arrays)):
+            self._arrays.rotate(-1)  # all arrays get on alike
+            if self._arrays[-1].fault(first, end):
+                return True
+        return False
+
+
+class _Array:
+    """One array, and how much of it has memory."""
+
+    def __init__(self, array: Tensor) -> None:
+        assert array.is_contiguous(), "its blocks lie behind each other"
+        self.block_bytes = array[0].nbytes
+        self._bytes = array.view(torch.uint8).flatten()
+        self._phase = array.data_ptr() % HUGE_PAGE
+        self._faulted = 0  # bytes
+
+    def fault(self, first: int, end: int) -> bool:
+        """Fault in one huge page for the blocks from `first` to `end`; return false if they have theirs."""
+        start = max(self._faulted, first * self.block_bytes)
+        wanted = min(end * self.block_bytes, len(self._bytes))
+        if start >= wanted:
             return False
-        self._find()
+        stop = min(wanted, start + HUGE_PAGE - (self._phase + start) % HUGE_PAGE)
+        self._bytes[start : stop : mmap.PAGESIZE].bitwise_or_(0)
+        self._bytes[stop - 1 : stop].bitwise_or_(0)
+        self._faulted = stop
         return True
 
-    def _find(self) -> None:
-        self._arrays[self._next][self._found : self._found + self._piece].zero_()
-        self._next = (self._next + 1) % len(self._arrays)
-        if not self._next:
-            self._found += self._piece
 
-
-def _blocks_of(tokens: int, most: int, size: int) -> int:
+def _blocks(tokens: int, most: int, size: int) -> int:
     """Return how many blocks of `size` bytes hold so many tokens, in no more than `most` bytes."""
     return min(tokens // PAGE, most // max(size, 1))

@@ -77,9 +77,9 @@ class Scheduler:
         return int(self._table.computed.sum())
 
     @property
-    def reached(self) -> int:
-        """Return the block from which on none was ever in use."""
-        return self._pool.reached
+    def high_water(self) -> int:
+        """Return the block from which on none was in use since the books were begun."""
+        return self._pool.high_water
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind all others of its owner."""

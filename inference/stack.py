@@ -21,7 +21,7 @@ from inference.anatomy import Variant, read_model, variants
 from inference.blocks import blocks_for
 from inference.ends import Ends
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer, NativeStep, cache_layers
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep, arrays_of, cache_layers
 from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
 from inference.kernels.native_model import Logits, NativeModel
 from inference.layers import LayerParts, Linears, OtherShape
@@ -122,7 +122,7 @@ class FusedModel:
             stack.adapt(adapters.of_layers(self._model, [layer.parts for layer in self._layers]))
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
         tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
-        arrays = tuple(array for cache in caches for array in cache.arrays)
+        arrays = arrays_of(caches)
         return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
 
     def screen_head(self) -> None:

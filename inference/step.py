@@ -52,13 +52,13 @@ class Sampler(Protocol[_Read]):
         """
 
 
-class Foresight(Protocol):
+class IdleWork(Protocol):
     """Makes ready what later steps will need."""
 
-    def advance(self, reached: int) -> bool:
-        """Make a little of it ready, in milliseconds; return whether there was any.
+    def advance(self, high_water: int) -> bool:
+        """Do a little, in milliseconds; return false if there was nothing to do.
 
-        `reached`: the cache's blocks from here on were never in use; what they hold is lost.
+        `high_water`: the cache's blocks before this one have been in use.
         """
 
 
@@ -78,7 +78,7 @@ class Stepper(Generic[Logits]):
         eos_token_ids: tuple[int, ...],
         masks: MaskPool,
         speculation: Speculation[Logits] | None = None,
-        foresight: Foresight | None = None,
+        idle_work: IdleWork | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -86,7 +86,7 @@ class Stepper(Generic[Logits]):
         self._outputs = Outputs(eos_token_ids)
         self._masks = masks
         self._speculation = speculation
-        self._foresight = foresight
+        self._idle_work = idle_work
         self._sequences: dict[str, Sequence] = {}
         self._guided: dict[Sequence, None] = {}  # those with a grammar, in order of arrival
         self._isolation = Isolation()
@@ -158,10 +158,10 @@ class Stepper(Generic[Logits]):
         assert self.idle, "whatever runs or waits has a step to say so"
         return Frame((), self._stats(self._scheduler.schedule(), 0.0, 0.0))
 
-    def use_rest(self) -> bool:
-        """Make a little ready for later steps while there is nothing to do; return whether there was any."""
+    def work_while_idle(self) -> bool:
+        """Make a little ready for later steps, in milliseconds; return false if there was nothing to do."""
         assert self.idle, "whoever waits for a token comes first"
-        return self._foresight is not None and self._foresight.advance(self._scheduler.reached)
+        return self._idle_work is not None and self._idle_work.advance(self._scheduler.high_water)
 
     def fail_all(self, message: str) -> Frame:
         """Forget every request and tell each why."""

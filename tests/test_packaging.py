@@ -133,8 +133,9 @@ asyncio.run(main())
 
 
 def test_the_commands_are_installed(installed: Path) -> None:
-    for name in ("parley", "text-generation-launcher"):
-        done = run_installed(installed, str(installed / "bin" / name), "--version")
+    lines = (["parley", "--version"], ["text-generation-launcher", "--version"])
+    for name, *rest in (*lines, ["text-generation-server", "download-weights", "--version"]):
+        done = run_installed(installed, str(installed / "bin" / name), *rest)
         assert done.stdout.startswith("parley "), done.stderr
 
 

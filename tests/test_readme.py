@@ -134,3 +134,10 @@ def test_the_architecture_names_every_module_of_the_server() -> None:
 
 def test_what_is_generated_is_up_to_date() -> None:
     assert outputs.check() == []
+
+
+def test_families_are_as_many_as_were_tried() -> None:
+    (counted,) = re.findall(
+        r"\| all that are served \| (\d+) of (\d+) \|", (ROOT / "docs" / "models.md").read_text("utf-8")
+    )
+    assert counted == re.findall(r"decoders, (\d+) of its\s+(\d+) families", README)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,8 @@ class WorkFile:
 
     def add(self, key: Key, **record: Any) -> None:
         """Note something: a `result` of a `workload`, a `start`, a `failed`, `limits`, or `forgotten`."""
-        line = {"model": key.model, "server": key.server, **record}
+        day = time.strftime("%Y-%m-%d")
+        line = {"model": key.model, "server": key.server, "day": day, **record}
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         self._take(line)
@@ -60,6 +62,11 @@ class WorkFile:
         """Return the repetitions of a workload, in order."""
         records = [record for known, record in self._records if known == key]
         return [record["result"] for record in records if record.get("workload") == workload]
+
+    def day(self, key: Key) -> str | None:
+        """Return when a server was measured last; None where the records don't say."""
+        days = [record["day"] for known, record in self._records if known == key and "day" in record]
+        return days[-1] if days else None
 
     def _take(self, line: Record) -> None:
         key = Key(line["model"], line["server"])

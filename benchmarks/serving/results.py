@@ -1,7 +1,8 @@
 """The committed file of results: medians of each server, and the goals, by model.
 
 What this machine's file has of servers that the records know nothing of stays in it, so that some can be
-measured again where the records of the others are gone.
+measured again where the records of the others are gone; each row has its day. Models without a shape any
+more are left out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import subprocess
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,9 @@ def write_results(work: WorkFile, folder: Path, repetitions: int) -> None:
     path = RESULTS / f"serving-{machine()}.json"
     before: Record = json.loads(path.read_text()) if path.exists() else {"models": {}, "versions": {}}
     asked = {key.model for key in work.servers()} | set(before["models"])
+    for model in before["models"].values():  # the file's own day will be today
+        for row in model["servers"].values():
+            row.setdefault("day", before.get("day"))
     models = {
         model: _model(work, model, before["models"].get(model, {}), repetitions)
         for model in SHAPES
@@ -99,6 +104,7 @@ def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Recor
     return {
         "ours": server.ours,
         "group": server.group.value,
+        "day": work.day(key) or time.strftime("%Y-%m-%d"),
         "start_seconds": round(start["seconds"], 1) if start else None,
         "peak_mb": round(max(peaks)),
         "workloads": workloads,

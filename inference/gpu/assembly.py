@@ -66,7 +66,7 @@ class Assembly:
         with memory_named("the biggest step was tried", device):
             room = self.measure(plan, CudaMeter(device))
         progress(str(room))
-        fitted = fitted_plan(self.config, plan, room)
+        fitted = fitted_plan(self.config, plan, room, progress)
         progress(str(fitted))
         return fitted
 
@@ -103,14 +103,19 @@ class Assembly:
         return runner, GpuSampler(TorchSampler(ends), runner.state), table
 
 
-def fitted_plan(config: EngineConfig, plan: Plan, room: Room) -> Plan:
-    """Return a plan whose cache is in the room that was measured, for sequences no longer than before."""
-    asked = config.max_batch_total_tokens
-    needed = (asked or PAGE) * plan.demand.kv_bytes
-    if needed > room.cache:
+def fitted_plan(config: EngineConfig, plan: Plan, room: Room, progress: Callable[[str], None]) -> Plan:
+    """Return a plan whose cache is in the room that was measured, for sequences no longer than before.
+
+    Deployments of TGI may ask for more, as it measures, whatever --max-batch-total-tokens says.
+    """
+    asked, fits = config.max_batch_total_tokens, room.cache // max(plan.demand.kv_bytes, 1)
+    if asked is not None and asked > fits:
+        progress(f"--max-batch-total-tokens {asked} is more than the GPU has memory for: {fits} are")
+        config = replace(config, max_batch_total_tokens=None)
+    if fits < PAGE:
         raise ModelUnavailable(
-            f"Not enough memory on the GPU: a KV cache of {asked or PAGE:,} tokens takes "
-            f"{needed / MIB:,.0f} MiB. {room}. Lower --max-batch-total-tokens, --max-batch-prefill-tokens or "
+            f"Not enough memory on the GPU: a KV cache of {PAGE:,} tokens takes "
+            f"{PAGE * plan.demand.kv_bytes / MIB:,.0f} MiB. {room}. Lower --max-batch-prefill-tokens or "
             f"--max-batch-size, raise --cuda-memory-fraction, or use a smaller model or a bigger GPU"
         )
     return fit_plan(config, plan, plan.demand, replace(plan.machine, cache_bytes=room.cache))

@@ -141,7 +141,7 @@ class Multiplier:
                     gated.multiply(x, one.weight, one.bias, activation)
 
     def __str__(self) -> str:
-        """Return what was chosen, as a line for a person; "" if nothing was."""
+        """Return what was chosen, and what was left unmeasured, as a line for a person, or ""."""
         names = Counter(way.name for way in self._chosen.values())
         names.update(way.name for way in self._gates.values())
         chosen = [f"{count} by {name}" for name, count in names.most_common()]

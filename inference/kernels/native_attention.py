@@ -143,7 +143,7 @@ class NativeStep:
 
 
 class NativeCacheLayer:
-    """Keys and values of one layer in pages of PAGE tokens; memory is touched as it is used.
+    """Keys and values of one layer in pages of PAGE tokens; what nobody wrote to takes no memory.
 
     With the dtype bfloat16, keys (after rotation) and values are rounded to nearest even as they are
     written. What is computed with them is float32 all the same, unless `rounded`: where the CPU multiplies
@@ -178,11 +178,6 @@ class NativeCacheLayer:
         if not self._plan:
             raise MemoryError("No memory for a layer's attention")
         weakref.finalize(self, self._functions.parley_attention_plan_close, self._plan).atexit = False
-
-    @property
-    def arrays(self) -> tuple[Tensor, Tensor]:
-        """Return what holds it, blocks first."""
-        return self.keys, self.values
 
     @property
     def struct(self) -> CacheStruct:
@@ -242,6 +237,11 @@ def cache_layers(
         NativeCacheLayer(library, shape, blocks, dtype, index / len(shapes), rounded=rounded)
         for index, shape in enumerate(shapes)
     ]
+
+
+def arrays_of(layers: Sequence[NativeCacheLayer]) -> tuple[Tensor, ...]:
+    """Return what holds the cache of all layers, blocks first."""
+    return tuple(array for layer in layers for array in (layer.keys, layer.values))
 
 
 def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionStruct:

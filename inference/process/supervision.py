@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import inference
-from inference.config import EngineConfig
+from inference.config import EngineConfig, of_revision
 from inference.core import Life
 from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
@@ -219,7 +219,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(line, listening),
-            env=_environment(),
+            env=_environment(offline=self._loaded_once),
             start_new_session=True,  # Ctrl-C is the server's to act on
         )
 
@@ -280,6 +280,7 @@ class EngineProcess:
             if self._loaded_once:
                 LOG.warning("The engine runs again")
             self._loaded_once = True
+            self._config = of_revision(self._config, message.model.sha)
             with self._changed:
                 self._model = message.model
                 self._changed.notify_all()
@@ -341,10 +342,8 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment for the engine, in which it finds this very package."""
-    environ = child_environment(inference)
+def _environment(*, offline: bool) -> dict[str, str]:
+    environ = child_environment(inference, offline=offline)
     prepare_environment(environ)
-    # What it writes is taken line by line, into the log: bars that move are none
-    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # what it writes is taken into the log, line by line
     return environ

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -154,3 +156,35 @@ def test_compose_scrapes_the_port_that_the_server_has_for_it() -> None:
     source = DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yaml"
     (prometheus,) = yaml.safe_load(source.read_text())["datasources"]
     assert prometheus["url"].removeprefix("http://").partition(":")[0] in compose["services"]
+
+
+def run_as_sagemaker(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the image's first process as SageMaker does, beside a launcher that tells what it was given."""
+    launcher = folder / "text-generation-launcher"
+    launcher.write_text('#!/bin/sh\necho "$HF_MODEL_ID: $@"\n')
+    launcher.chmod(0o755)
+    first, script = STAGES["sagemaker"].listed("ENTRYPOINT")
+    (source,) = [
+        paths[0] for _, paths in copies(STAGES["sagemaker"]) if Path(paths[0]).name == Path(script).name
+    ]
+    environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", **environment}
+    line = [first, str(ROOT / source), *STAGES["sagemaker"].listed("CMD")]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_sagemakers_image_serves_its_model_at_its_port(tmp_path: Path) -> None:
+    image = STAGES["sagemaker"]
+    assert image.base == "gpu"
+    assert ["serve"] == image.listed("CMD")
+    done = run_as_sagemaker(tmp_path, HF_MODEL_ID="/opt/ml/model")
+    assert done.stdout == "/opt/ml/model: --port 8080 --json-output\n"
+    assert set(re.findall("--[a-z-]+", done.stdout)) <= set(flag_names())
+    environment = image.environment()
+    assert environment["PORT"] == image.every("EXPOSE")[-1] == "8080"
+    assert environment["HF_HOME"].startswith("/tmp/")
+
+
+def test_sagemakers_image_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
+    done = run_as_sagemaker(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "HF_MODEL_ID must be set" in done.stderr

@@ -19,7 +19,15 @@ from tests.unit.handlers.test_metrics import FINISH
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("deploy", "observability")}
-OTHERS = {"--build", "--rm", "--gpus", "--target", "--shm-size", "--tmpfs"}  # Docker's
+OTHERS = {
+    "--build",
+    "--rm",
+    "--gpus",
+    "--target",
+    "--shm-size",
+    "--tmpfs",
+    "--from-file",
+}  # Docker's, kubectl's
 REQUEST = Request(id="r", prompt="p")
 
 
@@ -41,7 +49,7 @@ def test_metrics_exist(page: str) -> None:
 
 def test_images_are_built_of_stages_that_exist() -> None:
     targets = re.findall(r"--target (\w+)", PAGES["deploy"])
-    assert {"cpu", "gpu"} == set(targets) <= read(ROOT / "deploy" / "Dockerfile").keys()
+    assert {"cpu", "gpu", "sagemaker"} == set(targets) <= read(ROOT / "deploy" / "Dockerfile").keys()
 
 
 def test_every_field_of_a_requests_line_is_told() -> None:

@@ -19,19 +19,23 @@ from tests.deploy.promql import Sample
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSION = "1.31"
-CUSTOM = {"Kustomization", "ServiceMonitor"}  # not Kubernetes' own
+FOLDERS = ("base", "autoscaling", "monitoring")
+NOT_APPLIED = {"kustomization.yaml", "prometheus-adapter.yaml"}  # the latter: values of a Helm chart
+CUSTOM = {"Kustomization", "Component", "ServiceMonitor", "PrometheusRule"}  # not Kubernetes' own
 LABELS = {"app.kubernetes.io/name": "parley"}
 VARIABLES = {name: setting for setting in SETTINGS for name in setting.variables}
 
 
 def manifests() -> Iterator[dict[str, Any]]:
     """Yield each object."""
-    for path in sorted((FOLDER / "base").glob("*.yaml")):
-        yield from yaml.safe_load_all(path.read_text())
+    for path in sorted(path for folder in FOLDERS for path in (FOLDER / folder).glob("*.yaml")):
+        if path.name != "prometheus-adapter.yaml":
+            yield from yaml.safe_load_all(path.read_text())
 
 
 EVERY = list(manifests())
 BY_KIND = {each["kind"]: each for each in EVERY}
+FOLDED = {folder: yaml.safe_load((FOLDER / folder / "kustomization.yaml").read_text()) for folder in FOLDERS}
 POD = BY_KIND["Deployment"]["spec"]["template"]
 (SERVER,) = POD["spec"]["containers"]
 VALUES = {each["name"]: each["value"] for each in SERVER["env"] if "value" in each}
@@ -43,11 +47,38 @@ def test_a_manifest_fits_its_schema(manifest: dict[str, Any]) -> None:
         kubernetes_validate.validate(manifest, VERSION, strict=True)
 
 
-def test_every_manifest_is_applied() -> None:
-    listed = BY_KIND["Kustomization"]["resources"]
-    assert sorted(listed) == sorted(
-        {path.name for path in (FOLDER / "base").iterdir()} - {"kustomization.yaml"}
-    )
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_manifest_is_applied(folder: str) -> None:
+    there = {path.name for path in (FOLDER / folder).iterdir()} - NOT_APPLIED
+    assert sorted(FOLDED[folder]["resources"]) == sorted(there)
+
+
+def test_what_wants_more_than_kubernetes_is_a_component_beside() -> None:
+    kinds = {
+        each["kind"]
+        for path in (FOLDER / "base").glob("*.yaml")
+        for each in [yaml.safe_load(path.read_text())]
+    }
+    assert {"Kustomization", "Deployment", "Service", "PodDisruptionBudget"} == kinds
+    assert {"Component"} == {FOLDED[folder]["kind"] for folder in FOLDERS if folder != "base"}
+
+
+def test_who_scales_says_how_many_replicas_there_are() -> None:
+    (patch,) = FOLDED["autoscaling"]["patches"]
+    assert patch["target"] == {"kind": "Deployment", "name": BY_KIND["Deployment"]["metadata"]["name"]}
+    assert yaml.safe_load(patch["patch"]) == [{"op": "remove", "path": "/spec/replicas"}]
+    assert "replicas" in BY_KIND["Deployment"]["spec"]
+
+
+def test_a_pod_computes_with_as_many_threads_as_it_asked_for_cores() -> None:
+    (threads,) = [each for each in SERVER["env"] if each["name"] == "PARLEY_COMPUTE_THREADS"]
+    assert threads["valueFrom"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
+    assert SERVER["resources"]["requests"]["cpu"].isdecimal()
+
+
+def test_alerts_are_those_of_prometheus_itself() -> None:
+    rules = yaml.safe_load((FOLDER.parent / "prometheus" / "alerts.yaml").read_text())
+    assert BY_KIND["PrometheusRule"]["spec"] == rules
 
 
 def test_selectors_find_the_pods() -> None:
@@ -115,7 +146,7 @@ def test_the_autoscaler_goes_by_gauges_that_the_adapter_gives_it(samples: list[S
     gauges = {row["name"] for row in table()["metrics"] if row["type"] == "gauge"}
     assert {"tgi_queue_size", "tgi_batch_current_size"} == asked <= gauges
     assert asked <= {sample.name for sample in samples}
-    values = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())
+    values = yaml.safe_load((FOLDER / "autoscaling" / "prometheus-adapter.yaml").read_text())
     (rule,) = values["rules"]["custom"]
     assert all(name in rule["seriesQuery"] for name in asked)
 
@@ -125,11 +156,13 @@ def test_the_variant_for_gpus_changes_what_is_there() -> None:
     (resources,) = variant["resources"]
     assert (FOLDER / "gpu" / resources / "kustomization.yaml").is_file()
     (patch,) = variant["patches"]
-    (change,) = yaml.safe_load(patch["patch"])
+    change, more = yaml.safe_load(patch["patch"])
     found: Any = BY_KIND["Deployment"]
     for step in change["path"].strip("/").split("/"):
         found = found[int(step) if step.isdecimal() else step]
     assert found == SERVER["resources"]
     assert "1" == change["value"]["limits"]["nvidia.com/gpu"]
+    assert more["path"] == "/spec/template/spec/containers/0/env/-"
+    assert int(more["value"]["value"]) == VARIABLES[more["value"]["name"]].parse(more["value"]["value"])
     images = [each["name"] for each in (*variant["images"], *BY_KIND["Kustomization"]["images"])]
     assert {SERVER["image"].partition(":")[0]} == set(images)

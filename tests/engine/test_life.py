@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from inference.blocks import PAGE
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
-from inference.prefault import AHEAD_TOKENS
-from inference.runner import PagedRunner
+from inference.kernels.native import open_library
+from inference.prefault import AHEAD_TOKENS, Prefault
 from inference.stack import FusedRunner
 from inference.step import Stepper
 from inference.types import CoreFailure, Frame
@@ -78,23 +79,41 @@ def test_idle_core_uses_no_processor_time(session: Session) -> None:
 
 
 @pytest.mark.skipif(not TELLS, reason="only Linux tells")
+@pytest.mark.skipif(open_library() is None, reason="torch's arrays may lie where memory was used before")
 @pytest.mark.parametrize("prefault", [True, False])
-def test_idle_core_finds_memory_for_its_cache(directory: Path, *, prefault: bool) -> None:
-    tokens = 2 * AHEAD_TOKENS
-    session = Session(config(directory, max_batch_total_tokens=tokens, prefault_cache=prefault))
+def test_idle_core_finds_memory_for_its_cache_and_what_is_known_stays(
+    directory: Path, *, prefault: bool
+) -> None:
+    session = Session(config(directory, max_batch_total_tokens=2 * AHEAD_TOKENS, prefault_cache=prefault))
     stepper = session.core._stepper
     assert isinstance(stepper, Stepper)
-    assert isinstance(stepper._runner, PagedRunner | FusedRunner)
+    assert isinstance(stepper._runner, FusedRunner)
     arrays = stepper._runner.arrays
     assert (sum(map(resident, arrays)) > 0) == prefault
-    heard = session.run([request("a", PROMPT)])
+    prompt = prompts(3 * PAGE)[0]
+    heard = session.run([request("a", prompt)])
     ahead = sum(array.nbytes for array in arrays) // 2
     until = time.monotonic() + (SECONDS if prefault else 0.3)
     while (present := sum(map(resident, arrays))) < ahead and time.monotonic() < until:
         time.sleep(0.05)
     assert (present >= ahead) == prefault
-    assert session.run([request("b", PROMPT)]).tokens("b") == heard.tokens("a")
+    again = session.run([request("b", prompt)])
+    assert again.outputs["b"][0].cached_tokens == 2 * PAGE
+    assert again.tokens("b") == heard.tokens("a")
     session.close()
+
+
+def test_requests_and_the_end_come_before_idle_work(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def advance(_: Prefault, high_water: int) -> bool:
+        time.sleep(0.001)
+        return True  # there is always more of it
+
+    monkeypatch.setattr(Prefault, "advance", advance)
+    session = Session(config(directory))
+    for name in ("a", "b"):
+        assert len(session.run([request(name, PROMPT)]).tokens(name)) == 20
+    session.close()  # which waits for the core's thread
+    assert not session.core.alive
 
 
 def test_stopping_fails_what_is_left_and_what_comes_after(directory: Path) -> None:

@@ -130,7 +130,7 @@ typedef struct AttentionCall {
 /* Cut a step for `heads` query heads over such a cache. Returns 0, or -1 if there is no memory. */
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads);
 void attention_plan_free(AttentionPlan *plan);
-/* Say which tiles are wanted: those with any of `count` rows, which rise. */
+/* Say which tiles are wanted: those with any of `count` rows, which rise, and those that others depend on. */
 void attention_want(AttentionPlan *plan, const int64_t *rows, int64_t count);
 /* Make the shared tiles, which come first, and say of each piece how many splits it shares. */
 void attention_share(AttentionPlan *plan, const Step *step);

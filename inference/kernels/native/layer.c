@@ -111,7 +111,8 @@ static int64_t lay_out(Stack *stack, const StackCall *call, char *start) {
     stack->own_inputs = call->few ? (row * shape->hidden + 63) / 64 * 16 + (prepared + 63) / 64 * 16 : 0;
     stack->own_size = call->few ? stack->own_inputs + low : 0;
     stack->own = take(&next, stack->own_size * (int64_t)sizeof(float) * library->threads);
-    stack->adapters_left = take(&next, call->trims && call->adapters ? call->tokens->count * (int64_t)sizeof(int32_t) : 0);
+    const int64_t left = call->trims && call->adapters ? call->tokens->count : 0;
+    stack->adapters_left = take(&next, left * (int64_t)sizeof(int32_t));
     stack->screening.rows = ends && ends->screen && call->tokens->only ? call->tokens->count : 0;
     if (stack->screening.rows) lay_out_screening(stack, library, ends, &next);
     return next - start;

@@ -1,8 +1,9 @@
 /* Threads that run one task together, phase by phase, and sleep between tasks.
  *
- * One word, `ticket`, holds the phase and the next tile; `done` counts the phase's finished tiles. Whoever
- * finishes the last one opens the next phase. A thread that comes late, or was preempted between two tiles,
- * finds a later phase and skips to it: nobody waits for a thread that holds no tile.
+ * A phase's tiles are cut into ranges, each with a word that holds the phase and the range's next tile; `done` counts
+ * the phase's finished tiles. Whoever finishes the last one opens the next phase. A thread that comes late finds a
+ * later phase and skips to it: nobody waits for a thread that holds no tile. One that is preempted may hold several of
+ * its own range that it hasn't begun, up to MOST_TILES, for which the others wait.
  */
 #define _GNU_SOURCE
 #include "native.h"

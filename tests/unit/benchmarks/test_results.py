@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_server_measured_again_leaves_the_others_rows_where_their_records_are_gone(folder: Path) -> None:
+def test_a_server_measured_again_leaves_the_others_rows_where_their_records_are_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "2026-01-01")
     first = WorkFile(folder / "first.jsonl")
     measured(first, "parley f32", 20.0)
     measured(first, "llama.cpp f32", 10.0)
     measured(first, "parley f32", 2.0, OTHER)
     first.add(Key(OTHER, "parley f32"), limits=LIMITS)
     assert rates(written(first, folder)) == {"parley f32": 20.0, "llama.cpp f32": 10.0}
+    monkeypatch.setattr(time, "strftime", lambda _: "2026-01-02")
     second = WorkFile(folder / "second.jsonl")
     measured(second, "parley f32", 30.0)
     table = written(second, folder)
     assert rates(table) == {"parley f32": 30.0, "llama.cpp f32": 10.0}
+    days = {label: row["day"] for label, row in table["models"][MODEL]["servers"].items()}
+    assert days == {"parley f32": "2026-01-02", "llama.cpp f32": "2026-01-01"}
     assert rates(table, OTHER) == {"parley f32": 2.0}
     assert table["models"][OTHER]["limits"] == LIMITS
     (goal,) = (g for g in table["models"][MODEL]["goals"] if (g["what"], g["unit"]) == ("c1, fp32", "tok/s"))

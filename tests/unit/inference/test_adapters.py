@@ -61,10 +61,11 @@ def test_names_that_no_log_should_have_are_refused(name: str) -> None:
         AdapterSource.parse(f"{name}=x")
 
 
-def test_a_directory_has_no_revision(tmp_path: Path) -> None:
-    config = ModelConfig(adapters=(f"a={save(tmp_path)}@main",))
-    with pytest.raises(ModelUnavailable, match="adapter `a` can't be loaded: a directory has no revision"):
-        find_adapters(config, print)
+def test_a_revision_of_a_directory_has_no_effect_and_that_is_told(tmp_path: Path) -> None:
+    directory, told = save(tmp_path), list[str]()
+    (found,) = find_adapters(ModelConfig(adapters=(f"a={directory}@main",)), told.append)
+    assert found.directory == Path(directory)
+    assert ["The adapter a is a directory, in which @main has no effect"] == told
 
 
 def test_what_keeps_a_directory_from_being_looked_for_is_told_with_the_name(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_blocks_are_given_out_once_until_they_come_back(size: int, turns: list[i
             ever.add(block)
         elif taken:
             free.add(taken.pop(turn % len(taken)))
-        assert free.reached == max(ever) + 1
+        assert free.high_water == max(ever) + 1
         assert sorted([*free, *taken]) == list(range(size))
         assert len(free) == size - len(taken)
         whole = [run for run in range(size // RUN) if not {*range(run * RUN, run * RUN + RUN)} & {*taken}]

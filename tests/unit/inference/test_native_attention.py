@@ -12,7 +12,7 @@ from torch import dtype as Dtype
 
 from inference.kernels.arena import HUGE_PAGE
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer, cache_layers
+from inference.kernels.native_attention import NativeCacheLayer, arrays_of, cache_layers
 from inference.kernels.reference import Attention, Piece, Step, attend, write
 from inference.paged import LayerShape
 from tests.unit.inference.paged_attention import (
@@ -314,5 +314,5 @@ def test_a_step_outside_its_table_is_refused(start: int, stop: int, slot: int) -
 def test_no_two_arrays_of_a_cache_begin_at_the_same_place_of_a_page() -> None:
     shapes = [LayerShape(4, 64, 64)] * 4
     layers = cache_layers(LIBRARIES[ISAS[0], 1], shapes, 2048, torch.bfloat16)
-    arrays = [each for layer in layers for each in layer.arrays]
+    arrays = arrays_of(layers)
     assert len({array.data_ptr() % HUGE_PAGE for array in arrays}) == len(arrays)

@@ -1,4 +1,4 @@
-"""Memory found ahead: enough of it, a little at a time, and nothing lost of what is in use."""
+"""Memory found ahead: enough of it, no more, a little at a time, and nothing that blocks hold is changed."""
 
 from __future__ import annotations
 
@@ -6,71 +6,93 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from inference import prefault
 from inference.blocks import PAGE
 from inference.kernels.arena import HUGE_PAGE, map_zeros
-from inference.prefault import AHEAD_TOKENS, FIRST_BYTES, FIRST_TOKENS, Prefault
+from inference.prefault import AHEAD_BYTES, AHEAD_TOKENS, FIRST_BYTES, FIRST_TOKENS, Prefault
 from tests.resident import TELLS, resident
 
-USED, UNTOUCHED = 1, 2  # what blocks hold that are in use, or that nothing was found for
+told = pytest.mark.skipif(not TELLS, reason="only Linux tells")
+BLOCKS = 2 * AHEAD_TOKENS // PAGE
+SHAPES = {"small": [PAGE * 768], "large": [PAGE * 46_080], "many": [PAGE * 768] * 60, "uneven": [900, 9000]}
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 5), (HUGE_PAGE // 4, 1), (HUGE_PAGE + 3, 7)], ids=str)
-@given(blocks=st.integers(1, 9), reaches=st.lists(st.integers(0, 9), max_size=6), stops=st.integers(0, 9))
-def test_so_many_blocks_behind_those_in_use_are_found_and_none_of_these_lost(
-    sizes: tuple[int, ...], blocks: int, reaches: list[int], stops: int
-) -> None:
-    arrays = [torch.full((blocks, size), UNTOUCHED, dtype=torch.uint8) for size in sizes]
-    with patch.multiple(prefault, FIRST_TOKENS=PAGE, AHEAD_TOKENS=3 * PAGE, AHEAD_BYTES=1 << 30):
-        found = Prefault(arrays)
-    piece = max(1, HUGE_PAGE // max(sizes))
-    assert known(arrays) == [min(blocks, piece)] * len(arrays)
-    reached = 0
-    for reach in sorted(min(reach, blocks) for reach in reaches):
-        for array in arrays:
-            array[reached:reach] = USED
-        reached = reach
-        for _ in range(stops):  # a request may come in between
-            found.advance(reached)
-        assert all((array[:reached] == USED).all() for array in arrays)
-    while found.advance(reached):
-        pass
-    assert all((array[:reached] == USED).all() for array in arrays)
-    assert all(min(reached + 3, blocks) <= upto for upto in known(arrays))
-    assert not any(upto >= reached + 3 + piece for upto in known(arrays) if upto < blocks)
+def cache(sizes: list[int], blocks: int = BLOCKS) -> list[Tensor]:
+    """Return arrays of blocks of so many bytes, which have no memory yet."""
+    return [map_zeros(blocks * size).view(blocks, size) for size in sizes]
 
 
-def known(arrays: list[Tensor]) -> list[int]:
-    """Return up to which block each array was written to."""
-    return [int((array[:, 0] != UNTOUCHED).sum()) for array in arrays]
-
-
-@given(size=st.integers(1, 3 * HUGE_PAGE))
-def test_one_call_finds_about_a_huge_page(size: int) -> None:
-    arrays = [torch.empty((4, size), dtype=torch.uint8)]
-    with patch.multiple(prefault, FIRST_TOKENS=0, AHEAD_TOKENS=4 * PAGE, AHEAD_BYTES=1 << 30):
-        found = Prefault(arrays)
-    arrays[0].fill_(UNTOUCHED)
-    assert found.advance(0)
-    assert int((arrays[0] == 0).sum()) == min(4 * size, max(size, HUGE_PAGE // size * size))
-
-
-@pytest.mark.skipif(not TELLS, reason="only Linux tells")
-@pytest.mark.parametrize("size", [PAGE * 768, PAGE * 46_080], ids=["small", "large"])
-def test_memory_is_there_for_the_first_tokens_and_then_for_more(size: int) -> None:
-    blocks = 2 * AHEAD_TOKENS // PAGE
-    array = map_zeros(blocks * size).view(blocks, size)
-    found = Prefault([array])
-    first = min(FIRST_TOKENS // PAGE * size, FIRST_BYTES)
-    assert first <= resident(array) + size < first + 2 * (HUGE_PAGE + size)
+@told
+@pytest.mark.parametrize("sizes", SHAPES.values(), ids=SHAPES)
+def test_memory_is_there_for_the_first_tokens_and_then_for_more(sizes: list[int]) -> None:
+    arrays = cache(sizes)
+    found = Prefault(arrays)
+    check(arrays, min(FIRST_TOKENS // PAGE, FIRST_BYTES // sum(sizes)))
     while found.advance(0):
         pass
-    ahead = min(AHEAD_TOKENS // PAGE * size, prefault.AHEAD_BYTES)
-    assert ahead <= resident(array) + size < ahead + 2 * (HUGE_PAGE + size)
+    check(arrays, min(AHEAD_TOKENS // PAGE, AHEAD_BYTES // sum(sizes)))
+
+
+@told
+@settings(deadline=None, max_examples=10)
+@given(marks=st.lists(st.integers(0, 300), max_size=5), stops=st.integers(0, 9))
+def test_memory_stays_ahead_of_the_blocks_in_use_wherever_these_begin_again(
+    marks: list[int], stops: int
+) -> None:
+    arrays = cache([PAGE * 8192] * 3, 300)
+    with patch.multiple(prefault, FIRST_TOKENS=PAGE, AHEAD_TOKENS=64 * PAGE):
+        found = Prefault(arrays)
+    for mark in marks:  # the books may be begun anew: it falls then
+        for _ in range(stops):  # a request may come in between
+            found.advance(mark)
+        for array in arrays:
+            array[:mark] = 1
+    last = marks[-1] if marks else 0
+    while found.advance(last):
+        pass
+    check(arrays, min(300, max(last, *marks, 0) + 64), at_least=min(300, last + 64))
+
+
+def check(arrays: list[Tensor], blocks: int, at_least: int | None = None) -> None:
+    """Fail if there isn't memory for so many blocks, or for more than them and a huge page of each array."""
+    for array in arrays:
+        least = array[0].nbytes * (blocks if at_least is None else at_least)
+        assert least <= resident(array) <= blocks * array[0].nbytes + 2 * HUGE_PAGE
+
+
+@given(
+    sizes=st.lists(st.integers(1, 70), min_size=1, max_size=4),
+    blocks=st.integers(1, 9),
+    marks=st.lists(st.integers(0, 9), max_size=6),
+)
+def test_what_blocks_hold_is_never_changed(sizes: list[int], blocks: int, marks: list[int]) -> None:
+    arrays = [torch.randint(256, (blocks, size), dtype=torch.uint8) for size in sizes]
+    held = [array.clone() for array in arrays]
+    with patch.multiple(prefault, FIRST_TOKENS=2 * PAGE, AHEAD_TOKENS=3 * PAGE):
+        found = Prefault(arrays)
+    for mark in marks:
+        found.advance(mark)
+    while found.advance(0):
+        pass
+    assert all(torch.equal(*pair) for pair in zip(arrays, held, strict=True))
+
+
+@told
+@pytest.mark.parametrize("size", [PAGE * 768, 3 * HUGE_PAGE], ids=["small", "large"])
+def test_one_call_finds_a_huge_page_at_most(size: int) -> None:
+    arrays = cache([size] * 3, 64)
+    with patch.multiple(prefault, FIRST_TOKENS=0, AHEAD_TOKENS=64 * PAGE, AHEAD_BYTES=1 << 40):
+        found = Prefault(arrays)
+    before = 0
+    for _ in range(64):
+        assert found.advance(0) or size < HUGE_PAGE
+        after = sum(map(resident, arrays))
+        assert after <= before + HUGE_PAGE
+        before = after
 
 
 def test_a_cache_without_arrays_needs_nothing() -> None:

@@ -192,32 +192,32 @@ def test_idle_books_that_do_not_balance_are_told_and_begun_anew(caplog: pytest.L
     assert tokens(again) == whole_text(first)
 
 
-class Foreseen:
-    """Remembers what it was told, and has something to do twice."""
+class TwoPieces:
+    """Has something to do twice, and remembers what it was told."""
 
     def __init__(self) -> None:
-        self.reached: list[int] = []
+        self.high_water: list[int] = []
 
-    def advance(self, reached: int) -> bool:
-        self.reached.append(reached)
-        return len(self.reached) <= 2
+    def advance(self, high_water: int) -> bool:
+        self.high_water.append(high_water)
+        return len(self.high_water) <= 2
 
 
-def test_rest_is_used_for_the_blocks_behind_those_that_were_ever_in_use() -> None:
-    foreseen = Foreseen()
+def test_idle_work_is_told_how_many_blocks_were_ever_in_use() -> None:
+    work = TwoPieces()
     scheduler = make_scheduler(50, LIMITS)
     masks = ManualPool(VOCABULARY, (EOS,))
-    stepper = Stepper(scheduler, PaperRunner(), PaperSampler(), (EOS,), masks, foresight=foreseen)
-    assert stepper.use_rest()
+    stepper = Stepper(scheduler, PaperRunner(), PaperSampler(), (EOS,), masks, idle_work=work)
+    assert stepper.work_while_idle()
     run(stepper, request("1", PAGE, 2 * PAGE))
     run(stepper, request("2", 1, 1))
-    assert stepper.use_rest()
-    assert not stepper.use_rest()
-    assert foreseen.reached[0] == 0
-    assert 2 <= foreseen.reached[1] == foreseen.reached[2] == scheduler.reached <= 5
+    assert stepper.work_while_idle()
+    assert not stepper.work_while_idle()
+    assert work.high_water[0] == 0
+    assert 2 <= work.high_water[1] == work.high_water[2] == scheduler.high_water <= 5
     stepper.add(request("3", 1, 1))
     with pytest.raises(AssertionError):
-        stepper.use_rest()
+        stepper.work_while_idle()
 
 
 def test_one_request_of_a_quiet_owner_passes_the_queue_of_a_busy_one() -> None:

@@ -96,7 +96,7 @@ ROOM = Room(total=80 * GIB, share=80 * GIB, taken=18 * GIB, steps=2 * GIB, graph
 
 def test_plan_is_made_anew_with_what_was_measured() -> None:
     config = EngineConfig()
-    plan = fitted_plan(config, make_plan(config, DEMAND, MACHINE), ROOM)
+    plan = fitted_plan(config, make_plan(config, DEMAND, MACHINE), ROOM, print)
     assert plan.kv_tokens == ROOM.cache // 131_072 // 16 * 16
     assert plan.max_total_tokens == 8192
     assert f"{plan.kv_tokens:,} tokens" in str(plan)
@@ -106,25 +106,34 @@ def test_sequences_get_no_longer_than_the_model_was_prepared_for() -> None:
     demand = replace(DEMAND, max_positions=None)
     config = EngineConfig()
     before = make_plan(config, demand, replace(MACHINE, free_bytes=20 * GIB))
-    after = fitted_plan(config, before, ROOM)
+    after = fitted_plan(config, before, ROOM, print)
     assert after.max_total_tokens == before.max_total_tokens
     assert after.kv_tokens > before.kv_tokens
 
 
-@pytest.mark.parametrize(
-    ("config", "room", "said"),
-    [
-        (EngineConfig(max_batch_total_tokens=10**6), ROOM, "1,000,000 tokens takes 125,000 MiB"),
-        (EngineConfig(), replace(ROOM, taken=79 * GIB), "0 MiB are left"),
-    ],
-)
-def test_cache_without_room_is_refused_with_numbers_and_what_to_do(
-    config: EngineConfig, room: Room, said: str
+def test_a_cache_larger_than_was_measured_becomes_what_was_and_that_is_told() -> None:
+    config, told = EngineConfig(max_batch_total_tokens=10**6), list[str]()
+    plan = fitted_plan(config, make_plan(config, DEMAND, MACHINE), ROOM, told.append)
+    fits = ROOM.cache // 131_072
+    assert [f"--max-batch-total-tokens 1000000 is more than the GPU has memory for: {fits} are"] == told
+    assert plan.kv_tokens == fits // 16 * 16
+    assert plan == fitted_plan(EngineConfig(), make_plan(EngineConfig(), DEMAND, MACHINE), ROOM, print)
+
+
+def test_a_smaller_cache_is_what_was_asked_for() -> None:
+    config, told = EngineConfig(max_batch_total_tokens=8192), list[str]()
+    assert fitted_plan(config, make_plan(config, DEMAND, MACHINE), ROOM, told.append).kv_tokens == 8192
+    assert not told
+
+
+@pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(max_batch_total_tokens=10**6)], ids=str)
+def test_a_gpu_without_room_for_any_cache_is_refused_with_numbers_and_what_to_do(
+    config: EngineConfig,
 ) -> None:
     plan = make_plan(config, DEMAND, MACHINE)
-    with pytest.raises(ModelUnavailable, match="Lower --max-batch-total-tokens") as refusal:
-        fitted_plan(config, plan, room)
-    assert said in str(refusal.value)
+    with pytest.raises(ModelUnavailable, match="Lower --max-batch-prefill-tokens") as refusal:
+        fitted_plan(config, plan, replace(ROOM, taken=79 * GIB), print)
+    assert "0 MiB are left" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
