@@ -66,6 +66,7 @@ def download_weights(reading: Reading) -> int:
     from inference.adapters import find_adapters
     from inference.checkpoint import find_checkpoint
     from inference.errors import ModelUnavailable
+    from inference.text.files import find_files
 
     _complain(reading)
     if reading.settings.model_id is None:
@@ -75,6 +76,7 @@ def download_weights(reading: Reading) -> int:
     try:
         config = reading.settings.engine_config().model
         found = find_checkpoint(config, progress=print)
+        find_files(config)  # of the tokenizer, of which there may be more
         adapters = find_adapters(config, progress=print)
     except ModelUnavailable as error:
         print(f"parley: {error}", file=sys.stderr)

@@ -287,7 +287,7 @@ class Settings:
     log_prompts: bool = row(False, boolean, LOGS,
         "tell prompts, answers and exceptions' messages in the log, prompts and answers in traces", tgi=False)
     otlp_endpoint: str | None = row(None, endpoint, LOGS,
-        "where traces are sent, by OTLP over gRPC, such as http://collector:4317; needs parley[traces]",
+        "where traces are sent, by OTLP over gRPC, such as http://collector:4317; needs the extra `traces`",
         metavar="URL")
     otlp_service_name: str = row("text-generation-inference.router", text, LOGS,
         "name of the service in traces", metavar="NAME", effect=effects.TRACED)

@@ -115,7 +115,7 @@ def check(settings: Settings) -> None:
         read_keys(Path(settings.api_keys_file))
     if settings.otlp_endpoint is not None and not _traces_available():
         raise SettingsError(
-            "`otlp_endpoint` needs libraries that aren't installed: pip install 'parley[traces]'"
+            "`otlp_endpoint` needs libraries that aren't installed: install Parley with its extra `traces`"
         )
     if settings.prometheus_port == settings.port:
         raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")

@@ -48,7 +48,7 @@ class Worker:
                     *command(its.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=(its.fileno(), *post.descriptors),
-                    env=child_environment(handlers, offline=post.late),
+                    env=child_environment(handlers),
                     process_group=0,  # signals of the terminal are for us, who pass them on once
                 )
         except OSError:

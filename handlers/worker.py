@@ -26,6 +26,7 @@ from handlers import logs
 from handlers.board import Board
 from handlers.settings import Settings
 from inference import last_resorts
+from inference.config import Found, again
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.process.leash import Leash, die_with_parent
 from inference.shared import SharedMemory
@@ -58,6 +59,7 @@ class Post:
     places: int
     board: int
     settings: Settings
+    found: Found | None = None  # by an engine that has loaded the model already
     late: bool = False  # others serve already: it takes no connection before it can
 
     def encode(self) -> bytes:
@@ -72,7 +74,8 @@ class Post:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in told.pop("settings").items()
         }
-        return cls(settings=Settings(**given), **told)
+        found = told.pop("found")
+        return cls(settings=Settings(**given), found=found and Found(**found), **told)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -172,7 +175,7 @@ def _engine(post: Post, core: RemoteCore) -> EngineClient:
     from inference.client import EngineClient
     from inference.text.pipeline import load_text
 
-    config = post.settings.engine_config()
+    config = again(post.settings.engine_config(), post.found)
     places = SharedPlaces(SharedMemory(post.places, post.workers * COUNT_BYTES), post.number)
     return EngineClient(
         core,

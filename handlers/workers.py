@@ -67,6 +67,7 @@ def serve_workers(settings: Settings) -> int:
                 places=places.descriptor,
                 board=board.descriptor,
                 settings=settings,
+                found=engine.found,
             )
 
         staff = Staff(post, SharedPlaces(places, 0), settings.worker_timeout)

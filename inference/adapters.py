@@ -110,9 +110,7 @@ def find_adapters(config: ModelConfig, progress: Callable[[str], None]) -> tuple
         raise ModelUnavailable(f"--lora-adapters {error}") from error
     if any(source.name == config.name for source in sources):
         raise refused(config.name, "the model has the same name: give name=path")
-    return tuple(
-        read_files(source.name, _directory(source, config.cache_dir, progress)) for source in sources
-    )
+    return tuple(read_files(source.name, _directory(source, config, progress)) for source in sources)
 
 
 def held_bytes(adapters: Iterable[AdapterFiles], itemsize: int | None) -> int:
@@ -151,7 +149,7 @@ def refused(name: str, why: str) -> ModelUnavailable:
     return ModelUnavailable(f"The adapter `{name}` can't be loaded: {why}")
 
 
-def _directory(source: AdapterSource, cache_dir: str | None, progress: Callable[[str], None]) -> Path:
+def _directory(source: AdapterSource, config: ModelConfig, progress: Callable[[str], None]) -> Path:
     try:
         directory = local_directory(source.place)
     except ModelUnavailable as error:
@@ -165,7 +163,10 @@ def _directory(source: AdapterSource, cache_dir: str | None, progress: Callable[
         raise refused(source.name, f"there is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for the adapter {source.place} in the hub's cache and on the hub")
     try:
-        return find_snapshot(source.place, source.revision, cache_dir, [ADAPTER, WEIGHTS])
+        return find_snapshot(
+            *(source.place, source.revision, config.cache_dir, [ADAPTER, WEIGHTS]),
+            cached=config.found is not None,
+        )
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
 

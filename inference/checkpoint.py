@@ -28,7 +28,7 @@ _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktok
 _ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
 # Weights that nothing is loaded from: patterns match names with folders, and repositories hold the same
 # model in several forms. What is read of folders is templates and code.
-_OTHER_FORMS = (
+OTHER_FORMS = (
     *("*/*.safetensors", "*/*.bin", "*/*.json", "*/*.txt", "*/*.model", "*/*.tiktoken"),
     *(
         *("consolidated*.safetensors", "adapter_model*.safetensors", "adapter_model*.bin"),
@@ -145,9 +145,13 @@ def _without_weights(path: Path) -> str:
 def _download(config: ModelConfig) -> Checkpoint:
     assert config.model_id is not None
     patterns = [*_PATTERNS, *(_ANY_CODE if config.trust_remote_code else ())]
-    found = find_snapshot(config.model_id, config.revision, config.cache_dir, patterns, _OTHER_FORMS)
+    known = config.found
+    found = find_snapshot(
+        *(config.model_id, config.revision, config.cache_dir, patterns, OTHER_FORMS), cached=known is not None
+    )
     path = _checked(found, config, f"`{config.model_id}` can't be loaded")
-    return Checkpoint(path, path.name, _pipeline_tag(config.model_id, path.name))
+    tag = _pipeline_tag(config.model_id, path.name) if known is None else known.pipeline_tag
+    return Checkpoint(path, path.name, tag)
 
 
 def _pipeline_tag(model_id: str, sha: str) -> str | None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inference.admission import Admission, Permit
@@ -302,7 +302,7 @@ class EngineClient(TextSide):
         elif life is Life.DOWN:
             self._readiness.lost()
         else:
-            self._model = _as_before(model, self._model)
+            self._model = model
             self._readiness.ready()
         for listener in self._life_listeners:
             listener(life)
@@ -323,10 +323,3 @@ class EngineClient(TextSide):
         if self._text is None or self._model is None or self.state is EngineState.FAILED or self._closed:
             raise self._readiness.refusal()
         return self._text
-
-
-def _as_before(model: ModelInfo | None, before: ModelInfo | None) -> ModelInfo | None:
-    """Return the model of an engine that was started again, with the hub's tag, which it doesn't ask for."""
-    if model is None or before is None or model.pipeline_tag is not None or model.sha != before.sha:
-        return model
-    return replace(model, pipeline_tag=before.pipeline_tag)

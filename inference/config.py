@@ -9,6 +9,14 @@ TEMPLATE_CHARACTERS = 16 * 1024 * 1024  # the most that any value in a chat temp
 EMBEDDED_MODEL = Path(__file__).parent / "embedded"
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the hub said of a model when it was asked first."""
+
+    sha: str
+    pipeline_tag: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Which model to load, and how."""
@@ -22,6 +30,7 @@ class ModelConfig:
     cache_dir: str | None = None  # the hub's cache
     adapters: tuple[str, ...] = ()  # LoRA: hub ids or name=directory, each with @revision if need be
     quantize: str | None = None  # int8: weights and the inputs of linears, on CPU
+    found: Found | None = None  # no setting: its files are in the cache, and the hub isn't asked again
 
     @property
     def name(self) -> str:
@@ -72,9 +81,8 @@ class EngineConfig:
     filter_on_device: bool = True  # filters and penalties are computed beside the model, not by the host
 
 
-def of_revision(config: EngineConfig, sha: str | None) -> EngineConfig:
-    """Return the same for another start: of the commit that was found first, wherever a branch points by now.
-
-    None: the model is a directory, or ships with Parley.
-    """
-    return config if sha is None else replace(config, model=replace(config.model, revision=sha))
+def again(config: EngineConfig, found: Found | None) -> EngineConfig:
+    """Return the same for another start, by which the files are of the commit that was found first."""
+    if found is None:
+        return config
+    return replace(config, model=replace(config.model, revision=found.sha, found=found))

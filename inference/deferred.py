@@ -17,7 +17,7 @@ def torch_core(config: EngineConfig) -> LocalCore:
         from inference.engine import TorchCore
     except ModuleNotFoundError as error:
         raise ModelUnavailable(
-            f"{error.name} is not installed, and the engine needs it: pip install 'parley[engine]'"
+            f"{error.name} is not installed, and the engine needs it: install Parley with its extra `engine`"
         ) from error
     return TorchCore(config)
 

@@ -25,12 +25,8 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
     environ.setdefault("RUST_MIN_STACK", str(STACK_BYTES))
 
 
-def child_environment(package: ModuleType, *, offline: bool = False) -> dict[str, str]:
-    """Return the environment for a process of Python's that is to find this very package, first of all.
-
-    `offline`: it takes the hub's files from the cache, where the process has them that it stands in for.
-    """
+def child_environment(package: ModuleType) -> dict[str, str]:
+    """Return the environment for a process of Python's that is to find this very package, first of all."""
     root = str(Path(str(package.__file__)).parents[1])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    hub = {"HF_HUB_OFFLINE": "1"} if offline else {}
-    return {**os.environ, **hub, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

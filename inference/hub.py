@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from inference.errors import ModelUnavailable
@@ -19,25 +21,47 @@ def find_snapshot(
     cache_dir: str | None,
     patterns: Sequence[str],
     ignored: Sequence[str] = (),
+    *,
+    cached: bool = False,
 ) -> Path:
     """Return a repository's directory in the hub's cache, with the files that match; raise ModelUnavailable.
 
-    They are downloaded if they aren't there. `ignored`: patterns of files to leave out.
+    They are downloaded if they aren't there. `ignored`: patterns of files to leave out. `cached`: they were
+    found before, so that the hub is asked only if they have gone since.
     """
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
-            name,
-            revision=revision,
-            cache_dir=cache_dir,
-            allow_patterns=list(patterns),
-            ignore_patterns=list(ignored),
-        )
+        return download(name, revision, cache_dir, patterns, ignored, cached=cached)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(_why_not(name, revision, error)) from error
-    return Path(found)
+
+
+def download(
+    name: str,
+    revision: str | None,
+    cache_dir: str | None,
+    patterns: Sequence[str],
+    ignored: Sequence[str] = (),
+    *,
+    cached: bool = False,
+) -> Path:
+    """Do as `find_snapshot` does, and raise what the hub's library raises."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    get = partial(
+        snapshot_download,
+        name,
+        revision=revision,
+        cache_dir=cache_dir,
+        allow_patterns=list(patterns),
+        ignore_patterns=list(ignored),
+    )
+    if cached:
+        with suppress(LocalEntryNotFoundError):
+            return Path(get(local_files_only=True))
+    return Path(get())
 
 
 def _why_not(name: str, revision: str | None, error: Exception) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,10 +19,13 @@ FIRST_TOKENS = 2048  # that have memory before the first request,
 FIRST_BYTES = 64 << 20  # in so many bytes at most, but for a huge page of each array
 AHEAD_TOKENS = 16384  # that are to have memory beyond those that were ever in use,
 AHEAD_BYTES = 512 << 20  # likewise
+_POPULATE_WRITE = (
+    23  # of madvise, since Linux 5.14: writing to each page would be the same, but for its contents
+)
 
 
 class Prefault:
-    """Writes to a cache's arrays before they are needed, without changing what they hold.
+    """Has the system find memory for a cache's arrays before it is needed.
 
     Memory that is written for the first time has to be found and cleared by the system: 0.2 ms for a huge
     page, and 5 to 7 ms where the machine is virtual and its host takes back what isn't used, as measured on
@@ -38,8 +44,7 @@ class Prefault:
     def advance(self, high_water: int) -> bool:
         """Fault in a huge page at most, in milliseconds; return false if there is enough memory ahead.
 
-        `high_water`: blocks before this one have been in use, and have memory. No other thread may write to
-        the arrays meanwhile.
+        `high_water`: blocks before this one have been in use, and have memory; what others hold may be lost.
         """
         return self._fault(high_water, high_water + self._ahead)
 
@@ -68,10 +73,27 @@ class _Array:
         if start >= wanted:
             return False
         stop = min(wanted, start + HUGE_PAGE - (self._phase + start) % HUGE_PAGE)
-        self._bytes[start : stop : mmap.PAGESIZE].bitwise_or_(0)
-        self._bytes[stop - 1 : stop].bitwise_or_(0)
+        if not _populate(self._bytes.data_ptr() + start, stop - start):
+            self._bytes[start:stop].zero_()
         self._faulted = stop
         return True
+
+
+def _populate(address: int, size: int) -> bool:
+    """Have the system find memory for a range, leaving what it holds; return false where it can't."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    return _MADVISE is not None and not _MADVISE(first, address + size - first, _POPULATE_WRITE)
+
+
+def _madvise() -> Callable[[int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return cast(Callable[[int, int, int], int], function)
+
+
+_MADVISE = _madvise()
 
 
 def _blocks(tokens: int, most: int, size: int) -> int:

@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inference.config import Found
+
 Messages = Sequence[Mapping[str, object]]
 
 
@@ -205,6 +207,11 @@ class ModelInfo:
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
     adapters: tuple[str, ...] = ()  # that requests can name
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
+
+    @property
+    def found(self) -> Found | None:
+        """Return what the hub said of it; None if it is a directory, or ships with Parley."""
+        return None if self.sha is None else Found(self.sha, self.pipeline_tag)
 
 
 # --- below the client: token ids only -------------------------------------------------------

@@ -64,8 +64,9 @@ class WorkFile:
         return [record["result"] for record in records if record.get("workload") == workload]
 
     def day(self, key: Key) -> str | None:
-        """Return when a server was measured last; None where the records don't say."""
-        days = [record["day"] for known, record in self._records if known == key and "day" in record]
+        """Return when a workload of a server was measured last; None where the records don't say."""
+        mine = [record for known, record in self._records if known == key and "workload" in record]
+        days = [record["day"] for record in mine if "day" in record]
         return days[-1] if days else None
 
     def _take(self, line: Record) -> None:

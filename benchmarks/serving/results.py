@@ -64,6 +64,9 @@ def _model(work: WorkFile, model: str, before: Record, repetitions: int) -> Reco
         or known.get(server.label, {})
         for server in SERVERS
     }
+    for label, row in rows.items():  # of records that don't say their day, the file may
+        if row:
+            row["day"] = row["day"] or known.get(label, {}).get("day") or time.strftime("%Y-%m-%d")
     servers = {label: row for label, row in rows.items() if row}
     limits = _limits(work, model) or (Limits(**before["limits"]) if before.get("limits") else None)
     return {
@@ -104,7 +107,7 @@ def _server(work: WorkFile, key: Key, server: Server, repetitions: int) -> Recor
     return {
         "ours": server.ours,
         "group": server.group.value,
-        "day": work.day(key) or time.strftime("%Y-%m-%d"),
+        "day": work.day(key),
         "start_seconds": round(start["seconds"], 1) if start else None,
         "peak_mb": round(max(peaks)),
         "workloads": workloads,

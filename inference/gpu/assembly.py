@@ -110,8 +110,8 @@ def fitted_plan(config: EngineConfig, plan: Plan, room: Room, progress: Callable
     """
     asked, fits = config.max_batch_total_tokens, room.cache // max(plan.demand.kv_bytes, 1)
     if asked is not None and asked > fits:
-        progress(f"--max-batch-total-tokens {asked} is more than the GPU has memory for: {fits} are")
-        config = replace(config, max_batch_total_tokens=None)
+        progress(f"--max-batch-total-tokens asks for {asked:,}; the GPU has memory for {fits:,}, which it is")
+        config = replace(config, max_batch_total_tokens=max(fits, PAGE))
     if fits < PAGE:
         raise ModelUnavailable(
             f"Not enough memory on the GPU: a KV cache of {PAGE:,} tokens takes "

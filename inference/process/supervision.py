@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import inference
-from inference.config import EngineConfig, of_revision
+from inference.config import EngineConfig, Found, again
 from inference.core import Life
 from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
@@ -90,6 +90,11 @@ class EngineProcess:
     def held(self) -> bool:
         """Return whether the process that ran last can't be ended, and so holds its sockets open."""
         return self._process in self._left
+
+    @property
+    def found(self) -> Found | None:
+        """Return what the first engine found on the hub; None for other models, or before."""
+        return self._config.model.found
 
     @property
     def failure(self) -> str | None:
@@ -219,7 +224,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(line, listening),
-            env=_environment(offline=self._loaded_once),
+            env=_environment(),
             start_new_session=True,  # Ctrl-C is the server's to act on
         )
 
@@ -280,7 +285,7 @@ class EngineProcess:
             if self._loaded_once:
                 LOG.warning("The engine runs again")
             self._loaded_once = True
-            self._config = of_revision(self._config, message.model.sha)
+            self._config = again(self._config, message.model.found)
             with self._changed:
                 self._model = message.model
                 self._changed.notify_all()
@@ -342,8 +347,10 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _environment(*, offline: bool) -> dict[str, str]:
-    environ = child_environment(inference, offline=offline)
+def _environment() -> dict[str, str]:
+    """Return the environment for the engine, in which it finds this very package."""
+    environ = child_environment(inference)
     prepare_environment(environ)
-    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # what it writes is taken into the log, line by line
+    # What it writes is taken line by line, into the log: bars that move are none
+    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     return environ

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inference.checkpoint import OTHER_FORMS
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.hub import trouble
+from inference.hub import download, trouble
 from inference.model_files import local_directory
 
 PATTERNS = (
@@ -65,7 +66,6 @@ def find_files(config: ModelConfig) -> ModelFiles:
 
 def fetch(config: ModelConfig, model_id: str) -> Path:
     """Download the files that text needs from the hub, or find them in its cache."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -76,8 +76,9 @@ def fetch(config: ModelConfig, model_id: str) -> Path:
 
     patterns = [*PATTERNS, *CODE_PATTERNS] if config.trust_remote_code else [*PATTERNS]
     try:
-        found = snapshot_download(
-            model_id, revision=config.revision, cache_dir=config.cache_dir, allow_patterns=patterns
+        return download(
+            *(model_id, config.revision, config.cache_dir, patterns, OTHER_FORMS),
+            cached=config.found is not None,
         )
     except GatedRepoError as error:
         raise ModelUnavailable(
@@ -99,7 +100,6 @@ def fetch(config: ModelConfig, model_id: str) -> Path:
             f"`model_id` {model_id!r} is not a directory here, not in the hub's cache, and the hub can't be "
             f"reached ({type(error).__name__}): give a local directory, or go online once to fetch it"
         ) from error
-    return Path(found)
 
 
 def refuse_huge(path: Path) -> None:

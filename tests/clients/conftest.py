@@ -60,7 +60,7 @@ def embedded_server() -> Iterator[str]:
     if not (EMBEDDED_MODEL / "model.safetensors").exists():
         pytest.skip("the embedded model isn't there: train it with codegen/embedded")
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch isn't installed: pip install 'parley[engine]'")
+        pytest.skip("torch isn't installed: install Parley with its extra `engine`")
     port = free_port()
     command = [sys.executable, "-m", "handlers", "serve", "--hostname", "127.0.0.1", "--port", str(port)]
     command += ["--max-total-tokens", str(MAX_TOTAL_TOKENS), "--compute-threads", "1"]

@@ -174,7 +174,8 @@ sys.exit(check(read({}, {"PARLEY_ENGINE_PROCESS": "false"})))
 """
     answer = run(code=code)
     assert 1 == answer.returncode
-    expected = "parley: torch is not installed, and the engine needs it: pip install 'parley[engine]'\n"
+    told = "torch is not installed, and the engine needs it: install Parley with its extra `engine`"
+    expected = f"parley: {told}\n"
     assert expected == answer.stderr
 
 

@@ -112,22 +112,6 @@ async def test_all_start_and_end_when_they_are_dismissed() -> None:
     assert office.failures == []
 
 
-async def test_who_stands_in_for_another_asks_the_hub_nothing(
-    doing: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    write = f"open({str(tmp_path)!r} + f'/{{os.getpid()}}', 'w').write(os.environ.get('HF_HUB_OFFLINE', ''))"
-    doing(f"import os; {write}")
-    office = Office()
-    await complete(office)
-    _, second = office.processes()
-    os.kill(second, signal.SIGKILL)
-    await until(lambda: office.processes()[1] != second and office.staff._workers[1].ready)
-    first, new = office.processes()
-    assert ["", "", "1"] == [(tmp_path / str(pid)).read_text() for pid in (first, second, new)]
-    await office.close()
-
-
 @pytest.mark.usefixtures("doing")
 async def test_a_dead_one_is_replaced_and_its_places_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
     office = Office()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from handlers.settings import Settings
 from handlers.worker import Post, held
+from inference.config import Found
 
 
 @pytest.mark.parametrize(
@@ -21,9 +23,10 @@ from handlers.worker import Post, held
 )
 def test_all_that_it_is_told_arrives(settings: Settings) -> None:
     post = Post(number=1, workers=2, engine="/run/engine", listening=3, places=4, board=5, settings=settings)
-    line = post.encode()
-    assert line.count(b"\n") == 1
-    assert Post.decode(line) == post
+    for each in (post, replace(post, found=Found("a" * 40, None)), replace(post, found=Found("b" * 40, "x"))):
+        line = each.encode()
+        assert line.count(b"\n") == 1
+        assert Post.decode(line) == each
     assert post.descriptors == (3, 4, 5)
 
 

@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 )
 
 from inference.checkpoint import Weights, find_checkpoint, read_weights
-from inference.config import ModelConfig
+from inference.config import EngineConfig, Found, ModelConfig, again
 from inference.errors import ModelUnavailable
 
 ITEM_BYTES = {
@@ -191,3 +191,26 @@ def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors` is damaged"):
         read_weights(tmp_path)
+
+
+def test_of_a_model_that_was_found_the_hub_is_asked_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object, **__: object) -> None:
+        raise AssertionError("the hub is asked")
+
+    sha = "a" * 40
+    directory = tmp_path / sha
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    write_safetensors(directory / "model.safetensors", {})
+    monkeypatch.setattr("huggingface_hub.model_info", ask)
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda *_, **asked: str(directory) if asked["local_files_only"] else ask(),
+    )
+    model = again(
+        EngineConfig(model=ModelConfig(model_id="org/name")), Found(sha, "image-text-to-text")
+    ).model
+    found = find_checkpoint(model, print)
+    assert (found.path, found.sha, found.pipeline_tag) == (directory, sha, "image-text-to-text")

@@ -167,19 +167,6 @@ def test_a_core_that_returns_is_waited_for() -> None:
     asyncio.run(with_phoenix(check))
 
 
-def test_what_the_hub_said_of_a_model_is_still_known_when_its_engine_comes_back() -> None:
-    async def check(client: EngineClient, core: Phoenix) -> None:
-        found = replace(MODEL, sha="a", pipeline_tag="image-text-to-text")
-        for model in (found, replace(found, pipeline_tag=None)):
-            core.changed(Life.UP, model)
-            assert client.model == found
-        other = replace(found, sha="b", pipeline_tag=None)
-        core.changed(Life.UP, other)
-        assert client.model == other
-
-    asyncio.run(with_phoenix(check))
-
-
 def test_whoever_wants_to_hears_of_the_cores_death_and_return() -> None:
     async def check(client: EngineClient, core: Phoenix) -> None:
         heard: list[Life] = []

@@ -44,9 +44,3 @@ def test_child_finds_the_same_package_before_any_other(monkeypatch: pytest.Monke
     assert environ["KEPT"] == "yes"
     monkeypatch.delenv("PYTHONPATH")
     assert child_environment(inference)["PYTHONPATH"] == root
-
-
-def test_child_that_is_offline_takes_the_hubs_files_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    assert "HF_HUB_OFFLINE" not in child_environment(inference)
-    assert child_environment(inference, offline=True)["HF_HUB_OFFLINE"] == "1"

@@ -1,8 +1,9 @@
-"""What is said of a download that failed."""
+"""Downloads: what is said of one that failed, and when none is tried."""
 
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from inference.checkpoint import find_checkpoint
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
+from inference.hub import find_snapshot
 from inference.text.files import find_files
 
 
@@ -60,3 +62,23 @@ def test_a_hub_out_of_reach_is_told_as_before(error: Exception, monkeypatch: pyt
         find_checkpoint(ModelConfig(model_id="org/name"), print)
     with pytest.raises(ModelUnavailable, match="can't be reached"):
         find_files(ModelConfig(model_id="org/name"))
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_found_before_is_asked_for_only_where_it_has_gone(
+    gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def download(*_: object, local_files_only: bool = False, **__: object) -> str:
+        asked.append(not local_files_only)
+        if local_files_only and gone:
+            raise LocalEntryNotFoundError("some have gone")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert find_snapshot("org/name", "a" * 40, None, ["*"], cached=True) == tmp_path
+    assert asked == [False, *([True] if gone else [])]
+    asked.clear()
+    assert find_snapshot("org/name", None, None, ["*"]) == tmp_path
+    assert asked == [True]
