@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from dataclasses import dataclass
 
 
@@ -35,3 +36,12 @@ def describe_status(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:  # a real-time one
         return f"signal {-status}"
+
+
+def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process; return whether it came in so many seconds."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -19,7 +19,7 @@ from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.process.address import Address
 from inference.process.control import Control, log_levels, relay, socket_pair
-from inference.process.ended import Ended, describe
+from inference.process.ended import Ended, describe, ends_within
 from inference.process.framing import FrameFault, pack
 from inference.process.messages import (
     FROM_CHILD,
@@ -56,6 +56,7 @@ class EngineProcess:
     """
 
     def __init__(self, config: EngineConfig, *, program: Sequence[str] = PROGRAM) -> None:
+        self.found: Found | None = None  # by the first engine, on the hub
         self._config = config
         self._program = program  # arguments of Python
         self._socket = Address()
@@ -90,11 +91,6 @@ class EngineProcess:
     def held(self) -> bool:
         """Return whether the process that ran last can't be ended, and so holds its sockets open."""
         return self._process in self._left
-
-    @property
-    def found(self) -> Found | None:
-        """Return what the first engine found on the hub; None for other models, or before."""
-        return self._config.model.found
 
     @property
     def failure(self) -> str | None:
@@ -137,7 +133,7 @@ class EngineProcess:
             except subprocess.TimeoutExpired:
                 LOG.warning("The engine does not end within %g seconds and is killed", seconds)
                 process.kill()
-                if not _ends(process, KILLED_SECONDS):
+                if not ends_within(process, KILLED_SECONDS):
                     self._leave_behind(process)
         if self._thread.is_alive():
             self._thread.join()
@@ -192,9 +188,9 @@ class EngineProcess:
 
     def _reap(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the end of a process, and kill it for that; return false if it can't be ended."""
-        if process not in self._left and not _ends(process, CLOSED_SECONDS):
+        if process not in self._left and not ends_within(process, CLOSED_SECONDS):
             process.kill()
-            if not _ends(process, KILLED_SECONDS):
+            if not ends_within(process, KILLED_SECONDS):
                 self._leave_behind(process)
         return process not in self._left
 
@@ -285,7 +281,8 @@ class EngineProcess:
             if self._loaded_once:
                 LOG.warning("The engine runs again")
             self._loaded_once = True
-            self._config = again(self._config, message.model.found)
+            self.found = message.model.found
+            self._config = again(self._config, self.found)
             with self._changed:
                 self._model = message.model
                 self._changed.notify_all()
@@ -338,19 +335,9 @@ class Seen:
         return None if self.ready is None else time.monotonic() - self.ready
 
 
-def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end of a process; return whether it came in so many seconds."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _environment() -> dict[str, str]:
     """Return the environment for the engine, in which it finds this very package."""
     environ = child_environment(inference)
     prepare_environment(environ)
-    # What it writes is taken line by line, into the log: bars that move are none
-    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # what it writes is taken into the log, line by line
     return environ

@@ -188,5 +188,5 @@ def test_traces_without_their_libraries_are_refused_at_the_start(
 
     monkeypatch.setattr("importlib.util.find_spec", find_spec)
     check(Settings())
-    with pytest.raises(SettingsError, match=r"pip install 'parley\[traces\]'"):
+    with pytest.raises(SettingsError, match=r"install Parley with its extra `traces`"):
         check(Settings(otlp_endpoint="http://c:4317"))

@@ -89,5 +89,7 @@ sys.exit("torch" in sys.modules)
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "inference.engine", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModelUnavailable, match=r"torch is not installed, .* pip install 'parley\[engine\]'"):
+    with pytest.raises(
+        ModelUnavailable, match=r"torch is not installed, .* install Parley with its extra `engine`"
+    ):
         torch_core(EngineConfig())
