@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from handlers import cli
 
@@ -13,14 +13,13 @@ ELSEWHERE = {
     "serve": "there is no server of a shard: text-generation-launcher serves the model, all of it",
     "quantize": "weights aren't quantised ahead: text-generation-launcher --quantize int8 does it",
 }
-
 SWITCHED_OFF = {f"--no-{name}": f"--{name}=false" for name in ("json-output", "trust-remote-code")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `text-generation-server download-weights`, which is Parley's; returns the exit code.
 
-    TGI's own options are understood; what they would have done otherwise is refused.
+    Of TGI's own options those that ask for something else are refused, or told to have no effect.
     """
     line = list(sys.argv[1:] if arguments is None else arguments)
     if not line or line[0] in ("-h", "--help"):
@@ -37,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if own.merge_lora:
         return _misuse("--merge-lora isn't supported: --lora-adapters serves adapters beside the model")
+    for warning in _without_effect(own):
+        print(f"{PROGRAM}: {warning}", file=sys.stderr)
     return cli.main(["download-weights", *(SWITCHED_OFF.get(word, word) for word in rest)])
 
 
@@ -45,10 +46,17 @@ def _own_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--extension", default=".safetensors")
     parser.add_argument("--merge-lora", action=argparse.BooleanOptionalAction)
-    # Nothing is converted, and there is nothing to log beside what is printed
     parser.add_argument("--auto-convert", action=argparse.BooleanOptionalAction)
     parser.add_argument("--logger-level")
     return parser
+
+
+def _without_effect(own: argparse.Namespace) -> Iterator[str]:
+    """Yield what is to be told of options that ask for something which isn't done."""
+    if own.auto_convert:
+        yield "--auto-convert has no effect: weights in other forms aren't converted"
+    if own.logger_level is not None:
+        yield "--logger-level has no effect: what is done is printed, and nothing else"
 
 
 def _misuse(message: str) -> int:

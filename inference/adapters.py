@@ -154,19 +154,16 @@ def _directory(source: AdapterSource, config: ModelConfig, progress: Callable[[s
         directory = local_directory(source.place)
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
-    if directory is not None and source.revision is not None:
-        progress(f"The adapter {source.name} is a directory, in which @{source.revision} has no effect")
     if directory is not None:
+        if source.revision is not None:
+            progress(f"The adapter {source.name} is a directory, in which @{source.revision} has no effect")
         return directory
     path = Path(source.place).expanduser()
     if path.is_absolute() or source.place.startswith((".", "~")) or source.place.count("/") != 1:
         raise refused(source.name, f"there is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for the adapter {source.place} in the hub's cache and on the hub")
     try:
-        return find_snapshot(
-            *(source.place, source.revision, config.cache_dir, [ADAPTER, WEIGHTS]),
-            cached=config.found is not None,
-        )
+        return find_snapshot(source.place, source.revision, config, [ADAPTER, WEIGHTS])
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
 

@@ -145,13 +145,11 @@ def _without_weights(path: Path) -> str:
 def _download(config: ModelConfig) -> Checkpoint:
     assert config.model_id is not None
     patterns = [*_PATTERNS, *(_ANY_CODE if config.trust_remote_code else ())]
-    known = config.found
-    found = find_snapshot(
-        *(config.model_id, config.revision, config.cache_dir, patterns, OTHER_FORMS), cached=known is not None
-    )
+    found = find_snapshot(config.model_id, config.revision, config, patterns, OTHER_FORMS)
     path = _checked(found, config, f"`{config.model_id}` can't be loaded")
-    tag = _pipeline_tag(config.model_id, path.name) if known is None else known.pipeline_tag
-    return Checkpoint(path, path.name, tag)
+    if config.found is not None:
+        return Checkpoint(path, path.name, config.found.pipeline_tag)
+    return Checkpoint(path, path.name, _pipeline_tag(config.model_id, path.name))
 
 
 def _pipeline_tag(model_id: str, sha: str) -> str | None:

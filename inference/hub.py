@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -18,50 +19,33 @@ _ELSEWHERE = "name another folder by --huggingface-hub-cache"
 def find_snapshot(
     name: str,
     revision: str | None,
-    cache_dir: str | None,
+    config: ModelConfig,
     patterns: Sequence[str],
     ignored: Sequence[str] = (),
-    *,
-    cached: bool = False,
 ) -> Path:
     """Return a repository's directory in the hub's cache, with the files that match; raise ModelUnavailable.
 
-    They are downloaded if they aren't there. `ignored`: patterns of files to leave out. `cached`: they were
-    found before, so that the hub is asked only if they have gone since.
+    They are downloaded if they aren't there; where `config` says that the model was found before, the hub
+    is asked only if they have gone since. `ignored`: patterns of files to leave out.
     """
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    try:
-        return download(name, revision, cache_dir, patterns, ignored, cached=cached)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelUnavailable(_why_not(name, revision, error)) from error
-
-
-def download(
-    name: str,
-    revision: str | None,
-    cache_dir: str | None,
-    patterns: Sequence[str],
-    ignored: Sequence[str] = (),
-    *,
-    cached: bool = False,
-) -> Path:
-    """Do as `find_snapshot` does, and raise what the hub's library raises."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    get = partial(
+    find = partial(
         snapshot_download,
         name,
         revision=revision,
-        cache_dir=cache_dir,
+        cache_dir=config.cache_dir,
         allow_patterns=list(patterns),
         ignore_patterns=list(ignored),
     )
-    if cached:
-        with suppress(LocalEntryNotFoundError):
-            return Path(get(local_files_only=True))
-    return Path(get())
+    try:
+        if config.found is not None:
+            with suppress(LocalEntryNotFoundError):
+                return Path(find(local_files_only=True))
+        return Path(find())
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelUnavailable(_why_not(name, revision, error)) from error
 
 
 def _why_not(name: str, revision: str | None, error: Exception) -> str:
@@ -75,7 +59,7 @@ def _why_not(name: str, revision: str | None, error: Exception) -> str:
         return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
     if isinstance(error, errors.HFValidationError):
         return f"`{name}` is neither a directory nor a hub id (`org/name`)"
-    reason = trouble(error)
+    reason = _trouble(error)
     if reason is not None:
         return f"`{name}` can't be downloaded: {reason}"
     return (
@@ -84,7 +68,7 @@ def _why_not(name: str, revision: str | None, error: Exception) -> str:
     )
 
 
-def trouble(error: BaseException) -> str | None:
+def _trouble(error: BaseException) -> str | None:
     """Return what went wrong, and what to do; None where the hub wasn't reached, or who knows why."""
     for each in _causes(error):
         status = getattr(getattr(each, "response", None), "status_code", None)

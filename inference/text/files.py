@@ -10,7 +10,7 @@ from typing import Any
 from inference.checkpoint import OTHER_FORMS
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.hub import download, trouble
+from inference.hub import find_snapshot
 from inference.model_files import local_directory
 
 PATTERNS = (
@@ -61,45 +61,10 @@ def find_files(config: ModelConfig) -> ModelFiles:
     if config.model_id is None:
         return ModelFiles(EMBEDDED_MODEL)
     local = local_directory(config.model_id)
-    return ModelFiles(fetch(config, config.model_id) if local is None else local)
-
-
-def fetch(config: ModelConfig, model_id: str) -> Path:
-    """Download the files that text needs from the hub, or find them in its cache."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    patterns = [*PATTERNS, *CODE_PATTERNS] if config.trust_remote_code else [*PATTERNS]
-    try:
-        return download(
-            *(model_id, config.revision, config.cache_dir, patterns, OTHER_FORMS),
-            cached=config.found is not None,
-        )
-    except GatedRepoError as error:
-        raise ModelUnavailable(
-            f"`model_id` {model_id!r} is gated: accept its conditions on the hub and set HF_TOKEN"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ModelUnavailable(f"`revision` {config.revision!r} of {model_id!r} is not on the hub") from error
-    except HFValidationError as error:
-        raise ModelUnavailable(f"`model_id` {model_id!r} is neither a directory nor a hub id") from error
-    except RepositoryNotFoundError as error:
-        raise ModelUnavailable(
-            f"`model_id` {model_id!r} is neither a directory nor on the hub; if it is private, set HF_TOKEN"
-        ) from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        reason = trouble(error)
-        if reason is not None:
-            raise ModelUnavailable(f"`model_id` {model_id!r} can't be downloaded: {reason}") from error
-        raise ModelUnavailable(
-            f"`model_id` {model_id!r} is not a directory here, not in the hub's cache, and the hub can't be "
-            f"reached ({type(error).__name__}): give a local directory, or go online once to fetch it"
-        ) from error
+    if local is not None:
+        return ModelFiles(local)
+    patterns = [*PATTERNS, *CODE_PATTERNS] if config.trust_remote_code else PATTERNS
+    return ModelFiles(find_snapshot(config.model_id, config.revision, config, patterns, OTHER_FORMS))
 
 
 def refuse_huge(path: Path) -> None:

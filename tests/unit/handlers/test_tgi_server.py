@@ -50,6 +50,17 @@ def test_a_line_of_tgi_downloads_the_model(
     assert {name: getattr(reading.settings, name) for name in wanted} == wanted
 
 
+def test_options_without_effect_are_told(asked: list[Reading], capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["download-weights", "org/model"]
+    assert 0 == tgi_server.main([*line, "--no-auto-convert"])
+    assert not capsys.readouterr().err
+    assert 0 == tgi_server.main([*line, "--auto-convert", "--logger-level", "INFO"])
+    told = capsys.readouterr().err
+    assert "--auto-convert has no effect" in told
+    assert "--logger-level has no effect" in told
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

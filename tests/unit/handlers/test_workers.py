@@ -295,7 +295,7 @@ def test_a_signal_while_the_model_loads_ends_at_once_with_0() -> None:
 def test_a_model_that_is_not_there_is_told_once_and_ends_with_1() -> None:
     with server("--model-id", "/no/such/model", ready=False) as live:
         assert live.process.wait(PATIENCE_SECONDS) == 1
-    assert told(live, "`model_id` '/no/such/model' is neither a directory nor a hub id") == 1
+    assert told(live, "`/no/such/model` is neither a directory nor a hub id (`org/name`)") == 1
     assert told(live, "Traceback") == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from inference.checkpoint import find_checkpoint
-from inference.config import ModelConfig
+from inference.config import Found, ModelConfig
 from inference.errors import ModelUnavailable
 from inference.hub import find_snapshot
 from inference.text.files import find_files
@@ -77,8 +77,9 @@ def test_what_was_found_before_is_asked_for_only_where_it_has_gone(
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert find_snapshot("org/name", "a" * 40, None, ["*"], cached=True) == tmp_path
+    again = ModelConfig(found=Found("a" * 40, None))
+    assert find_snapshot("org/name", "a" * 40, again, ["*"]) == tmp_path
     assert asked == [False, *([True] if gone else [])]
     asked.clear()
-    assert find_snapshot("org/name", None, None, ["*"]) == tmp_path
+    assert find_snapshot("org/name", None, ModelConfig(), ["*"]) == tmp_path
     assert asked == [True]
