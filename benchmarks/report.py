@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS, machine
-from benchmarks.report_options import adapters, speculation
+from benchmarks.report_options import adapters, speculation, switches
 from benchmarks.tables import Row, table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -38,6 +38,7 @@ def page(name: str) -> Iterator[str]:
         "scaling": _scaling,
         "speculation": speculation,
         "adapters": adapters,
+        "switches": switches,
         "quality": _quality,
         "soak": _soak,
         "served": _served,

@@ -46,3 +46,36 @@ def adapters(results: Row) -> Iterator[str]:
         for case in cases
     )
     yield from table(["", *(f"texts, batch {batch}" for batch in batches), "prompts"], lines)
+
+
+def switches(results: Row) -> Iterator[str]:
+    """Yield the section of optimisations that were switched off."""
+    yield from ["", "## With and without", ""]
+    yield (
+        "`python -m benchmarks.switches --folder FOLDER`: two servers of Parley with empty caches, one of "
+        "them with the flags of the first column, asked in turn over HTTP; medians, and of each round's "
+        "ratio of output tokens/s. In brackets the median time to first token and the 99th percentile of the "
+        "time between tokens, ms."
+    )
+    yield ""
+    header = [
+        "switched off",
+        "model",
+        "server",
+        "workload",
+        "rounds",
+        "ratio",
+        "with it",
+        "without",
+        "measured",
+    ]
+    yield from table(header, map(_switched, results["rows"]))
+
+
+def _switched(row: Row) -> list[str]:
+    cells = [
+        f"{found['rate']:.1f} ({found['first_ms']:.0f} / {found['gap_ms']:.0f})"
+        for found in (row["with_it"], row["without"])
+    ]
+    names = [f"`{row['off']}`", row["model"], row["server"], row["workload"], str(row["rounds"])]
+    return [*names, f"{row['ratio']:.2f}", *cells, row["day"]]
