@@ -44,8 +44,10 @@ def choice_problems(body: Body, answer: Body, events: Sequence[Any] | None) -> I
 
 def generated_problems(inputs: Any, parameters: Body, answer: Body) -> Iterator[str]:
     """Yield what is wrong with TGI's answer, or with the last event of its stream."""
-    full = isinstance(inputs, str) and parameters.get("return_full_text")
-    told = Told(0, answer["generated_text"], inputs if full else None)
+    text, full = answer["generated_text"], parameters.get("return_full_text")
+    if full is None:  # the routes differ in what that means
+        full = isinstance(inputs, str) and text.startswith(inputs)
+    told = Told(0, text, inputs if full and isinstance(inputs, str) else None)
     yield from _prompt_problems(told)
     yield from _stop_problems(parameters, told, kept=True)
     details = answer.get("details")

@@ -107,6 +107,18 @@ def test_a_text_may_go_on_after_a_stop_sequence_where_it_has_to_be_longer() -> N
     assert list(generated_problems("A", parameters, {"generated_text": "axb"})) == []
 
 
+@pytest.mark.parametrize("asked", [{}, {"return_full_text": True}])
+def test_a_prompt_before_its_text_may_have_a_stop_sequence(asked: dict[str, Any]) -> None:
+    parameters = {"stop": ["x"], **asked}
+    assert list(generated_problems("axb", parameters, {"generated_text": "axbc"})) == []
+    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": "axbcxd"}))
+
+
+def test_a_text_without_its_prompt_has_no_stop_sequence_but_at_its_end() -> None:
+    parameters = {"stop": ["x"], "return_full_text": False}
+    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": "axbc"}))
+
+
 def test_tokens_are_the_parts_of_their_text() -> None:
     assert list(token_problems("éa", TOKENS, added=True)) == []
     assert list(token_problems("éa", TOKENS[1:], added=False)) == []
