@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS, machine
-from benchmarks.report_options import adapters, speculation, switches
+from benchmarks.report_options import adapters, fleet, speculation, switches
 from benchmarks.tables import Row, table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -39,6 +39,7 @@ def page(name: str) -> Iterator[str]:
         "speculation": speculation,
         "adapters": adapters,
         "switches": switches,
+        "fleet": fleet,
         "quality": _quality,
         "soak": _soak,
         "served": _served,

@@ -72,6 +72,22 @@ def switches(results: Row) -> Iterator[str]:
     yield from table(header, map(_switched, results["rows"]))
 
 
+def fleet(results: Row) -> Iterator[str]:
+    """Yield the section of several replicas."""
+    affinity, gateway = results["affinity"], results["gateway"]
+    yield from ["", "## Several replicas", ""]
+    yield (
+        f"`python -m benchmarks.fleet --folder FOLDER`: {results['replicas']} replicas on these cores, "
+        f"{results['rounds']} rounds. Eight conversations at once, each turn sent with all before it, 1,024 "
+        "tokens and more, after about a second of reading: the first token of a later turn comes after "
+        f"{affinity['with_ms']:.0f} ms where it goes to the replica that computed what came before, and "
+        f"after {affinity['without_ms']:.0f} ms ({affinity['without_ms'] / affinity['with_ms']:.1f} times as "
+        "late) where it goes to the idlest (`--prefix-affinity false`). A request for one token takes "
+        f"{gateway['through_ms']:.1f} ms through the gateway, and {gateway['direct_ms']:.1f} of a server "
+        "without replicas, all of them on the same two cores as Ray's processes and the client."
+    )
+
+
 def _switched(row: Row) -> list[str]:
     cells = [
         f"{found['rate']:.1f} ({found['first_ms']:.0f} / {found['gap_ms']:.0f})"

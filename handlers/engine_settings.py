@@ -69,6 +69,11 @@ def isolates_keys(settings: Settings) -> bool:
     return settings.prefix_cache_scope == "key"
 
 
+def processes(settings: Settings) -> int:
+    """Return how many processes answer; each gives its share of what is counted by caller."""
+    return settings.api_workers * settings.replicas
+
+
 def of_each_worker(settings: Settings, count: int | None) -> int | None:
-    """Return the share of one API worker."""
-    return None if count is None else max(1, count // settings.api_workers)
+    """Return the share of one of them."""
+    return None if count is None else max(1, count // processes(settings))

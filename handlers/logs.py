@@ -250,7 +250,8 @@ class JsonLines(Lines):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in STANDARD}
+    """Return what was given with `extra=`; what begins with `_` is some library's own, of each record."""
+    return {key: value for key, value in vars(record).items() if key not in STANDARD and key[0] != "_"}
 
 
 def _json(line: dict[str, Any]) -> str:

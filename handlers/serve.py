@@ -53,6 +53,13 @@ def _until_signalled(settings: Settings) -> int:
     for number in SIGNALS:
         signal.signal(number, _stop_early)
     try:
+        if settings.replicas > 1:
+            from handlers.fleet.environment import prepare_ray
+
+            prepare_ray()  # which reads it when it is imported
+            from handlers.fleet.serve import serve_fleet
+
+            return serve_fleet(settings)
         if settings.api_workers > 1:
             from handlers.workers import serve_workers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from handlers.engine_settings import processes
 from handlers.metrics import Metrics
 from handlers.quotas import Quotas
 from handlers.settings import Settings
@@ -24,7 +25,7 @@ class Service:
     def __post_init__(self) -> None:
         settings = self.settings
         quotas = Quotas(
-            settings.requests_per_minute, settings.tokens_per_minute, processes=settings.api_workers
+            settings.requests_per_minute, settings.tokens_per_minute, processes=processes(settings)
         )
         object.__setattr__(self, "quotas", quotas)
         object.__setattr__(self, "lane", Lane("bodies"))

@@ -6,7 +6,7 @@ meanings are those of TGI 3.3's launcher; rows with `tgi=False` are Parley's own
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 from handlers import settings_effects as effects
@@ -31,6 +31,7 @@ from handlers.settings_table import (
     quantization,
     route,
     row,
+    rows_of,
     text,
 )
 from inference.config import TEMPLATE_CHARACTERS, EngineConfig
@@ -253,6 +254,12 @@ class Settings:
     api_workers: int = row(1, integer(1, 256), HTTP,
         "processes that read, tokenise and answer requests; the engine is one beside them", unit="processes",
         env=("PARLEY_API_WORKERS", "API_WORKERS"), tgi=False)
+    replicas: int = row(1, integer(1, 1024), HTTP,
+        "servers with an engine each that Ray Serve places on the machines of its cluster, behind this one; "
+        "needs the extra `ray`", unit="servers", tgi=False)
+    prefix_affinity: bool = row(True, boolean, HTTP,
+        "have the replica answer that has computed how a prompt begins, unless it has much more to do",
+        tgi=False, effect=effects.SEVERAL_REPLICAS)
     worker_timeout: float = row(60.0, decimal(1.5, DAY, zero=True), HTTP,
         "longest that one of several API workers may stand still, after which it is killed and replaced; 0: "
         "any time", unit="seconds", tgi=False, effect=effects.SEVERAL_WORKERS)
@@ -339,12 +346,4 @@ class Settings:
         return engine_config(self)
 
 
-def _rows() -> tuple[Setting[Any], ...]:
-    settings = []
-    for item in fields(Settings):
-        setting: Setting[Any] = item.metadata["setting"]
-        settings.append(replace(setting, attribute=item.name))
-    return tuple(settings)
-
-
-SETTINGS: tuple[Setting[Any], ...] = _rows()
+SETTINGS: tuple[Setting[Any], ...] = rows_of(Settings)

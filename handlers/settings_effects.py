@@ -50,6 +50,7 @@ TRACED = Effect(
 SEVERAL_WORKERS = Effect(
     lambda settings: settings.api_workers > 1, "it is for several --api-workers", neutral=(0,)
 )
+SEVERAL_REPLICAS = Effect(lambda settings: settings.replicas > 1, "it is for several --replicas")
 ENGINE_APART = Effect(
     lambda settings: settings.engine_process,
     "without --engine-process nobody can end the engine's steps",

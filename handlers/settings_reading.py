@@ -111,6 +111,8 @@ def check(settings: Settings) -> None:
             f"`api_workers` {settings.api_workers} need an engine that they share: leave --no-engine-process "
             "out, or let there be one"
         )
+    if settings.replicas > 1:
+        _check_replicas(settings)
     if settings.api_keys_file is not None:
         read_keys(Path(settings.api_keys_file))
     if settings.otlp_endpoint is not None and not _traces_available():
@@ -119,6 +121,23 @@ def check(settings: Settings) -> None:
         )
     if settings.prometheus_port == settings.port:
         raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
+
+
+def _check_replicas(settings: Settings) -> None:
+    if settings.api_workers > 1:
+        raise SettingsError(
+            f"`api_workers` {settings.api_workers} and `replicas` {settings.replicas} are one too many: each "
+            "replica has one API process; leave --api-workers out, and let there be more replicas"
+        )
+    if not _ray_available():
+        raise SettingsError(
+            f"`replicas` {settings.replicas} need Ray Serve, which isn't installed: install Parley with its "
+            "extra `ray`"
+        )
+
+
+def _ray_available() -> bool:
+    return importlib.util.find_spec("ray") is not None
 
 
 def _traces_available() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -116,6 +116,11 @@ def row(default: T, parse: Parse[T], group: Group, help: str, **rest: Any) -> T:
     setting = Setting(default=default, parse=parse, group=group, help=help, **rest)
     value: T = field(default=default, repr=not setting.secret, metadata={"setting": setting})
     return value
+
+
+def rows_of(table: type[Any]) -> tuple[Setting[Any], ...]:
+    """Return the rows that the fields of a dataclass were declared with, in their order."""
+    return tuple(replace(item.metadata["setting"], attribute=item.name) for item in fields(table))
 
 
 def text(value: str) -> str:

@@ -106,14 +106,7 @@ class EventStream(Response, Generic[Body_co]):
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _cut(self, scope: Scope) -> None:
-        """End the connection of a client that reads too slowly; the rest is as if it had left."""
-        logger.info(
-            "request %s: its client reads too slowly, more than %d bytes wait for it (stream_buffer)",
-            exchange_of(scope).request_id,
-            self.buffer_bytes,
-        )
-        cut: Callable[[], object] = scope.get("extensions", {}).get(CUT, self._task.cancel)
-        cut()
+        cut_slow(scope, self.buffer_bytes, self._task)
 
     def _tail(self, scope: Scope, failure: Exception | None) -> bytes:
         done = DONE if self.dialect is Dialect.OPENAI else b""
@@ -123,6 +116,17 @@ class EventStream(Response, Generic[Body_co]):
         seen = settle(failure, exchange.request_id, streamed=True)
         exchange.error_type = seen.error_type
         return event(seen.body(self.dialect)) + done
+
+
+def cut_slow(scope: Scope, buffer_bytes: int, task: asyncio.Task[None]) -> None:
+    """End the connection of a client that reads too slowly, which `task` works for: as if it had left."""
+    logger.info(
+        "request %s: its client reads too slowly, more than %d bytes wait for it (stream_buffer)",
+        exchange_of(scope).request_id,
+        buffer_bytes,
+    )
+    cut: Callable[[], object] = scope.get("extensions", {}).get(CUT, task.cancel)
+    cut()
 
 
 class Feed:

@@ -27,7 +27,9 @@ OTHERS = {
     "--shm-size",
     "--tmpfs",
     "--from-file",
-}  # Docker's, kubectl's
+    "--head",
+    "--address",
+}  # Docker's, kubectl's, Ray's
 REQUEST = Request(id="r", prompt="p")
 
 

@@ -71,7 +71,7 @@ def test_a_server_works_with_the_largest_numbers_that_are_taken() -> None:
         if (row := ROWS[name]).group in (Group.HTTP, Group.REQUEST)
         and isinstance(bounds.get("maximum"), int)
         and "below" not in bounds
-        and name not in ("port", "prometheus_port", "api_workers")
+        and name not in ("port", "prometheus_port", "api_workers", "replicas")
     }
     assert {"header_timeout", "keep_alive_seconds", "tokens_per_minute", "stream_buffer"} <= largest.keys()
     settings = replace(make_service().settings, **largest)

@@ -35,6 +35,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--trust-remote-code",), "the model that ships with Parley has no code", ("--model-id", "org/model")),
     (("--otlp-service-name", "x"), "without --otlp-endpoint nothing", ("--otlp-endpoint", "http://c:1")),
     (("--worker-timeout", "5"), "it is for several --api-workers", ("--api-workers", "2")),
+    (("--prefix-affinity", "false"), "it is for several --replicas", ("--replicas", "2")),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
     (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
@@ -73,7 +74,8 @@ def test_what_is_for_the_cpu_has_no_effect_on_a_gpu(line: tuple[str, ...]) -> No
 def test_what_has_no_effect_beside_the_others_is_told(
     line: tuple[str, ...], reason: str, cure: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handlers.settings_reading._traces_available", lambda: True)
+    for name in ("_traces_available", "_ray_available"):
+        monkeypatch.setattr(f"handlers.settings_reading.{name}", lambda: True)
     (warning,) = read_line(*line).warnings
     assert warning.startswith(line[0])
     assert f" has no effect here: {reason}" in warning

@@ -73,6 +73,12 @@ from tests.unit.handlers.test_settings import read_line
             {},
             r"`api_workers` 2 need an engine that they share: leave --no-engine-process out",
         ),
+        (("--replicas", "1025"), {}, r"--replicas must be from 1 to 1024; it is '1025'"),
+        (
+            ("--replicas", "2", "--api-workers", "3"),
+            {},
+            r"`api_workers` 3 and `replicas` 2 are one too many: .* leave --api-workers out",
+        ),
         (("--quantize", "int8", "--device", "cuda"), {}, r"`quantize` int8 is for --device cpu: leave one"),
         ((), {"PORT": "1", "PROMETHEUS_PORT": "1"}, r"`prometheus_port` must not be `port`. Given: 1"),
         ((), {"PARLEY_VALIDATR": "x"}, r"PARLEY_VALIDATR is no setting; did you mean PARLEY_VALIDATOR\?"),
@@ -190,3 +196,10 @@ def test_traces_without_their_libraries_are_refused_at_the_start(
     check(Settings())
     with pytest.raises(SettingsError, match=r"install Parley with its extra `traces`"):
         check(Settings(otlp_endpoint="http://c:4317"))
+
+
+def test_replicas_without_ray_are_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check(Settings())
+    with pytest.raises(SettingsError, match=r"`replicas` 2 need Ray Serve, .* with its extra `ray`"):
+        check(Settings(replicas=2))

@@ -1,0 +1,125 @@
+"""A request on its way between the gateway and a replica: its head and body, and the pieces of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp, Message, Scope
+
+HEAD = (
+    *("http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path"),
+    *("client", "server"),
+)
+
+logger = logging.getLogger("parley")
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The first piece: the replica has the request."""
+
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a replica's application has sent since the piece before."""
+
+    body: bytes
+    more: bool
+    status: int = 0  # 0: it came with an earlier piece
+    headers: Headers | None = None
+
+
+class Answer(Protocol):
+    """The pieces of one answer, as they come; raises whatever has become of the replica."""
+
+    def __aiter__(self) -> AsyncIterator[Accepted | Piece]:
+        """Return the pieces, `Accepted` first."""
+
+    def cancel(self) -> None:
+        """Have the replica end it; nobody reads on."""
+
+
+class Fleet(Protocol):
+    """The replicas, however they are reached."""
+
+    @property
+    def populated(self) -> bool:
+        """Return whether there has been a replica yet."""
+
+    def ask(
+        self, head: dict[str, Any], body: bytes, beginnings: Sequence[bytes], avoid: Sequence[str]
+    ) -> Answer:
+        """Have a replica answer a request; one of those to `avoid` only if there are no others."""
+
+    async def metrics(self) -> dict[str, bytes]:
+        """Return the metrics of each replica, by its name."""
+
+
+def head_of(scope: Scope, request_id: str) -> dict[str, Any]:
+    """Return what a replica has to know of a request beside its body, under the id that it has already."""
+    headers = [pair for pair in scope["headers"] if pair[0] != b"x-request-id"]
+    head = {name: scope[name] for name in HEAD if name in scope}
+    return {**head, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+
+
+def scope_of(head: dict[str, Any]) -> Scope:
+    """Return the scope that a replica's application is called with."""
+    return {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "extensions": {}, **head}
+
+
+class Call:
+    """One request to an application in this process: what it sends comes out in pieces."""
+
+    def __init__(self, app: ASGIApp, head: dict[str, Any], body: bytes) -> None:
+        self._app = app
+        self._scope = scope_of(head)
+        self._body: bytes | None = body
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        self.gone = asyncio.Event()  # the client has left
+
+    async def run(self) -> None:
+        """Call the application; whatever it raises once it has answered ends the pieces early."""
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except Exception:
+            logger.exception("A response broke off")
+        finally:
+            self._sent.put_nowait(None)
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Yield what has been sent, as much of it at once as there is."""
+        more = True
+        while more:
+            message = await self._sent.get()
+            status, headers, parts = 0, None, list[bytes]()
+            while message is not None:
+                if message["type"] == "http.response.start":
+                    status, headers = message["status"], [(bytes(k), bytes(v)) for k, v in message["headers"]]
+                else:
+                    parts.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+                if self._sent.empty() or not more:
+                    break
+                message = self._sent.get_nowait()
+            if status or parts:
+                yield Piece(b"".join(parts), more, status, headers)
+            if message is None:
+                return
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        self._sent.put_nowait(message)

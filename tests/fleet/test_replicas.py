@@ -1,0 +1,179 @@
+"""`parley serve --replicas 2`, with Ray Serve and the model that ships with Parley, through the socket."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra `ray`"),
+]
+
+START_SECONDS = 120.0
+PLACES = 4  # of each replica
+QUESTION = "What is the capital of France?"
+LONG = "Write a very long story about a garden."
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A server with two replicas, in a session of its own."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60)
+
+    def counted(self, name: str) -> Counter[str]:
+        """Return a metric of each replica."""
+        text = httpx.get(self.url + "/metrics").text
+        found = re.findall(rf'^{name}{{replica="(\w+)"[^}}]*}} (\S+)$', text, re.MULTILINE)
+        return Counter({replica: int(float(value)) for replica, value in found})
+
+    def processes(self, name: str) -> list[int]:
+        """Return the processes of this server's session whose command line begins so."""
+        lines = subprocess.run(["ps", "-eo", "pid,sess,args"], capture_output=True, text=True, check=True)
+        rows = [line.split(None, 2) for line in lines.stdout.splitlines()[1:]]
+        own = [(int(pid), args) for pid, session, args in rows if int(session) == self.process.pid]
+        return [pid for pid, args in own if args.startswith(name)]
+
+
+def eventually(holds: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, "it didn't come to pass in time"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *flags: str) -> Iterator[Fleet]:
+    port, log = free_port(), folder / "log"
+    line = [sys.executable, "-m", "handlers", "serve", "--replicas", "2", "--port", str(port), *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(line, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        yield Fleet(process, f"http://127.0.0.1:{port}", log)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    flags = ("--json-output", "--max-concurrent-requests", str(PLACES))
+    with serving(tmp_path_factory.mktemp("fleet"), *flags) as server:
+        eventually(lambda: b'"Connected"' in server.log.read_bytes() or server.process.poll() is not None)
+        assert server.process.poll() is None, server.log.read_text()
+        yield server
+
+
+def test_an_answer_is_the_models(fleet: Fleet) -> None:
+    greedy = fleet.post("/generate", inputs=QUESTION, parameters={"max_new_tokens": 8})
+    assert (greedy.status_code, greedy.json()) == (200, {"generated_text": "\nThe capital of France"})
+    messages = [{"role": "user", "content": QUESTION}]
+    chat = fleet.post("/v1/chat/completions", model="x", messages=messages, temperature=0)
+    assert "Paris" in chat.json()["choices"][0]["message"]["content"]
+    body = {"inputs": QUESTION, "parameters": {"details": True}}
+    with httpx.stream("POST", fleet.url + "/generate_stream", json=body) as response:
+        events = [json.loads(line[5:]) for line in response.iter_lines() if line]
+    assert "".join(event["token"]["text"] for event in events[:-1]).startswith("\nThe capital")
+    assert events[-1]["details"]["finish_reason"] in ("length", "eos_token")
+
+
+def test_prompts_that_begin_alike_go_to_one_replica(fleet: Fleet) -> None:
+    for beginning in "ABCD":
+        before = fleet.counted("tgi_request_count")
+        for at in range(4):
+            prompt = beginning * 600 + str(at)
+            assert fleet.post("/generate", inputs=prompt, parameters={"max_new_tokens": 1}).is_success
+        counted = fleet.counted("tgi_request_count") - before
+        assert list(counted.values()) == [4]
+    assert len(fleet.counted("parley_engine_up")) == 2
+
+
+def test_what_one_replica_has_no_place_for_the_other_takes(fleet: Fleet) -> None:
+    body = {"inputs": LONG, "parameters": {"max_new_tokens": 300, "do_sample": True, "stop": ["\x00"]}}
+    with ThreadPoolExecutor(3 * PLACES) as threads:
+        statuses = Counter(
+            answer.status_code
+            for answer in threads.map(lambda at: fleet.post("/generate", **body), range(2 * PLACES))
+        )
+    assert statuses == {200: 2 * PLACES}
+
+
+def test_a_client_that_leaves_ends_its_text(fleet: Fleet) -> None:
+    body = {"inputs": LONG, "parameters": {"max_new_tokens": 900, "do_sample": True, "temperature": 3.0}}
+    with httpx.stream("POST", fleet.url + "/generate_stream", json=body) as response:
+        next(response.iter_lines())
+    eventually(lambda: not +fleet.counted("tgi_batch_current_size"), 10)
+
+
+def test_the_log_is_of_one_form_and_says_whose_it_is(fleet: Fleet) -> None:
+    answer = fleet.post("/generate", inputs=QUESTION)
+    eventually(lambda: answer.headers["x-request-id"] in fleet.log.read_text(), 10)
+    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
+    (access,) = [line for line in lines if line["fields"].get("request_id") == answer.headers["x-request-id"]]
+    assert (access["target"], access["fields"]["status"]) == ("parley.access", 200)
+    assert access["fields"]["replica"].startswith("pid=")
+
+
+def test_a_replica_that_dies_ends_its_streams_with_an_error_and_is_replaced(fleet: Fleet) -> None:
+    before = set(fleet.counted("parley_engine_up"))
+    body = {"model": "x", "prompt": LONG, "max_tokens": 900, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", fleet.url + "/v1/completions", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        told = [next(lines)]
+        for process in fleet.processes("ray::ServeReplica"):
+            os.kill(process, signal.SIGKILL)
+        told += [line for line in lines if line]
+    assert json.loads(told[-2].removeprefix("data: "))["error"]["error_type"] == "generation"
+    assert told[-1] == "data: [DONE]"
+    eventually(lambda: httpx.get(fleet.url + "/health", timeout=30).status_code == 200)
+    assert httpx.get(fleet.url + "/livez").status_code == 200
+    assert fleet.post("/generate", inputs=QUESTION).status_code == 200
+    assert not before & set(fleet.counted("parley_engine_up"))
+
+
+def test_it_ends_with_all_its_processes(fleet: Fleet) -> None:
+    """The last one of this module, as it ends the server."""
+    assert fleet.processes("")
+    fleet.process.terminate()
+    assert fleet.process.wait(60) == 0
+    eventually(lambda: not fleet.processes(""), 30)
+    assert '"message":"Stopped"' in fleet.log.read_text()
+
+
+def test_a_model_that_cannot_be_served_ends_the_start_with_its_reason(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model-id", "/nowhere/model") as server:
+        assert server.process.wait(START_SECONDS) == 1
+        assert "`/nowhere/model` is neither a directory nor a hub id" in server.log.read_text()

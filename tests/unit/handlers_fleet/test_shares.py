@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from handlers.engine_settings import engine_config
+from handlers.fleet.shares import Share, of_a_replica, share
+from handlers.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("replicas", "nodes", "expected"),
+    [
+        (2, [{"CPU": 8.0}], Share(threads=4, cpus=4)),
+        (3, [{"CPU": 4.0}, {"CPU": 4.0}], Share(threads=2, cpus=2)),
+        (2, [{"CPU": 16.0}, {}], Share(threads=8, cpus=8)),
+        (2, [{"CPU": 4.0}, {"CPU": 16.0}], Share(threads=10, cpus=10)),
+        (8, [{"CPU": 2.0}], Share(threads=1, cpus=0)),
+        (2, [{}], Share(threads=1, cpus=0)),
+    ],
+)
+def test_cores_are_shared_out(replicas: int, nodes: list[dict[str, float]], expected: Share) -> None:
+    settings = Settings(replicas=replicas, device="cpu")
+    assert share(settings, nodes) == expected
+    assert of_a_replica(settings, expected).compute_threads == expected.threads
+
+
+def test_threads_that_were_asked_for_are_given() -> None:
+    settings = Settings(replicas=2, compute_threads=6)
+    assert share(settings, [{"CPU": 4.0}]) == Share(threads=6, cpus=4)
+
+
+def test_with_gpus_each_replica_gets_one() -> None:
+    settings = Settings(replicas=2)
+    given = share(settings, [{"CPU": 8.0, "GPU": 1.0}, {"GPU": 1.0}])
+    assert given == Share(threads=1, cpus=1, gpus=1)
+    assert of_a_replica(settings, given).device == "cuda"
+    assert of_a_replica(settings, given).compute_threads is None
+
+
+def test_a_gpu_is_left_alone_by_who_wants_none() -> None:
+    assert share(Settings(replicas=2, device="cpu"), [{"CPU": 4.0, "GPU": 2.0}]).gpus == 0
+
+
+def test_too_few_gpus_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parley"):
+        share(Settings(replicas=3, device="cuda"), [{"GPU": 2.0}])
+    assert caplog.messages == ["3 replicas need a GPU each, and the cluster has 2: some wait for more"]
+
+
+def test_what_is_counted_by_caller_is_shared_out() -> None:
+    settings = Settings(replicas=4, max_concurrent_requests_per_key=8)
+    assert engine_config(settings).max_requests_per_owner == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Share(threads=4, cpus=4), "4 threads on 4 cores"),
+        (Share(threads=1, cpus=0), "1 threads on shared cores"),
+        (Share(threads=1, cpus=1, gpus=1), "1 GPU"),
+    ],
+)
+def test_a_share_is_told_in_words(given: Share, words: str) -> None:
+    assert str(given) == words
