@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ MOST = 2**63 - 1  # of an OTLP integer
 
 Attributes = Mapping[str, str | int | float | tuple[str, ...]]
 
+_PROVIDERS: weakref.WeakSet[TracerProvider] = weakref.WeakSet()
+
 
 def exporting_tracer(settings: Settings) -> trace.Tracer:
     """Return the tracer whose spans go to the collector of `otlp_endpoint`, a batch at a time by a thread."""
@@ -54,7 +57,14 @@ def make_tracer(exporter: SpanExporter, service_name: str) -> trace.Tracer:
     resource = Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version()})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(exporter, export_timeout_millis=EXPORT_SECONDS * 1000))
+    _PROVIDERS.add(provider)
     return provider.get_tracer("parley", version())
+
+
+def flush() -> None:
+    """Export what is left now, for a process whose end nobody is told of; takes EXPORT_SECONDS at most."""
+    for provider in list(_PROVIDERS):
+        provider.force_flush(EXPORT_SECONDS * 1000)
 
 
 class Tracing:

@@ -151,10 +151,10 @@ def third_party(package: str) -> Iterator[str]:
 
 
 def declared() -> dict[str, str]:
-    """Return the requirements of the base, the engine and the traces, by normalised name."""
+    """Return the requirements of the base, the engine, the traces and the replicas, by normalised name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["engine"], *extras["traces"]]
+    lines = [*project["dependencies"], *extras["engine"], *extras["traces"], *extras["ray"]]
     return {normal(re.split(r"[<>=!~;\[ ]", line, maxsplit=1)[0]): line for line in lines}
 
 

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 PROMPT = re.compile(rb'"(?:messages|inputs|prompt|instances|text_input)"\s*:\s*')
 SHORTEST = 256  # bytes: what is computed again sooner than it is looked for
 DIGEST_BYTES = 16
-REMEMBERED = 65_536  # beginnings; a few MiB
+REMEMBERED = 16_384  # beginnings; some 6 MiB
 SLACK = 4  # requests that a replica may have in work beyond twice those of the idlest
 
 Replica = TypeVar("Replica", bound=Hashable)

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
+from handlers.http.exchange import exchange_of
+
 HEAD = (
     *("http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path"),
     *("client", "server"),
@@ -37,6 +39,15 @@ class Piece:
     headers: Headers | None = None
 
 
+@dataclass(slots=True)
+class Route:
+    """What the router is told of a request, in the same process, and what it tells."""
+
+    beginnings: Sequence[bytes] = ()
+    avoid: Sequence[str] = ()  # replicas that have declined it, or were lost with it
+    chosen: str = ""  # by the router, as soon as it has found a replica
+
+
 class Answer(Protocol):
     """The pieces of one answer, as they come; raises whatever has become of the replica."""
 
@@ -54,20 +65,18 @@ class Fleet(Protocol):
     def populated(self) -> bool:
         """Return whether there has been a replica yet."""
 
-    def ask(
-        self, head: dict[str, Any], body: bytes, beginnings: Sequence[bytes], avoid: Sequence[str]
-    ) -> Answer:
-        """Have a replica answer a request; one of those to `avoid` only if there are no others."""
+    def ask(self, head: dict[str, Any], body: bytes, route: Route) -> Answer:
+        """Have a replica answer a request; one of those to avoid only if there are no others."""
 
     async def metrics(self) -> dict[str, bytes]:
-        """Return the metrics of each replica, by its name."""
+        """Return the metrics of each replica that says them, by its name."""
 
 
-def head_of(scope: Scope, request_id: str) -> dict[str, Any]:
+def head_of(scope: Scope) -> dict[str, Any]:
     """Return what a replica has to know of a request beside its body, under the id that it has already."""
     headers = [pair for pair in scope["headers"] if pair[0] != b"x-request-id"]
-    head = {name: scope[name] for name in HEAD if name in scope}
-    return {**head, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+    given = (b"x-request-id", exchange_of(scope).request_id.encode())
+    return {**{name: scope[name] for name in HEAD if name in scope}, "headers": [*headers, given]}
 
 
 def scope_of(head: dict[str, Any]) -> Scope:

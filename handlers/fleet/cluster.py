@@ -49,11 +49,11 @@ class Cluster:
         share = shares.share(settings, nodes())
         logger.info("Plan: %d replicas, each with %s", settings.replicas, share)
         application = deployments.replicas(replace(settings, json_output=True), share)  # for `lines`
+        self._placed = name_of(settings)
         try:
             handle = serve.run(application, name=name_of(settings), route_prefix=None)
         except RuntimeError as error:
             raise ModelUnavailable(f"The replicas can't serve: {error}") from error
-        self._placed = name_of(settings)
         return handle
 
     def leave(self) -> None:
@@ -61,6 +61,10 @@ class Cluster:
         with self._changing:
             self._left = True
             if ray.is_initialized():
-                if self._placed:
-                    serve.delete(self._placed)
-                ray.shutdown()
+                try:
+                    if self._placed:
+                        serve.delete(self._placed)
+                except Exception as error:  # of Ray's: the cluster may be gone
+                    logger.warning("The replicas may not have ended: %s", type(error).__name__)
+                finally:
+                    ray.shutdown()

@@ -21,7 +21,7 @@ def connect(otherwise: str | None) -> None:
     """
     if ray.is_initialized():
         return
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray").setLevel(logging.ERROR)  # what the cluster says comes otherwise
     for handler in logging.getLogger("ray.serve").handlers:
         handler.setLevel(logging.WARNING)
     address = os.environ.get("RAY_ADDRESS", otherwise)

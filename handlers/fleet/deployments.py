@@ -6,6 +6,7 @@ own proxies; `parley serve --replicas 2` needs the first of them alone.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
@@ -22,11 +23,13 @@ from handlers.fleet import router, shares
 from handlers.fleet.connection import connect, nodes
 from handlers.fleet.gateway import Gateway
 from handlers.fleet.handles import RayFleet
+from handlers.fleet.lines import configure
 from handlers.fleet.replica import Replica
 from handlers.fleet.stack import stack
 from handlers.settings import SETTINGS, Settings
 from handlers.settings_reading import read
 from handlers.settings_table import SettingsError
+from inference import last_resorts
 
 UNBOUNDED = 1_000_000  # requests: a replica says by itself, and in TGI's words, when it has too many
 START_ATTEMPTS = 2  # a model that can't be loaded can't be loaded by another replica
@@ -56,7 +59,10 @@ def app(arguments: Mapping[str, Any]) -> Application:
     `arguments` are settings by the names of their flags, without the dashes in front; what they leave out is
     read from the environment, as always.
     """
-    settings = read(_flags(arguments), os.environ).settings
+    reading = read(_flags(arguments), os.environ)
+    settings = reading.settings
+    for warning in reading.warnings:
+        logging.getLogger("parley").warning("%s", warning)
     connect(None)
     gateway = serve.deployment(
         serve.ingress()(GatewayIngress),
@@ -67,8 +73,7 @@ def app(arguments: Mapping[str, Any]) -> Application:
         ray_actor_options={"num_cpus": 0},
         logging_config=QUIET,
     )
-    without_secrets = replace(settings, hf_token=None, api_key=None)
-    return gateway.bind(replicas(settings, shares.share(settings, nodes())), without_secrets)
+    return gateway.bind(replicas(settings, shares.share(settings, nodes())), replace(settings, hf_token=None))
 
 
 class GatewayIngress:
@@ -76,6 +81,8 @@ class GatewayIngress:
 
     def __init__(self, handle: DeploymentHandle, settings: Settings) -> None:
         """`handle` is the replicas'."""
+        configure(settings)
+        last_resorts.install()
         self._fleet, self._settings = RayFleet(handle), settings
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

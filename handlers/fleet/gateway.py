@@ -17,19 +17,26 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.fleet.affinity import beginnings
-from handlers.fleet.call import Accepted, Answer, Fleet, Piece, head_of
+from handlers.fleet.call import Accepted, Answer, Fleet, Piece, Route, head_of
 from handlers.fleet.merged import merged
+from handlers.http.auth import knows
 from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import Dialect, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
-from handlers.http.replies import text_reply
+from handlers.http.replies import json_reply, text_reply
 from handlers.http.sse import DONE, Feed, cut_slow, event
+from handlers.keys import Keyring
+from handlers.metrics import Metrics
 from handlers.settings import Settings
 from inference.errors import GenerationFailed, NotReady
 
 ACCEPT_SECONDS = 5.0  # for some replica to take a request; then the client is asked to come again
+NAME = "gateway"  # in the label `replica`
+SEEN = (b"parley_http_", b"parley_log_")  # what the names of its metrics begin with
+RELAYED = "parley.relayed"  # an extension of the scope: a replica answers, and tells who wants to know
+ASKED = 3  # replicas, of which each may decline: where all are full, more would be work for nothing
 LOSSES = 2  # replicas that may be lost with a request before it is blamed for it
 LOADING_RETRY_SECONDS = 5.0
 LOST_RETRY_SECONDS = 10.0
@@ -39,6 +46,8 @@ FAREWELL_SECONDS = 1.0  # for requests that are ended to say so
 # error types that mean: another replica may be able to; of a caller's rate each has its share
 DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")
 
+Pieces = AsyncIterator[Accepted | Piece]
+
 logger = logging.getLogger("parley")
 
 
@@ -47,17 +56,23 @@ class Gateway:
 
     def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
         self.fleet = fleet  # None: not there yet
+        self.metrics = Metrics()  # of what no replica has seen
         self._settings = settings
+        self._keys = Keyring(settings.api_key, settings.api_keys_file)
         self._open: set[asyncio.Task[None]] = set()
         self._draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises what the error boundary around it turns into a reply."""
+        reply = await self._own(scope)
+        if reply is not None:
+            await reply(scope, receive, send)
+            return
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
         try:
-            await self._answer(scope, receive, send)
+            await self._pass_on(scope, receive, send)
         finally:
             self._open.discard(task)
 
@@ -71,21 +86,39 @@ class Gateway:
                 task.cancel(TOO_LATE)
             await asyncio.wait(self._open, timeout=FAREWELL_SECONDS)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def exposition(self) -> bytes:
+        """Return the metrics of all replicas, and of the gateway itself."""
+        replicas = {} if self.fleet is None else await self.fleet.metrics()
+        return merged({**replicas, NAME: self.own_exposition()})
+
+    def own_exposition(self) -> bytes:
+        """Return what the gateway has counted: it has no engine, and generates nothing."""
+        lines = self.metrics.render().splitlines(keepends=True)
+        return b"".join(line for line in lines if line.startswith((b"#", *SEEN)))
+
+    async def _own(self, scope: Scope) -> Response | None:
+        """Return what the gateway says of itself, whatever has become of the replicas."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        if scope["path"] == "/metrics":
+            return text_reply(await self.exposition())
+        if scope["path"] == "/v2/health/live":
+            return json_reply({"live": True})
+        return Response() if scope["path"] == "/livez" else None
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._draining:
             raise NotReady("The server shuts down", LOST_RETRY_SECONDS)
-        fleet = self.fleet
-        if fleet is None or not fleet.populated:
-            if scope["path"] != "/livez":
-                raise NotReady("The model is loading", LOADING_RETRY_SECONDS)
-            await Response()(scope, receive, send)
-        elif scope["path"] == "/metrics" and scope["method"] == "GET":
-            await text_reply(merged(await fleet.metrics()))(scope, receive, send)
-        else:
-            settings = self._settings
-            body = await read_body(scope, receive, settings.payload_limit, settings.body_timeout)
-            async with UntilDisconnect(receive):
-                await Relay(fleet, settings, scope, body, send).run()
+        if self.fleet is None or not self.fleet.populated:
+            raise NotReady("The model is loading", LOADING_RETRY_SECONDS)
+        body = b""
+        # Without a key it is refused by the replica, which asks for that before it looks at a body
+        if scope["method"] == "POST" and knows(self._keys, scope):
+            body = await read_body(
+                scope, receive, self._settings.payload_limit, self._settings.body_timeout
+            )
+        async with UntilDisconnect(receive):
+            await Relay(self.fleet, self._settings, scope, body, send).run()
 
 
 class Relay:
@@ -98,9 +131,10 @@ class Relay:
         self._send = send
         self._body = body
         self._request_id = exchange_of(scope).request_id
-        self._head = head_of(scope, self._request_id)
+        self._head = head_of(scope)
         self._beginnings = beginnings(body) if settings.prefix_affinity and settings.prefix_caching else ()
-        self._asked: list[str] = []
+        self._dialect = dialect_of(scope["path"], body)
+        self._avoid: list[str] = []
         self._losses = 0
         self._events = False  # the response is a stream of events, and has begun
 
@@ -108,27 +142,39 @@ class Relay:
         """Have the request answered; raises NotReady or GenerationFailed where nothing was sent."""
         answered = False
         while not answered:
-            answer = self._fleet.ask(self._head, self._body, self._beginnings, self._asked)
+            route = Route(self._beginnings, tuple(self._avoid))
+            answer = self._fleet.ask(self._head, self._body, route)
             try:
-                answered = await self._pass_on(answer)
+                answered = await self._pass_on(answer, route)
             except asyncio.CancelledError as error:
-                if error.args == (TOO_LATE,) and self._events:
-                    await self._send_body(self._failed(NotReady("The server shuts down", LOST_RETRY_SECONDS)))
-                raise
+                task = asyncio.current_task()
+                if error.args != (TOO_LATE,) or not self._events or task is None:
+                    raise
+                task.uncancel()
+                await self._send_body(self._failed(NotReady("The server shuts down", LOST_RETRY_SECONDS)))
+                return
             finally:
                 answer.cancel()
 
-    async def _pass_on(self, answer: Answer) -> bool:
+    async def _pass_on(self, answer: Answer, route: Route) -> bool:
         """Send what a replica answers; return whether it does, or another is to be asked."""
         pieces = aiter(answer)
-        others = await self._accepted(pieces)
         try:
+            await asyncio.wait_for(_next(pieces), ACCEPT_SECONDS)
             first = await _next(pieces)
+        except NotReady:
+            raise
         except Exception as error:
-            self._lose(error)
+            if isinstance(error, TimeoutError) and not route.chosen:
+                raise NotReady("No replica is ready", LOST_RETRY_SECONDS) from None
+            self._lose(error, route)
             return False
-        if others and _declines(first):
+        assert isinstance(first, Piece)
+        known, self._avoid = route.chosen in self._avoid, [*self._avoid, route.chosen]
+        if not known and len(self._avoid) < ASKED and _declines(first):
             return False
+        self._body = b""
+        self._scope["extensions"][RELAYED] = True
         headers = [pair for pair in first.headers or () if pair[0] != b"x-request-id"]  # the edge adds it
         self._events = any(pair[0] == b"content-type" and pair[1].startswith(EVENTS) for pair in headers)
         await self._send({"type": "http.response.start", "status": first.status, "headers": headers})
@@ -137,45 +183,37 @@ class Relay:
             await self._rest(pieces)
         return True
 
-    async def _accepted(self, pieces: AsyncIterator[Accepted | Piece]) -> bool:
-        """Wait for a replica to take the request; return whether it is the first time that it does."""
-        try:
-            accepted = await asyncio.wait_for(anext(pieces), ACCEPT_SECONDS)
-        except TimeoutError:
-            raise NotReady("No replica is ready", LOST_RETRY_SECONDS) from None
-        assert isinstance(accepted, Accepted)
-        known = accepted.replica in self._asked
-        self._asked.append(accepted.replica)
-        return not known
-
-    async def _rest(self, pieces: AsyncIterator[Accepted | Piece]) -> None:
+    async def _rest(self, pieces: Pieces) -> None:
         """Send what comes after the first piece, and what is the matter if it breaks off."""
         task = asyncio.current_task()
         assert task is not None
         feed = Feed(_bodies(pieces))
         feed.start(SILENT, self._buffer_bytes, partial(cut_slow, self._scope, self._buffer_bytes, task))
         try:
+            body = await feed.take()
             while not feed.ended:
+                await self._send_body(body, more=True)
                 body = await feed.take()
-                if not feed.ended:
-                    await self._send_body(body, more=True)
-            last = body + feed.rest()
+            body += feed.rest()
         finally:
             await feed.aclose()
         if feed.failure is not None:
             self._tell_lost(feed.failure)
             if not self._events:
                 raise feed.failure  # the connection is cut: its length says that something is missing
-            last += self._failed(GenerationFailed("the replica that computed it was lost"))
-        await self._send_body(last)
+            body += self._failed(GenerationFailed("the replica that computed it was lost"))
+        await self._send_body(body)
 
     async def _send_body(self, body: bytes, *, more: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: Exception, route: Route) -> None:
         """Note that a replica was lost before it said anything; raises GenerationFailed if that recurs."""
         self._tell_lost(error)
+        self._avoid.append(route.chosen)
         self._losses += 1
+        if self._losses >= LOSSES and isinstance(error, TimeoutError):
+            raise NotReady("No replica is ready", LOST_RETRY_SECONDS) from error
         if self._losses >= LOSSES:
             raise GenerationFailed("the replicas that computed it were lost") from error
 
@@ -184,28 +222,39 @@ class Relay:
 
     def _failed(self, error: Exception) -> bytes:
         """Return a stream's one terminal event."""
-        dialect = Dialect.OPENAI if self._scope["path"].startswith("/v1/") else Dialect.TGI
         failure = describe(error, self._request_id, streamed=True)
-        return event(failure.body(dialect)) + (DONE if dialect is Dialect.OPENAI else b"")
+        exchange_of(self._scope).error_type = failure.error_type
+        return event(failure.body(self._dialect)) + (DONE if self._dialect is Dialect.OPENAI else b"")
 
 
-async def _bodies(pieces: AsyncIterator[Accepted | Piece]) -> AsyncIterator[bytes]:
+def dialect_of(path: str, body: bytes) -> Dialect:
+    """Return the dialect in which a stream's errors are told: on /invocations the body's shape says it."""
+    openai = path.startswith("/v1/")
+    if path == "/invocations":
+        try:
+            told = orjson.loads(body)
+        except ValueError:
+            told = None
+        openai = isinstance(told, dict) and "inputs" not in told
+    return Dialect.OPENAI if openai else Dialect.TGI
+
+
+async def _bodies(pieces: Pieces) -> AsyncIterator[bytes]:
     """Yield what comes after the first piece up to the last; raises EOFError if that is missing."""
     more = True
     while more:
         piece = await _next(pieces)
+        assert isinstance(piece, Piece)
         more = piece.more
         yield piece.body
 
 
-async def _next(pieces: AsyncIterator[Accepted | Piece]) -> Piece:
+async def _next(pieces: Pieces) -> Accepted | Piece:
     """Return the next piece; raises EOFError if there is none, as the last one has said that there is."""
     try:
-        piece = await anext(pieces)
+        return await anext(pieces)
     except StopAsyncIteration:
         raise EOFError("the answer broke off") from None
-    assert isinstance(piece, Piece)
-    return piece
 
 
 def _declines(piece: Piece) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-from ray.serve.handle import DeploymentHandle
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from handlers.fleet.call import Answer
+from handlers.fleet.call import Accepted, Answer, Piece, Route
+from inference.errors import NotReady
 
+RETRY_SECONDS = 10.0  # for who comes while the replicas can't be had
 METRICS_SECONDS = 5.0  # that a replica may take to say what it has counted
 
 
@@ -23,13 +26,34 @@ class RayFleet:
         """Return whether there has been a replica yet."""
         return bool(self._handle.running_replicas_populated())
 
-    def ask(
-        self, head: dict[str, Any], body: bytes, beginnings: Sequence[bytes], avoid: Sequence[str]
-    ) -> Answer:
+    def ask(self, head: dict[str, Any], body: bytes, route: Route) -> Answer:
         """Have a replica answer, whichever `handlers.fleet.router` finds."""
-        answer: Answer = self._handle.remote(head, body, beginnings=beginnings, avoid=tuple(avoid))
-        return answer
+        return RayAnswer(self._handle.remote(head, body, route=route))
 
     async def metrics(self) -> dict[str, bytes]:
-        """Return the metrics of each replica, by its name; raises TimeoutError if one says nothing."""
-        return dict(await self._handle.broadcast("metrics").results_async(timeout_s=METRICS_SECONDS))
+        """Return the metrics of each replica that says them in time, by its name."""
+        try:
+            asked = self._handle.broadcast("metrics")
+            found = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
+        except (TimeoutError, DeploymentUnavailableError):
+            return {}
+        return dict(each for each in found if not isinstance(each, BaseException))
+
+
+class RayAnswer:
+    """Implements `Answer` over what Ray Serve yields of one."""
+
+    def __init__(self, pieces: DeploymentResponseGenerator) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[Accepted | Piece]:
+        """Yield the pieces; raises NotReady if there is nobody to ask."""
+        try:
+            async for piece in self._pieces:
+                yield piece
+        except DeploymentUnavailableError as error:
+            raise NotReady("No replica is ready", RETRY_SECONDS) from error
+
+    def cancel(self) -> None:
+        """Have the replica end it; does nothing if it has."""
+        self._pieces.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
@@ -15,29 +16,69 @@ from typing import Any
 
 import orjson
 
+from handlers import logs
+from handlers.settings import Settings
+
 # `(ServeReplica:parley:Replica pid=7, ip=10.0.0.2) ` before a line, as ray._private.worker prints it
 PREFIX = re.compile(r"\((?P<name>[^)]*?) (?P<process>pid=\d+(?:, ip=[^)]+)?)\) (?P<line>.*)", re.DOTALL)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 OF_RAY = re.compile(r"(INFO|WARNING|ERROR|CRITICAL) \d{4}-\d\d-\d\d ")  # how a line of Ray Serve's own begins
+RAY = "parley.ray"  # the logger of what Ray says of itself: its level is Parley's
+REPLICA = "ServeReplica:"
+LONGEST = 1_048_576  # characters of a line
+# words by which Ray would hide a line, or what comes before them in it
+MAGIC = {
+    ":info_message:": "\\u003ainfo_message:",
+    "__ray_tqdm_magic_token__": "\\u005f_ray_tqdm_magic_token__",
+}
 LEVELS = {"TRACE": logging.DEBUG, "WARN": logging.WARNING}
 
 
+class ReplicaLines(logs.JsonLines):
+    """JSON lines in which nobody's words mean something to Ray, which prints them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = super().format(record)
+        for word, harmless in MAGIC.items():
+            line = line.replace(word, harmless)
+        return line
+
+
+def configure(settings: Settings) -> None:
+    """Send a replica's log to Ray, by its settings."""
+    logs.configure(
+        settings.log_level,
+        json_output=settings.json_output,
+        colorize=settings.log_colorize,
+        prompts=settings.log_prompts,
+    )
+    if settings.json_output:
+        for handler in logging.root.handlers:
+            handler.setFormatter(ReplicaLines(settings.log_prompts))
+
+
 @contextmanager
-def in_the_log() -> Iterator[None]:
-    """Have the log tell what is printed in this process, by Ray for its processes, until the block ends."""
+def in_the_log(application: str) -> Iterator[None]:
+    """Have the log tell what is printed in this process, by Ray for its processes, until the block ends.
+
+    Of replicas it tells those of this application: a cluster may have others, and Ray prints all of them.
+    """
     with ExitStack() as held:
-        held.enter_context(redirect_stdout(Lines("parley.stdout", logging.INFO)))
-        held.enter_context(redirect_stderr(Lines("stderr", logging.WARNING)))
+        held.enter_context(redirect_stdout(Lines("parley.stdout", logging.INFO, application)))
+        held.enter_context(redirect_stderr(Lines("stderr", logging.WARNING, application)))
         yield
 
 
 class Lines(io.TextIOBase):
-    """A stream whose lines become records of the log."""
+    """A stream whose lines become records of the log; any thread may write."""
 
-    def __init__(self, name: str, level: int) -> None:
+    def __init__(self, name: str, level: int, application: str) -> None:
         """`name` and `level` are for lines that aren't a record already."""
         self._name = name
         self._level = level
+        self._application = application
+        self._writing = threading.Lock()
         self._rest = ""
 
     def writable(self) -> bool:
@@ -45,30 +86,34 @@ class Lines(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Tell the lines that are whole by now."""
-        *whole, self._rest = (self._rest + text).split("\n")
+        """Tell the lines that are whole by now, or longer than a line may be."""
+        with self._writing:
+            *whole, self._rest = (self._rest + text).split("\n")
+            if len(self._rest) > LONGEST:
+                whole, self._rest = [*whole, self._rest], ""
         for line in whole:
-            if line.strip():
-                record = record_of(line, self._name, self._level)
-                logger = logging.getLogger(record.name)
-                if logger.isEnabledFor(record.levelno):
-                    logger.handle(record)
+            record = record_of(line, self._name, self._level, self._application) if line.strip() else None
+            if record is not None and logging.getLogger(record.name).isEnabledFor(record.levelno):
+                logging.getLogger(record.name).handle(record)
         return len(text)
 
 
-def record_of(line: str, name: str, level: int) -> logging.LogRecord:
+def record_of(line: str, name: str, level: int, application: str) -> logging.LogRecord | None:
     """Return the record that a line tells: the replica's own, or one of this logger and level.
 
     What Ray's own processes say below a warning, and tracebacks after it, is for who asks for DEBUG: they are
-    in Ray's files as well.
+    in Ray's files as well. None if another application's replica says it.
     """
     found = PREFIX.fullmatch(ANSI.sub("", line).rstrip("\r"))
     text = line if found is None else found["line"]
     own = OF_RAY.match(text)
+    if found is not None and found["name"].startswith(REPLICA):
+        if not found["name"].startswith(f"{REPLICA}{application}:"):
+            return None
+    elif own is None and found is not None:
+        name, level = RAY, logging.DEBUG
     if own is not None:
-        name, level = "ray", logging.DEBUG if own[1] == "INFO" else logging.getLevelNamesMapping()[own[1]]
-    elif found is not None and not found["name"].startswith("ServeReplica"):
-        name, level = "ray", logging.DEBUG
+        name, level = RAY, logging.DEBUG if own[1] == "INFO" else logging.getLevelNamesMapping()[own[1]]
     if found is None:
         return logging.makeLogRecord({"name": name, "msg": text, **_named(level)})
     replica = {"replica": found["process"].replace(", ", " ")}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 from ray import serve
 from uvicorn import Config
 from uvicorn.lifespan.on import LifespanOn
 
-from handlers import logs
+from handlers import logs, stderr
 from handlers.app import create_app
-from handlers.fleet.call import Accepted, Call, Piece
+from handlers.fleet.call import Accepted, Call, Piece, Route
+from handlers.fleet.lines import configure
 from handlers.metrics import Metrics
 from handlers.serve import freeze, make_engine, prepare
 from handlers.service import Service
@@ -30,12 +32,9 @@ class Replica:
 
     def __init__(self, settings: Settings) -> None:
         """`settings` are those of one replica, see `handlers.fleet.shares`."""
-        logs.configure(
-            settings.log_level,
-            json_output=settings.json_output,
-            colorize=settings.log_colorize,
-            prompts=settings.log_prompts,
-        )
+        configure(settings)
+        self._held = ExitStack()  # never closed: it lasts as long as the process
+        self._held.enter_context(stderr.in_the_log())
         prepare(settings)
         last_resorts.install()
         self._name = serve.get_replica_context().replica_id.unique_id
@@ -55,6 +54,7 @@ class Replica:
         self._lifespan = LifespanOn(Config(self._app, lifespan="on", log_config=None))
         self._calls: set[asyncio.Task[None]] = set()
         self._began = False
+        self._traces = settings.otlp_endpoint is not None
 
     def _on_loaded(self) -> None:
         freeze()
@@ -75,19 +75,16 @@ class Replica:
         if not self._began:
             self._began = True
             await self._lifespan.startup()
-        await self._loaded
+        if self._lifespan.should_exit:
+            raise RuntimeError("the application couldn't be started: see the log")
+        await asyncio.shield(self._loaded)
         if self._engine.state is EngineState.FAILED:
             raise ModelUnavailable("The engine has failed")
 
     async def answer(
-        self,
-        head: dict[str, Any],
-        body: bytes,
-        *,
-        beginnings: Sequence[bytes] = (),
-        avoid: Sequence[str] = (),
+        self, head: dict[str, Any], body: bytes, *, route: Route
     ) -> AsyncIterator[Accepted | Piece]:
-        """Yield the answer to one request as it is made; `beginnings` and `avoid` were for the router."""
+        """Yield the answer to one request as it is made; its route was for the router."""
         yield Accepted(self._name)
         call = Call(self._app, head, body)
         task = asyncio.create_task(call.run())
@@ -104,5 +101,10 @@ class Replica:
         return self._name, self._metrics.render()
 
     async def __del__(self) -> None:
-        """End the engine, and send what traces are left: Ray Serve waits for it."""
-        await self._lifespan.shutdown()
+        """End the engine, and send what traces are left: Ray Serve waits for it, and for nothing after it."""
+        if getattr(self, "_began", False):
+            await self._lifespan.shutdown()
+            if self._traces:
+                from handlers.tracing import flush
+
+                await asyncio.to_thread(flush)

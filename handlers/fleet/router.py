@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from handlers.fleet.affinity import Ledger
+from handlers.fleet.call import Route
 
 NAME = f"{__name__}:AffinityRouter"
 
@@ -15,35 +16,47 @@ NAME = f"{__name__}:AffinityRouter"
 class AffinityRouter(RequestRouter):
     """Asks the replica that has computed how the prompt begins, see `handlers.fleet.affinity`.
 
-    A call's keywords `beginnings` and `avoid` (the ids of replicas that have declined it) are meant for it.
+    A call's keyword `route`, a `Route`, is meant for it.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
         """Begin without a memory."""
         self._ledger: Ledger[ReplicaID] = Ledger()
+        self._sent: Counter[ReplicaID] = Counter()  # from here, and not answered to the end
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take what replicas there are."""
         super().update_replicas(replicas)
         self._ledger.forget(self.curr_replicas)
+        for replica in [each for each in self._sent if each not in self.curr_replicas]:
+            del self._sent[replica]
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
         """Return the replicas in the order in which they are to be tried, each alone."""
-        told: dict[str, Any] = {}
+        route = Route()
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # when all of them are full
-            told = pending_request.kwargs
-        avoid: Sequence[str] = told.get("avoid", ())
+            route = pending_request.kwargs.get("route", route)
         known = {each.replica_id: each for each in candidate_replicas}
-        wanted = [each for each in known if name_of(each) not in avoid] or list(known)
-        loads = {each: self.replica_queue_len_cache.get(each) or 0 for each in wanted}
-        return [[known[each]] for each in self._ledger.rank(told.get("beginnings", ()), loads)]
+        wanted = [each for each in known if name_of(each) not in route.avoid] or list(known)
+        # Ray forgets in ten seconds what a replica has said of its requests, which may take longer
+        loads = {each: max(self.replica_queue_len_cache.get(each) or 0, self._sent[each]) for each in wanted}
+        return [[known[each]] for each in self._ledger.rank(route.beginnings, loads)]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Remember where a prompt is computed."""
-        self._ledger.note(pending_request.kwargs.get("beginnings", ()), replica_id)
+        self._sent[replica_id] += 1
+        route = pending_request.kwargs.get("route")
+        if route is not None:
+            route.chosen = name_of(replica_id)
+            self._ledger.note(route.beginnings, replica_id)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """Note that a request has ended, however."""
+        if self._sent[replica_id] > 0:
+            self._sent[replica_id] -= 1
 
 
 def name_of(replica: ReplicaID) -> str:

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 
 from ray.serve.handle import DeploymentHandle
 
+from handlers import logs
 from handlers.app import say_connected, say_unavailable
 from handlers.fleet import lines
-from handlers.fleet.cluster import Cluster
+from handlers.fleet.cluster import Cluster, name_of
 from handlers.fleet.gateway import Gateway
 from handlers.fleet.handles import RayFleet
-from handlers.fleet.merged import merged
 from handlers.fleet.stack import stack
 from handlers.http.server import listen, run
 from handlers.metrics_port import metrics_port
@@ -24,12 +24,15 @@ from handlers.settings import Settings
 from inference import last_resorts
 from inference.errors import ModelUnavailable
 
+RENDER_SECONDS = 10.0
+
 logger = logging.getLogger("parley")
 
 
 def serve_fleet(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the replicas or the port can't be had."""
     gateway = Gateway(settings)
+    logs.tell_dropped(gateway.metrics.log_dropped)
     life = Life(loaded=lambda: _say_served(settings), unavailable=say_unavailable)
     for number in SIGNALS:
         signal.signal(number, life.on_signal)
@@ -39,7 +42,7 @@ def serve_fleet(settings: Settings) -> int:
         listening = listen(settings.hostname, settings.port)
         say_listening(settings)
         last_resorts.install()
-        with lines.in_the_log():
+        with lines.in_the_log(name_of(settings)):
             run(stack(gateway, settings, opening.lifespan), settings, listening, gateway.drain)
     logger.info("Stopped")
     return 1 if life.failed else 0
@@ -68,10 +71,10 @@ class Opening:
 
     def render(self) -> bytes:
         """Return the metrics of all replicas; for other threads than the event loop's."""
-        fleet = self._gateway.fleet
-        if fleet is None or self._loop is None:
-            return b""
-        return merged(asyncio.run_coroutine_threadsafe(fleet.metrics(), self._loop).result())
+        if self._loop is None or self._loop.is_closed():
+            return self._gateway.own_exposition()
+        told = asyncio.run_coroutine_threadsafe(self._gateway.exposition(), self._loop)
+        return told.result(RENDER_SECONDS)
 
     async def _place(self) -> None:
         try:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from handlers.settings import Settings
 
+ADDED_BYTES = 256  # x-request-id
+
 logger = logging.getLogger("parley")
 
 
@@ -24,10 +26,10 @@ class Share:
 
 
 def share(settings: Settings, nodes: list[dict[str, float]]) -> Share:
-    """Return what a replica gets of machines with these resources: a GPU, or the same part of all cores.
+    """Return what a replica gets of machines with these resources: a GPU, or as many cores as all can have.
 
-    `--compute-threads`, where it is given, says how many cores. A replica is on one machine, so that it gets
-    no more than the largest one has; where there are more replicas than cores, they share these.
+    `--compute-threads`, where it is given, says how many threads there are; Ray keeps no more cores free than
+    there are for all of the replicas, so that each finds its place. More replicas than cores share these.
     """
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
     if settings.device == "cuda" or (settings.device == "auto" and gpus):
@@ -37,15 +39,27 @@ def share(settings: Settings, nodes: list[dict[str, float]]) -> Share:
                 settings.replicas,
                 gpus,
             )
-        return Share(threads=1, cpus=1, gpus=1)
+        return Share(threads=1, cpus=1 if gpus else 0, gpus=1)
     cores = [int(node.get("CPU", 0)) for node in nodes]
-    part = settings.compute_threads or sum(cores) // settings.replicas
-    cpus = min(part, max(cores, default=0))
-    return Share(threads=settings.compute_threads or max(cpus, 1), cpus=cpus)
+    fits = [each for each in range(1, max(cores, default=0) + 1) if places(cores, each) >= settings.replicas]
+    most = max(fits, default=0)
+    threads = settings.compute_threads or max(most, 1)
+    return Share(threads=threads, cpus=min(threads, most))
+
+
+def places(cores: list[int], each: int) -> int:
+    """Return how many replicas of so many cores there is room for on machines with these."""
+    return sum(count // each for count in cores)
 
 
 def of_a_replica(settings: Settings, given: Share) -> Settings:
-    """Return the settings of one replica, which computes on its own cores alone."""
+    """Return the settings of one replica, which computes on its own cores alone.
+
+    Its limits of headers leave room for what the gateway adds.
+    """
+    settings = replace(
+        settings, header_limit=settings.header_limit + ADDED_BYTES, max_headers=settings.max_headers + 1
+    )
     if given.gpus:
         return replace(settings, device="cuda")
     return replace(settings, device="cpu", compute_threads=given.threads)

@@ -7,16 +7,40 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from starlette.routing import Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
-from handlers.fleet.gateway import Gateway
-from handlers.http.middleware import Edge, ErrorBoundary
+from handlers.access_log import AccessLog
+from handlers.account import Account, Observer
+from handlers.fleet.gateway import RELAYED, Gateway
+from handlers.http.middleware import Edge, ErrorBoundary, cors
 from handlers.settings import Settings
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def stack(gateway: Gateway, settings: Settings, lifespan: Lifespan) -> ASGIApp:
-    """Return the application. Who is told of requests is told by the replicas."""
+    """Return the application."""
     routed = Router(default=gateway, redirect_slashes=False, lifespan=lifespan)
-    return Edge(ErrorBoundary(routed), header_limit=settings.header_limit, max_headers=settings.max_headers)
+    observers = [Unrelayed(each) for each in (gateway.metrics, AccessLog(prompts=settings.log_prompts))]
+    return Edge(
+        cors(ErrorBoundary(routed), settings.cors_allow_origin),
+        observers,
+        header_limit=settings.header_limit,
+        max_headers=settings.max_headers,
+    )
+
+
+class Unrelayed:
+    """Has an observer hear of failures that no replica has told of; implements `Observer`."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def began(self, scope: Scope, account: Account) -> None:
+        """Wait for what it becomes."""
+
+    def ended(self, scope: Scope, account: Account) -> None:
+        """Tell of both its ends, if it was refused or has failed here."""
+        if account.error_type and RELAYED not in scope["extensions"]:
+            self._observer.began(scope, account)
+            self._observer.ended(scope, account)

@@ -68,6 +68,14 @@ class KeyHandler(BearerSecurityHandler):
         return {"sub": key.name}
 
 
+def knows(keyring: Keyring, scope: Scope) -> bool:
+    """Return whether a request brings a key on the ring, whatever that may do, or none is asked for."""
+    if not keyring.locked:
+        return True
+    parts = [_parts(given) for given in _authorizations(scope)]
+    return len(parts) == 1 and parts[0][0] == SCHEME and keyring.find(parts[0][1]) is not None
+
+
 def owner_of(scope: Scope) -> str:
     """Return whose a request is: the name of its key, or a digest of the bearer token, "" without one.
 

@@ -30,7 +30,7 @@ from jinja2.visitor import NodeTransformer
 from inference.errors import TemplateFailed
 from inference.text.filters import FILTERS
 from inference.text.forms import percent_bounded, tojson
-from inference.text.growth import bounded, grown, power, product
+from inference.text.growth import bounded, fits, grown, power, product
 from inference.text.methods import METHODS
 
 LEFT_OUT = ("urlize", "striptags", "pprint", "wordwrap", "xmlattr")  # slow on long texts, of no use in chats
@@ -83,6 +83,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.filters[name]
         for name, filter in self.filters.items():
             self.filters[name] = self._watched(filter, FILTERS.get(name))
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """Return what a macro, a block or the template has written; raise SecurityError if it is huge."""
+        texts = list(parts)
+        fits(sum(map(len, texts)))
+        return "".join(texts)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function or a method, after a look at the clock and at what it would build."""

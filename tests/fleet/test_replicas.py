@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +45,12 @@ class Fleet:
         return httpx.post(self.url + path, json=body, timeout=60)
 
     def counted(self, name: str) -> Counter[str]:
-        """Return a metric of each replica."""
+        """Return a metric of each replica, over all other labels."""
         text = httpx.get(self.url + "/metrics").text
-        found = re.findall(rf'^{name}{{replica="(\w+)"[^}}]*}} (\S+)$', text, re.MULTILINE)
-        return Counter({replica: int(float(value)) for replica, value in found})
+        counted = Counter[str]()
+        for replica, value in re.findall(rf'^{name}{{replica="(\w+)"[^}}]*}} (\S+)$', text, re.MULTILINE):
+            counted[replica] += int(float(value))
+        return counted
 
     def processes(self, name: str) -> list[int]:
         """Return the processes of this server's session whose command line begins so."""
@@ -122,20 +123,29 @@ def test_prompts_that_begin_alike_go_to_one_replica(fleet: Fleet) -> None:
 
 
 def test_what_one_replica_has_no_place_for_the_other_takes(fleet: Fleet) -> None:
-    body = {"inputs": LONG, "parameters": {"max_new_tokens": 300, "do_sample": True, "stop": ["\x00"]}}
-    with ThreadPoolExecutor(3 * PLACES) as threads:
-        statuses = Counter(
-            answer.status_code
-            for answer in threads.map(lambda at: fleet.post("/generate", **body), range(2 * PLACES))
-        )
-    assert statuses == {200: 2 * PLACES}
+    declined = fleet.counted("parley_http_failures")
+    beginning = "Once upon a time. " * 20  # by which both are sent to the same one
+    body = {"model": "x", "prompt": beginning, "n": PLACES - 1, "ignore_eos": True}
+    with httpx.stream(
+        "POST", fleet.url + "/v1/completions", json={**body, "max_tokens": 900, "stream": True}, timeout=60
+    ) as response:
+        lines = response.iter_lines()  # held: without it the response is closed
+        next(lines)
+        more = {**body, "prompt": f"{beginning}Then", "max_tokens": 5}
+        assert fleet.post("/v1/completions", **more).is_success
+    assert sum((fleet.counted("parley_http_failures") - declined).values()) == 1
 
 
 def test_a_client_that_leaves_ends_its_text(fleet: Fleet) -> None:
-    body = {"inputs": LONG, "parameters": {"max_new_tokens": 900, "do_sample": True, "temperature": 3.0}}
-    with httpx.stream("POST", fleet.url + "/generate_stream", json=body) as response:
+    body = {"model": "x", "prompt": LONG, "max_tokens": 900, "ignore_eos": True}
+    began = time.monotonic()
+    assert fleet.post("/v1/completions", **body).is_success
+    whole = time.monotonic() - began
+    finished = fleet.counted("tgi_request_success")
+    with httpx.stream("POST", fleet.url + "/v1/completions", json={**body, "stream": True}) as response:
         next(response.iter_lines())
-    eventually(lambda: not +fleet.counted("tgi_batch_current_size"), 10)
+    time.sleep(3 * whole)  # by then it would have ended by itself
+    assert fleet.counted("tgi_request_success") == finished
 
 
 def test_the_log_is_of_one_form_and_says_whose_it_is(fleet: Fleet) -> None:
@@ -145,6 +155,16 @@ def test_the_log_is_of_one_form_and_says_whose_it_is(fleet: Fleet) -> None:
     (access,) = [line for line in lines if line["fields"].get("request_id") == answer.headers["x-request-id"]]
     assert (access["target"], access["fields"]["status"]) == ("parley.access", 200)
     assert access["fields"]["replica"].startswith("pid=")
+
+
+def test_where_one_of_two_dies_the_other_answers_until_it_is_replaced(fleet: Fleet) -> None:
+    before = set(fleet.counted("parley_engine_up"))
+    os.kill(fleet.processes("ray::ServeReplica")[0], signal.SIGKILL)
+    for at in range(8):
+        assert fleet.post("/generate", inputs=f"{at} {QUESTION}", parameters={"max_new_tokens": 2}).is_success
+    assert fleet.counted("parley_engine_up")
+    eventually(lambda: len(set(fleet.counted("parley_engine_up")) - before) == 1)
+    eventually(lambda: len(fleet.counted("parley_engine_up")) == 2)
 
 
 def test_a_replica_that_dies_ends_its_streams_with_an_error_and_is_replaced(fleet: Fleet) -> None:
@@ -158,8 +178,9 @@ def test_a_replica_that_dies_ends_its_streams_with_an_error_and_is_replaced(flee
         told += [line for line in lines if line]
     assert json.loads(told[-2].removeprefix("data: "))["error"]["error_type"] == "generation"
     assert told[-1] == "data: [DONE]"
-    eventually(lambda: httpx.get(fleet.url + "/health", timeout=30).status_code == 200)
     assert httpx.get(fleet.url + "/livez").status_code == 200
+    assert httpx.get(fleet.url + "/metrics").status_code == 200
+    eventually(lambda: httpx.get(fleet.url + "/health", timeout=30).status_code == 200)
     assert fleet.post("/generate", inputs=QUESTION).status_code == 200
     assert not before & set(fleet.counted("parley_engine_up"))
 

@@ -51,6 +51,13 @@ BOMBS = {
     "text by %": doubled("'ab'", "'%s%s' % (ns.x, ns.x)"),
     "text by escape": doubled("'&'", "ns.x | forceescape"),
     "text by macro": doubled("'ab'", "f(ns.x)").join(["{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}", ""]),
+    "text by set block": "{% set ns = namespace(x='ab') %}{% for i in range(60) %}"
+    "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}{{ ns.x | length }}",
+    "text by filter block": doubled("'ab'", "f(ns.x)").join(
+        ["{% macro f(x) %}{% filter upper %}{{ x }}{{ x }}{% endfilter %}{% endmacro %}", ""]
+    ),
+    "text by caller": "{% macro twice() %}{{ caller() }}{{ caller() }}{% endmacro %}"
+    + "{% call twice() %}" * 40 + "ab" + "{% endcall %}" * 40,
     "width": "{{ '%999999999d' % 1 }}",
     "width by star": "{{ '%*d' % (999999999, 1) }}",
     "width by format": "{{ '{:999999999}'.format(1) }}",

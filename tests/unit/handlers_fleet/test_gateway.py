@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from handlers.app import create_app
 from handlers.fleet import gateway as module
 from handlers.fleet.affinity import beginnings
+from handlers.fleet.call import Answer, Route
 from handlers.fleet.gateway import Gateway
+from handlers.fleet.shares import Share, of_a_replica
 from handlers.fleet.stack import stack
+from handlers.http.sse import CUT
 from handlers.settings import Settings
 from tests.support import make_service, serving
 from tests.unit.handlers_fleet.local import LocalFleet
@@ -166,6 +170,13 @@ async def test_what_all_decline_is_declined() -> None:
     assert [name for name, _ in fleet.asked] == ["one", "two", "one"]
 
 
+async def test_no_more_than_three_are_asked() -> None:
+    fleet = LocalFleet({name: says(429, "overloaded") for name in "abcdef"})
+    async with client_of(fleet) as client:
+        assert (await client.post("/generate", json=GENERATE)).status_code == 429
+    assert [name for name, _ in fleet.asked] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("status", [400, 422, 424, 500])
 async def test_what_is_the_requests_own_fault_is_nobody_elses(status: int) -> None:
     fleet = LocalFleet({"one": says(status, "validation"), "two": answers()})
@@ -174,15 +185,16 @@ async def test_what_is_the_requests_own_fault_is_nobody_elses(status: int) -> No
     assert len(fleet.asked) == 1
 
 
-async def test_a_request_whose_replica_is_lost_before_it_answers_goes_on() -> None:
-    fleet = LocalFleet({"one": answers("first"), "two": answers("second")}, lost={"one": 0})
+@pytest.mark.parametrize("pieces", [-1, 0])
+async def test_a_request_whose_replica_is_lost_before_it_answers_goes_on(pieces: int) -> None:
+    fleet = LocalFleet({"one": answers("first"), "two": answers("second")}, lost={"one": pieces})
     async with client_of(fleet) as client:
         response = await client.post("/generate", json=GENERATE)
     assert (response.status_code, response.json()) == (200, {"generated_text": "second"})
 
 
 async def test_a_request_that_loses_two_replicas_fails() -> None:
-    fleet = LocalFleet({name: answers() for name in "abc"}, lost={"a": 0, "b": 0})
+    fleet = LocalFleet({name: answers() for name in "abc"}, lost={"a": 0, "b": -1})
     async with client_of(fleet) as client:
         response = await client.post("/generate", json=GENERATE)
     assert (response.status_code, response.json()["error_type"]) == (424, "generation")
@@ -190,13 +202,21 @@ async def test_a_request_that_loses_two_replicas_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "ends"),
-    [("/generate_stream", False), ("/v1/chat/completions", True), ("/v1/completions", True)],
+    ("path", "body", "ends"),
+    [
+        ("/generate_stream", GENERATE, False),
+        ("/v1/chat/completions", CHAT, True),
+        ("/v1/completions", GENERATE, True),
+        ("/invocations", GENERATE, False),
+        ("/invocations", CHAT, True),
+    ],
 )
-async def test_a_stream_whose_replica_is_lost_ends_with_one_error(path: str, ends: bool) -> None:
+async def test_a_stream_whose_replica_is_lost_ends_with_one_error(
+    path: str, body: dict[str, Any], ends: bool
+) -> None:
     fleet = LocalFleet({"one": streams(b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n")}, lost={"one": 2})
     async with client_of(fleet) as client:
-        response = await client.post(path, json=GENERATE)
+        response = await client.post(path, json=body)
     events = [line[6:] for line in response.text.splitlines() if line]
     assert events[:2] == ["1", "2"]
     failure = json.loads(events[2])
@@ -206,64 +226,130 @@ async def test_a_stream_whose_replica_is_lost_ends_with_one_error(path: str, end
     assert events[3:] == (["[DONE]"] if ends else [])
 
 
-async def test_a_client_that_leaves_ends_its_request() -> None:
-    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
-    app = in_front(fleet)[1]
-    left, streaming = asyncio.Event(), asyncio.Event()
-    body = iter([{"type": "http.request", "body": b"{}", "more_body": False}])
+class Connection:
+    """A client whose reading can be held up, and who can leave."""
 
-    async def receive() -> Message:
-        for message in body:
+    def __init__(self) -> None:
+        self.left, self.begun, self.reads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.reads.set()
+        self.body = b""
+        self._request = iter([{"type": "http.request", "body": b"{}", "more_body": False}])
+        self.cuts: list[str] = []
+
+    async def receive(self) -> Message:
+        for message in self._request:
             return message
-        await left.wait()
+        await self.left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Message) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.body":
-            streaming.set()
+            self.body += message["body"]
+            self.begun.set()
+            await self.reads.wait()
 
-    scope = {
-        **{"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "root_path": ""},
-        **{"path": "/generate_stream", "raw_path": b"/generate_stream", "query_string": b""},
-        "extensions": {},
-        "headers": [(b"content-type", b"application/json")],
-    }
-    task = asyncio.ensure_future(app(scope, receive, send))
-    await streaming.wait()
+    @property
+    def scope(self) -> Scope:
+        return {
+            **{"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "root_path": ""},
+            **{"path": "/generate_stream", "raw_path": b"/generate_stream", "query_string": b""},
+            "extensions": {CUT: lambda: self.cuts.append("cut")},
+            "headers": [(b"content-type", b"application/json")],
+        }
+
+
+async def test_a_client_that_leaves_ends_its_request() -> None:
+    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
+    app, client = in_front(fleet)[1], Connection()
+    task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
+    await client.begun.wait()
     assert not fleet.calls[0].gone.is_set()
-    left.set()
+    client.left.set()
     await asyncio.wait_for(task, 5)
     assert fleet.calls[0].gone.is_set()
+
+
+@pytest.mark.parametrize("lost", [None, 3])
+async def test_who_reads_slowly_is_sent_everything_once(lost: int | None) -> None:
+    parts = [b"data: %d\n\n" % number for number in range(6)]
+    fleet = LocalFleet({"one": streams(*parts)}, lost={} if lost is None else {"one": lost})
+    app, client = in_front(fleet)[1], Connection()
+    client.reads.clear()
+    task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
+    await client.begun.wait()
+    client.reads.set()
+    await asyncio.sleep(0.005)
+    client.reads.clear()
+    await asyncio.sleep(0.3)  # all the rest has come meanwhile
+    client.reads.set()
+    await asyncio.wait_for(task, 5)
+    told = client.body.split(b"data: {")[0]
+    assert told == b"".join(parts[:lost])
+
+
+async def test_who_does_not_read_at_all_is_cut_off() -> None:
+    fleet = LocalFleet({"one": streams(*[b"x" * 1000] * 20, wait=asyncio.Event())})
+    app, client = in_front(fleet, stream_buffer=5000)[1], Connection()
+    client.reads.clear()
+    task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
+    await asyncio.sleep(0.1)
+    client.reads.set()  # the first piece
+    await asyncio.sleep(0)
+    client.reads.clear()
+    async with asyncio.timeout(5):
+        while not client.cuts:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert client.cuts == ["cut"]
 
 
 async def test_before_there_are_replicas_clients_are_asked_to_come_again() -> None:
     for fleet in (None, LocalFleet({"one": answers()}, populated=False)):
         async with client_of(fleet) as client:
             response = await client.post("/generate", json=GENERATE)
-            alive = await client.get("/livez")
         assert (response.status_code, response.json()["error_type"]) == (503, "not_ready")
         assert int(response.headers["retry-after"]) > 0
-        assert alive.status_code == 200
 
 
-async def test_a_request_that_no_replica_takes_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent(LocalFleet):
-        def ask(self, *arguments: Any) -> Any:
-            return self
+@pytest.mark.parametrize("fleet", [None, LocalFleet({"one": answers()}, silent=("one",))])
+async def test_the_gateway_says_itself_that_it_lives(fleet: LocalFleet | None) -> None:
+    gateway, app = in_front(fleet)
+    async with serving(app) as client:
+        for _ in range(2):
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/v2/health/live")).json() == {"live": True}
+            assert (await client.get("/metrics")).status_code == 200
+            await gateway.drain(0)
 
-        async def __aiter__(self) -> AsyncIterator[Any]:
-            await asyncio.Event().wait()
-            yield
 
-        def cancel(self) -> None:
-            self.asked.append(("cancelled", ()))
+@pytest.mark.parametrize(("silent", "status"), [(("one",), 200), (("one", "two"), 503)])
+async def test_a_replica_that_takes_nothing_is_passed_over(
+    silent: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACCEPT_SECONDS", 0.05)
+    fleet = LocalFleet({"one": answers(), "two": answers()}, silent=silent)
+    async with client_of(fleet) as client:
+        response = await client.post("/generate", json=GENERATE)
+    assert response.status_code == status
+    assert [name for name, _ in fleet.asked] == ["one", "two"]
+    assert all(call.gone.is_set() for call in fleet.calls)
+
+
+async def test_a_request_that_no_replica_is_found_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting(LocalFleet):
+        def ask(self, head: dict[str, Any], body: bytes, route: Route) -> Answer:
+            answer = super().ask(head, body, route)
+            route.chosen = ""
+            return answer
 
     monkeypatch.setattr(module, "ACCEPT_SECONDS", 0.05)
-    fleet = Silent({})
+    fleet = Waiting({"one": answers()}, silent=("one",))
     async with client_of(fleet) as client:
         response = await client.post("/generate", json=GENERATE)
     assert (response.status_code, response.json()["error"]) == (503, "No replica is ready")
-    assert fleet.asked == [("cancelled", ())]
+    assert int(response.headers["retry-after"]) > 0
+    assert len(fleet.asked) == 1
 
 
 async def test_a_body_that_is_too_long_is_refused_here() -> None:
@@ -274,13 +360,55 @@ async def test_a_body_that_is_too_long_is_refused_here() -> None:
     assert fleet.asked == []
 
 
-async def test_the_metrics_are_those_of_all() -> None:
-    text = b"# HELP a b\n# TYPE a counter\na 1\n"
+async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = b"# HELP parley_http_failures x\n# TYPE parley_http_failures counter\nparley_http_failures 1\n"
     fleet = LocalFleet({"one": answers(), "two": answers()}, exposition=text)
-    async with client_of(fleet) as client:
-        response = await client.get("/metrics")
-    assert response.text.splitlines()[2:] == ['a{replica="one"} 1', 'a{replica="two"} 1']
+    with caplog.at_level(logging.INFO, "parley.access"):
+        async with client_of(fleet, payload_limit=100) as client:
+            assert (await client.post("/generate", json=GENERATE)).status_code == 200
+            assert (await client.post("/generate", json={"inputs": "x" * 200})).status_code == 413
+            response = await client.get("/metrics")
+    lines = [line for line in response.text.splitlines() if line.startswith("parley_http_failures")]
+    assert {'parley_http_failures{replica="one"} 1', 'parley_http_failures{replica="two"} 1'} <= set(lines)
+    assert 'parley_http_failures{replica="gateway",error_type="validation"} 1' in lines
+    own = {line.partition("{")[0] for line in response.text.splitlines() if '"gateway"' in line}
+    assert all(name.startswith(("parley_http_", "parley_log_")) for name in own)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert [vars(record)["status"] for record in caplog.records] == [413]
+
+
+async def test_a_browser_may_read_what_the_gateway_says() -> None:
+    async with client_of(None) as client:
+        response = await client.post("/generate", json=GENERATE, headers={"origin": "http://x"})
+    assert response.headers["access-control-allow-origin"] == "*"
+
+
+async def test_without_a_key_no_body_is_taken() -> None:
+    service = make_service(api_key="secret")
+    app = create_app(service)
+    fleet = LocalFleet({"one": app})
+    async with serving(app, service), client_of(fleet, api_key="secret", payload_limit=100) as client:
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            refused = await client.post("/generate", json={"inputs": "x" * 200}, headers=headers)
+            assert refused.status_code == 401
+        known = {"authorization": "Bearer secret"}
+        large = await client.post("/generate", json={"inputs": "x" * 200}, headers=known)
+        assert (await client.post("/generate", json=GENERATE, headers=known)).status_code == 200
+    assert large.status_code == 413
+    assert len(fleet.asked) == 3
+
+
+@pytest.mark.parametrize(("count", "status"), [(16, 200), (17, 431)])
+async def test_as_many_headers_as_are_allowed_pass(count: int, status: int) -> None:
+    settings = of_a_replica(Settings(max_headers=16), Share(threads=1, cpus=1))
+    service = make_service(settings)
+    app = create_app(service)
+    async with serving(app, service), client_of(LocalFleet({"one": app}), max_headers=16) as client:
+        probe = client.build_request("GET", "/info")
+        more = {f"x-{number}": "y" for number in range(count - len(probe.headers))}
+        assert (await client.get("/info", headers=more)).status_code == status
 
 
 async def test_a_server_that_ends_lets_run_what_runs_and_takes_nothing_new() -> None:
@@ -312,3 +440,15 @@ async def test_what_has_not_ended_in_time_is_told_so() -> None:
     assert events[0] == "1"
     assert json.loads(events[1])["error"]["message"] == "The server shuts down"
     assert events[2:] == ["[DONE]"]
+
+
+async def test_what_is_told_that_the_server_ends_is_not_cut_off() -> None:
+    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
+    gateway, app = in_front(fleet)
+    client = Connection()
+    task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
+    await client.begun.wait()
+    await gateway.drain(0)
+    await asyncio.wait_for(task, 5)
+    assert b"The server shuts down" in client.body
+    assert client.cuts == []

@@ -3,6 +3,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handlers.engine_settings import engine_config
 from handlers.fleet.shares import Share, of_a_replica, share
@@ -14,8 +16,9 @@ from handlers.settings import Settings
     [
         (2, [{"CPU": 8.0}], Share(threads=4, cpus=4)),
         (3, [{"CPU": 4.0}, {"CPU": 4.0}], Share(threads=2, cpus=2)),
+        (3, [{"CPU": 8.0}, {"CPU": 8.0}], Share(threads=4, cpus=4)),
         (2, [{"CPU": 16.0}, {}], Share(threads=8, cpus=8)),
-        (2, [{"CPU": 4.0}, {"CPU": 16.0}], Share(threads=10, cpus=10)),
+        (2, [{"CPU": 4.0}, {"CPU": 16.0}], Share(threads=8, cpus=8)),
         (8, [{"CPU": 2.0}], Share(threads=1, cpus=0)),
         (2, [{}], Share(threads=1, cpus=0)),
     ],
@@ -28,15 +31,24 @@ def test_cores_are_shared_out(replicas: int, nodes: list[dict[str, float]], expe
 
 def test_threads_that_were_asked_for_are_given() -> None:
     settings = Settings(replicas=2, compute_threads=6)
-    assert share(settings, [{"CPU": 4.0}]) == Share(threads=6, cpus=4)
+    assert share(settings, [{"CPU": 4.0}]) == Share(threads=6, cpus=2)
+    assert share(settings, [{"CPU": 32.0}]) == Share(threads=6, cpus=6)
+
+
+@given(st.lists(st.integers(0, 64), max_size=8), st.integers(1, 40), st.none() | st.integers(1, 64))
+def test_every_replica_finds_its_place(cores: list[int], replicas: int, threads: int | None) -> None:
+    settings = Settings(replicas=replicas, device="cpu", compute_threads=threads)
+    found = share(settings, [{"CPU": float(count)} for count in cores])
+    assert found.threads >= 1
+    assert not found.cpus or sum(count // found.cpus for count in cores) >= replicas
 
 
 def test_with_gpus_each_replica_gets_one() -> None:
     settings = Settings(replicas=2)
-    given = share(settings, [{"CPU": 8.0, "GPU": 1.0}, {"GPU": 1.0}])
-    assert given == Share(threads=1, cpus=1, gpus=1)
-    assert of_a_replica(settings, given).device == "cuda"
-    assert of_a_replica(settings, given).compute_threads is None
+    part = share(settings, [{"CPU": 8.0, "GPU": 1.0}, {"GPU": 1.0}])
+    assert part == Share(threads=1, cpus=1, gpus=1)
+    assert of_a_replica(settings, part).device == "cuda"
+    assert of_a_replica(settings, part).compute_threads is None
 
 
 def test_a_gpu_is_left_alone_by_who_wants_none() -> None:
@@ -55,12 +67,12 @@ def test_what_is_counted_by_caller_is_shared_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("part", "words"),
     [
         (Share(threads=4, cpus=4), "4 threads on 4 cores"),
         (Share(threads=1, cpus=0), "1 threads on shared cores"),
         (Share(threads=1, cpus=1, gpus=1), "1 GPU"),
     ],
 )
-def test_a_share_is_told_in_words(given: Share, words: str) -> None:
-    assert str(given) == words
+def test_a_share_is_told_in_words(part: Share, words: str) -> None:
+    assert str(part) == words
