@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.types import ASGIApp
+import httpx
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.fleet.call import Accepted, Answer, Call, Piece, Route
+from handlers.fleet.gateway import Gateway
+from handlers.fleet.stack import stack
+from handlers.http.sse import CUT
+from handlers.settings import Settings
+from tests.support import serving
+
+GENERATE = {"inputs": "hello", "parameters": {"max_new_tokens": 5}}
+CHAT = {"model": "x", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "seed": 1}
 
 
 class Lost(Exception):
@@ -63,3 +74,74 @@ class LocalAnswer:
 
     def cancel(self) -> None:
         self._call.gone.set()
+
+
+@asynccontextmanager
+async def nothing(application: object) -> AsyncIterator[None]:
+    yield
+
+
+def in_front(fleet: LocalFleet | None, **changes: Any) -> tuple[Gateway, ASGIApp]:
+    settings = Settings(**changes)
+    gateway = Gateway(settings, fleet)
+    return gateway, stack(gateway, settings, nothing)
+
+
+@asynccontextmanager
+async def client_of(fleet: LocalFleet | None, **changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(in_front(fleet, **changes)[1]) as client:
+        yield client
+
+
+def says(status: int, error_type: str) -> ASGIApp:
+    return JSONResponse({"error": "no", "error_type": error_type}, status)
+
+
+def answers(text: str = "ok") -> ASGIApp:
+    return JSONResponse({"generated_text": text})
+
+
+def streams(*parts: bytes, wait: asyncio.Event | None = None) -> ASGIApp:
+    async def events() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+            await asyncio.sleep(0.01)
+        if wait is not None:
+            await wait.wait()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(events(), media_type="text/event-stream")(scope, receive, send)
+
+    return app
+
+
+class Connection:
+    """A client whose reading can be held up, and who can leave."""
+
+    def __init__(self) -> None:
+        self.left, self.begun, self.reads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.reads.set()
+        self.body = b""
+        self._request = iter([{"type": "http.request", "body": b"{}", "more_body": False}])
+        self.cuts: list[str] = []
+
+    async def receive(self) -> Message:
+        for message in self._request:
+            return message
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.body":
+            self.body += message["body"]
+            self.begun.set()
+            await self.reads.wait()
+
+    @property
+    def scope(self) -> Scope:
+        return {
+            **{"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "root_path": ""},
+            **{"path": "/generate_stream", "raw_path": b"/generate_stream", "query_string": b""},
+            "extensions": {CUT: lambda: self.cuts.append("cut")},
+            "headers": [(b"content-type", b"application/json")],
+        }

@@ -1,0 +1,179 @@
+"""What the gateway says and bounds by itself, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from handlers.app import create_app
+from handlers.fleet import gateway as module
+from handlers.fleet.call import Answer, Route
+from handlers.fleet.shares import Share, of_a_replica
+from handlers.settings import Settings
+from tests.support import make_service, serving
+from tests.unit.handlers_fleet.local import (
+    CHAT,
+    GENERATE,
+    Connection,
+    LocalFleet,
+    answers,
+    client_of,
+    in_front,
+    streams,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_before_there_are_replicas_clients_are_asked_to_come_again() -> None:
+    for fleet in (None, LocalFleet({"one": answers()}, populated=False)):
+        async with client_of(fleet) as client:
+            response = await client.post("/generate", json=GENERATE)
+        assert (response.status_code, response.json()["error_type"]) == (503, "not_ready")
+        assert int(response.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("fleet", [None, LocalFleet({"one": answers()}, silent=("one",))])
+async def test_the_gateway_says_itself_that_it_lives(fleet: LocalFleet | None) -> None:
+    gateway, app = in_front(fleet)
+    async with serving(app) as client:
+        for _ in range(2):
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/v2/health/live")).json() == {"live": True}
+            assert (await client.get("/metrics")).status_code == 200
+            await gateway.drain(0)
+
+
+@pytest.mark.parametrize(("silent", "status"), [(("one",), 200), (("one", "two"), 503)])
+async def test_a_replica_that_takes_nothing_is_passed_over(
+    silent: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACCEPT_SECONDS", 0.05)
+    fleet = LocalFleet({"one": answers(), "two": answers()}, silent=silent)
+    async with client_of(fleet) as client:
+        response = await client.post("/generate", json=GENERATE)
+    assert response.status_code == status
+    assert [name for name, _ in fleet.asked] == ["one", "two"]
+    assert all(call.gone.is_set() for call in fleet.calls)
+
+
+async def test_a_request_that_no_replica_is_found_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting(LocalFleet):
+        def ask(self, head: dict[str, Any], body: bytes, route: Route) -> Answer:
+            answer = super().ask(head, body, route)
+            route.chosen = ""
+            return answer
+
+    monkeypatch.setattr(module, "ACCEPT_SECONDS", 0.05)
+    fleet = Waiting({"one": answers()}, silent=("one",))
+    async with client_of(fleet) as client:
+        response = await client.post("/generate", json=GENERATE)
+    assert (response.status_code, response.json()["error"]) == (503, "No replica is ready")
+    assert int(response.headers["retry-after"]) > 0
+    assert len(fleet.asked) == 1
+
+
+async def test_a_body_that_is_too_long_is_refused_here() -> None:
+    fleet = LocalFleet({"one": answers()})
+    async with client_of(fleet, payload_limit=100) as client:
+        response = await client.post("/generate", json={"inputs": "x" * 200})
+    assert response.status_code == 413
+    assert fleet.asked == []
+
+
+async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = b"# HELP parley_http_failures x\n# TYPE parley_http_failures counter\nparley_http_failures 1\n"
+    fleet = LocalFleet({"one": answers(), "two": answers()}, exposition=text)
+    with caplog.at_level(logging.INFO, "parley.access"):
+        async with client_of(fleet, payload_limit=100) as client:
+            assert (await client.post("/generate", json=GENERATE)).status_code == 200
+            assert (await client.post("/generate", json={"inputs": "x" * 200})).status_code == 413
+            response = await client.get("/metrics")
+    lines = [line for line in response.text.splitlines() if line.startswith("parley_http_failures")]
+    assert {'parley_http_failures{replica="one"} 1', 'parley_http_failures{replica="two"} 1'} <= set(lines)
+    assert 'parley_http_failures{replica="gateway",error_type="validation"} 1' in lines
+    own = {line.partition("{")[0] for line in response.text.splitlines() if '"gateway"' in line}
+    assert all(name.startswith(("parley_http_", "parley_log_")) for name in own)
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert [vars(record)["status"] for record in caplog.records] == [413]
+
+
+async def test_a_browser_may_read_what_the_gateway_says() -> None:
+    async with client_of(None) as client:
+        response = await client.post("/generate", json=GENERATE, headers={"origin": "http://x"})
+    assert response.headers["access-control-allow-origin"] == "*"
+
+
+async def test_without_a_key_no_body_is_taken() -> None:
+    service = make_service(api_key="secret")
+    app = create_app(service)
+    fleet = LocalFleet({"one": app})
+    async with serving(app, service), client_of(fleet, api_key="secret", payload_limit=100) as client:
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            refused = await client.post("/generate", json={"inputs": "x" * 200}, headers=headers)
+            assert refused.status_code == 401
+        known = {"authorization": "Bearer secret"}
+        large = await client.post("/generate", json={"inputs": "x" * 200}, headers=known)
+        assert (await client.post("/generate", json=GENERATE, headers=known)).status_code == 200
+    assert large.status_code == 413
+    assert len(fleet.asked) == 3
+
+
+@pytest.mark.parametrize(("count", "status"), [(16, 200), (17, 431)])
+async def test_as_many_headers_as_are_allowed_pass(count: int, status: int) -> None:
+    settings = of_a_replica(Settings(max_headers=16), Share(threads=1, cpus=1))
+    service = make_service(settings)
+    app = create_app(service)
+    async with serving(app, service), client_of(LocalFleet({"one": app}), max_headers=16) as client:
+        probe = client.build_request("GET", "/info")
+        more = {f"x-{number}": "y" for number in range(count - len(probe.headers))}
+        assert (await client.get("/info", headers=more)).status_code == status
+
+
+async def test_a_server_that_ends_lets_run_what_runs_and_takes_nothing_new() -> None:
+    goes_on = asyncio.Event()
+    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=goes_on)})
+    gateway, app = in_front(fleet)
+    async with serving(app) as client:
+        running = asyncio.create_task(client.post("/generate_stream", json=GENERATE))
+        await asyncio.sleep(0.1)
+        draining = asyncio.create_task(gateway.drain(10))
+        await asyncio.sleep(0.05)
+        late = await client.post("/generate", json=GENERATE)
+        goes_on.set()
+        await draining
+        assert (await running).text == "data: 1\n\n"
+    assert (late.status_code, late.json()["error"]) == (503, "The server shuts down")
+
+
+async def test_what_has_not_ended_in_time_is_told_so() -> None:
+    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
+    gateway, app = in_front(fleet)
+    async with serving(app) as client:
+        running = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+        await asyncio.sleep(0.1)
+        await gateway.drain(0.05)
+        await gateway.drain(0)
+        response = await asyncio.wait_for(running, 5)
+    events = [line[6:] for line in response.text.splitlines() if line]
+    assert events[0] == "1"
+    assert json.loads(events[1])["error"]["message"] == "The server shuts down"
+    assert events[2:] == ["[DONE]"]
+
+
+async def test_what_is_told_that_the_server_ends_is_not_cut_off() -> None:
+    fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
+    gateway, app = in_front(fleet)
+    client = Connection()
+    task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
+    await client.begun.wait()
+    await gateway.drain(0)
+    await asyncio.wait_for(task, 5)
+    assert b"The server shuts down" in client.body
+    assert client.cuts == []
