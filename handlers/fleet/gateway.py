@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import orjson
@@ -22,7 +22,7 @@ from handlers.fleet.merged import merged
 from handlers.http.auth import knows
 from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import Dialect, describe
+from handlers.http.errors import Dialect, Refused, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
@@ -61,6 +61,7 @@ class Gateway:
         self._keys = Keyring(settings.api_key, settings.api_keys_file)
         self._open: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._ended = False  # all that runs was told so
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises what the error boundary around it turns into a reply."""
@@ -82,6 +83,7 @@ class Gateway:
         if self._open and seconds > 0:
             await asyncio.wait(self._open, timeout=seconds)
         elif self._open:
+            self._ended = True
             for task in self._open:
                 task.cancel(TOO_LATE)
             await asyncio.wait(self._open, timeout=FAREWELL_SECONDS)
@@ -112,20 +114,32 @@ class Gateway:
         if self.fleet is None or not self.fleet.populated:
             raise NotReady("The model is loading", LOADING_RETRY_SECONDS)
         body = b""
-        # Without a key it is refused by the replica, which asks for that before it looks at a body
-        if scope["method"] == "POST" and knows(self._keys, scope):
+        if scope["method"] == "POST":
+            if not knows(self._keys, scope):
+                headers = {"www-authenticate": "Bearer"}
+                raise Refused("Unauthorized", status=401, error_type="unauthorized", headers=headers)
             body = await read_body(
                 scope, receive, self._settings.payload_limit, self._settings.body_timeout
             )
         async with UntilDisconnect(receive):
-            await Relay(self.fleet, self._settings, scope, body, send).run()
+            await Relay(self.fleet, self._settings, scope, body, send, lambda: self._ended).run()
 
 
 class Relay:
     """One request on its way through: sent to a replica, or one after another, until one of them answers."""
 
-    def __init__(self, fleet: Fleet, settings: Settings, scope: Scope, body: bytes, send: Send) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        scope: Scope,
+        body: bytes,
+        send: Send,
+        ended: Callable[[], bool],
+    ) -> None:
+        """`ended` says whether the server has ended, and told all requests so."""
         self._fleet = fleet
+        self._ended = ended
         self._buffer_bytes = settings.stream_buffer
         self._scope = scope
         self._send = send
@@ -148,8 +162,11 @@ class Relay:
                 answered = await self._pass_on(answer, route)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
-                if error.args != (TOO_LATE,) or not self._events or task is None:
+                # Ray raises one of its own in the place of the one that it was cancelled by
+                if error.args != (TOO_LATE,) and not self._ended():
                     raise
+                if not self._events or task is None:
+                    raise asyncio.CancelledError(TOO_LATE) from None
                 task.uncancel()
                 await self._send_body(self._failed(NotReady("The server shuts down", LOST_RETRY_SECONDS)))
                 return
@@ -160,7 +177,8 @@ class Relay:
         """Send what a replica answers; return whether it does, or another is to be asked."""
         pieces = aiter(answer)
         try:
-            await asyncio.wait_for(_next(pieces), ACCEPT_SECONDS)
+            async with asyncio.timeout(ACCEPT_SECONDS):
+                await _next(pieces)
             first = await _next(pieces)
         except NotReady:
             raise
@@ -179,12 +197,16 @@ class Relay:
         self._events = any(pair[0] == b"content-type" and pair[1].startswith(EVENTS) for pair in headers)
         await self._send({"type": "http.response.start", "status": first.status, "headers": headers})
         await self._send_body(first.body, more=first.more)
-        if first.more:
+        if first.more and self._events:
             await self._rest(pieces)
+        elif first.more:
+            async for body in _bodies(pieces):  # at the client's pace: such a body may be long
+                await self._send_body(body, more=True)
+            await self._send_body(b"")
         return True
 
     async def _rest(self, pieces: Pieces) -> None:
-        """Send what comes after the first piece, and what is the matter if it breaks off."""
+        """Send a stream's events after the first piece, and what is the matter if they break off."""
         task = asyncio.current_task()
         assert task is not None
         feed = Feed(_bodies(pieces))
@@ -199,8 +221,7 @@ class Relay:
             await feed.aclose()
         if feed.failure is not None:
             self._tell_lost(feed.failure)
-            if not self._events:
-                raise feed.failure  # the connection is cut: its length says that something is missing
+            del self._scope["extensions"][RELAYED]  # nobody else is left to tell of it
             body += self._failed(GenerationFailed("the replica that computed it was lost"))
         await self._send_body(body)
 

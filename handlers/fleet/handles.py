@@ -31,7 +31,7 @@ class RayFleet:
         return RayAnswer(self._handle.remote(head, body, route=route))
 
     async def metrics(self) -> dict[str, bytes]:
-        """Return the metrics of each replica that says them in time, by its name."""
+        """Return the metrics of each replica by its name; none at all while one doesn't answer in time."""
         try:
             asked = self._handle.broadcast("metrics")
             found = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)

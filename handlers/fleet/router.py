@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -22,7 +21,7 @@ class AffinityRouter(RequestRouter):
     def initialize_state(self, **kwargs: Any) -> None:
         """Begin without a memory."""
         self._ledger: Ledger[ReplicaID] = Ledger()
-        self._sent: Counter[ReplicaID] = Counter()  # from here, and not answered to the end
+        self._sent: dict[ReplicaID, set[str]] = {}  # requests from here, not answered to the end
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take what replicas there are."""
@@ -42,12 +41,13 @@ class AffinityRouter(RequestRouter):
         known = {each.replica_id: each for each in candidate_replicas}
         wanted = [each for each in known if name_of(each) not in route.avoid] or list(known)
         # Ray forgets in ten seconds what a replica has said of its requests, which may take longer
-        loads = {each: max(self.replica_queue_len_cache.get(each) or 0, self._sent[each]) for each in wanted}
+        told, sent = self.replica_queue_len_cache, self._sent
+        loads = {each: max(told.get(each) or 0, len(sent.get(each, ()))) for each in wanted}
         return [[known[each]] for each in self._ledger.rank(route.beginnings, loads)]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Remember where a prompt is computed."""
-        self._sent[replica_id] += 1
+        self._sent.setdefault(replica_id, set()).add(pending_request.metadata.internal_request_id)
         route = pending_request.kwargs.get("route")
         if route is not None:
             route.chosen = name_of(replica_id)
@@ -55,8 +55,7 @@ class AffinityRouter(RequestRouter):
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Note that a request has ended, however."""
-        if self._sent[replica_id] > 0:
-            self._sent[replica_id] -= 1
+        self._sent.get(replica_id, set()).discard(internal_request_id)
 
 
 def name_of(replica: ReplicaID) -> str:
