@@ -18,7 +18,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
@@ -26,6 +26,9 @@ from handlers.account import current_account
 from handlers.outbox import Outbox
 from inference.last_resorts import CarefulHandler
 from inference.outline import outline
+
+if TYPE_CHECKING:
+    from handlers.settings import Settings
 
 WAITING_BYTES = 4 * 1024 * 1024  # of lines that nobody has read yet
 FLUSH_SECONDS = 1.0  # that the end of a process waits for its last lines
@@ -114,6 +117,16 @@ def configure(
     # its line for each request would stand beside parley.access's
     logging.getLogger("uvicorn.access").disabled = True
     logging.captureWarnings(True)
+
+
+def follow(settings: Settings) -> None:
+    """Send all logs to standard output, by the settings."""
+    configure(
+        settings.log_level,
+        json_output=settings.json_output,
+        colorize=settings.log_colorize,
+        prompts=settings.log_prompts,
+    )
 
 
 def tell_dropped(tell: Callable[[int], None]) -> None:

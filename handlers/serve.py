@@ -35,12 +35,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def serve(reading: Reading) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the model or the port can't be had."""
     settings = reading.settings
-    logs.configure(
-        settings.log_level,
-        json_output=settings.json_output,
-        colorize=settings.log_colorize,
-        prompts=settings.log_prompts,
-    )
+    logs.follow(settings)
     for warning in reading.warnings:
         logger.warning("%s", warning)
     with stderr.in_the_log():

@@ -62,7 +62,7 @@ def make_tracer(exporter: SpanExporter, service_name: str) -> trace.Tracer:
 
 
 def flush() -> None:
-    """Export what is left now, for a process whose end nobody is told of; takes EXPORT_SECONDS at most."""
+    """Export what is left now, for a process whose end nobody is told of; takes as long as its batches do."""
     for provider in list(_PROVIDERS):
         provider.force_flush(EXPORT_SECONDS * 1000)
 

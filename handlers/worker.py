@@ -92,12 +92,7 @@ def main(descriptor: int) -> int:
     with line.makefile("rb") as told:
         post = Post.decode(told.readline())
     settings = post.settings
-    logs.configure(
-        settings.log_level,
-        json_output=settings.json_output,
-        colorize=settings.log_colorize,
-        prompts=settings.log_prompts,
-    )
+    logs.follow(settings)
     return _serve(post, line)
 
 

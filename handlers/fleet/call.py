@@ -45,7 +45,8 @@ class Route:
 
     beginnings: Sequence[bytes] = ()
     avoid: Sequence[str] = ()  # replicas that have declined it, or were lost with it
-    chosen: str = ""  # by the router, as soon as it has found a replica
+    chosen: str = ""  # the replica that is asked
+    last: bool = False  # there is none but those to avoid and the chosen one
 
 
 class Answer(Protocol):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import orjson
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +23,7 @@ from handlers.fleet.merged import merged
 from handlers.http.auth import knows
 from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import Dialect, Refused, describe
+from handlers.http.errors import Dialect, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
@@ -116,11 +117,8 @@ class Gateway:
         body = b""
         if scope["method"] == "POST":
             if not knows(self._keys, scope):
-                headers = {"www-authenticate": "Bearer"}
-                raise Refused("Unauthorized", status=401, error_type="unauthorized", headers=headers)
-            body = await read_body(
-                scope, receive, self._settings.payload_limit, self._settings.body_timeout
-            )
+                raise HTTPException(401)
+            body = await read_body(scope, receive, self._settings.payload_limit, self._settings.body_timeout)
         async with UntilDisconnect(receive):
             await Relay(self.fleet, self._settings, scope, body, send, lambda: self._ended).run()
 
@@ -188,12 +186,11 @@ class Relay:
             self._lose(error, route)
             return False
         assert isinstance(first, Piece)
-        known, self._avoid = route.chosen in self._avoid, [*self._avoid, route.chosen]
-        if not known and len(self._avoid) < ASKED and _declines(first):
+        self._avoid.append(route.chosen)
+        if not route.last and len(self._avoid) < ASKED and _declines(first):
             return False
-        self._body = b""
         self._scope["extensions"][RELAYED] = True
-        headers = [pair for pair in first.headers or () if pair[0] != b"x-request-id"]  # the edge adds it
+        headers = [pair for pair in first.headers or () if not _is_added_here(*pair)]
         self._events = any(pair[0] == b"content-type" and pair[1].startswith(EVENTS) for pair in headers)
         await self._send({"type": "http.response.start", "status": first.status, "headers": headers})
         await self._send_body(first.body, more=first.more)
@@ -276,6 +273,12 @@ async def _next(pieces: Pieces) -> Accepted | Piece:
         return await anext(pieces)
     except StopAsyncIteration:
         raise EOFError("the answer broke off") from None
+
+
+def _is_added_here(name: bytes, value: bytes) -> bool:
+    """Return whether a header of a replica's answer is one that the gateway's own layers add, as well."""
+    cors = name.startswith(b"access-control-") or (name, value) == (b"vary", b"Origin")
+    return cors or name == b"x-request-id"
 
 
 def _declines(piece: Piece) -> bool:

@@ -20,7 +20,7 @@ from handlers import logs
 from handlers.settings import Settings
 
 # `(ServeReplica:parley:Replica pid=7, ip=10.0.0.2) ` before a line, as ray._private.worker prints it
-PREFIX = re.compile(r"\((?P<name>[^)]*?) (?P<process>pid=\d+(?:, ip=[^)]+)?)\) (?P<line>.*)", re.DOTALL)
+PREFIX = re.compile(r"\((?:(?P<name>[^()]*) )?(?P<process>pid=\d+(?:, ip=[^()]+)?)\) (?P<line>.*)", re.DOTALL)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 OF_RAY = re.compile(r"(INFO|WARNING|ERROR|CRITICAL) \d{4}-\d\d-\d\d ")  # how a line of Ray Serve's own begins
 RAY = "parley.ray"  # the logger of what Ray says of itself: its level is Parley's
@@ -47,12 +47,7 @@ class ReplicaLines(logs.JsonLines):
 
 def configure(settings: Settings) -> None:
     """Send a replica's log to Ray, by its settings."""
-    logs.configure(
-        settings.log_level,
-        json_output=settings.json_output,
-        colorize=settings.log_colorize,
-        prompts=settings.log_prompts,
-    )
+    logs.follow(settings)
     if settings.json_output:
         for handler in logging.root.handlers:
             handler.setFormatter(ReplicaLines(settings.log_prompts))
@@ -101,24 +96,26 @@ class Lines(io.TextIOBase):
 def record_of(line: str, name: str, level: int, application: str) -> logging.LogRecord | None:
     """Return the record that a line tells: the replica's own, or one of this logger and level.
 
-    What Ray's own processes say below a warning, and tracebacks after it, is for who asks for DEBUG: they are
-    in Ray's files as well. None if another application's replica says it.
+    What Ray's and others' processes say below a warning, and tracebacks after it, is for who asks for DEBUG:
+    they are in Ray's files as well. None if another application's replica says it.
     """
     found = PREFIX.fullmatch(ANSI.sub("", line).rstrip("\r"))
     text = line if found is None else found["line"]
+    who = "" if found is None else found["name"] or ""
+    ours = who.startswith(f"{REPLICA}{application}:")
+    if who.startswith(REPLICA) and not ours:
+        return None
     own = OF_RAY.match(text)
-    if found is not None and found["name"].startswith(REPLICA):
-        if not found["name"].startswith(f"{REPLICA}{application}:"):
-            return None
-    elif own is None and found is not None:
-        name, level = RAY, logging.DEBUG
     if own is not None:
         name, level = RAY, logging.DEBUG if own[1] == "INFO" else logging.getLevelNamesMapping()[own[1]]
-    if found is None:
-        return logging.makeLogRecord({"name": name, "msg": text, **_named(level)})
-    replica = {"replica": found["process"].replace(", ", " ")}
-    told = _told(text) or {"name": name, "msg": text, **_named(level)}
-    return logging.makeLogRecord({**told, **replica})
+    elif found is not None and not ours:
+        name, level = RAY, logging.DEBUG
+    told = {"name": name, "msg": text, **_named(level)}
+    if ours:
+        told = _told(text) or told
+    if found is not None:
+        told["replica"] = found["process"].replace(", ", " ")
+    return logging.makeLogRecord(told)
 
 
 def _told(line: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from ray import serve
@@ -105,6 +105,7 @@ class Replica:
         if getattr(self, "_began", False):
             await self._lifespan.shutdown()
             if self._traces:
-                from handlers.tracing import flush
+                from handlers.tracing import EXPORT_SECONDS, flush
 
-                await asyncio.to_thread(flush)
+                with suppress(TimeoutError):  # Ray gives no more time for it
+                    await asyncio.wait_for(asyncio.to_thread(flush), EXPORT_SECONDS)

@@ -43,7 +43,10 @@ class AffinityRouter(RequestRouter):
         # Ray forgets in ten seconds what a replica has said of its requests, which may take longer
         told, sent = self.replica_queue_len_cache, self._sent
         loads = {each: max(told.get(each) or 0, len(sent.get(each, ()))) for each in wanted}
-        return [[known[each]] for each in self._ledger.rank(route.beginnings, loads)]
+        order = self._ledger.rank(route.beginnings, loads)
+        if order:  # told already here, as one that hangs is never heard of again
+            route.chosen, route.last = name_of(order[0]), len(wanted) == 1 or len(route.avoid) >= len(known)
+        return [[known[each]] for each in order]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """Remember where a prompt is computed."""

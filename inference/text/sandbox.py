@@ -30,13 +30,15 @@ from jinja2.visitor import NodeTransformer
 from inference.errors import TemplateFailed
 from inference.text.filters import FILTERS
 from inference.text.forms import percent_bounded, tojson
-from inference.text.growth import bounded, fits, grown, power, product
+from inference.text.growth import bounded, extent, fits, grown, power, product
 from inference.text.methods import METHODS
 
 LEFT_OUT = ("urlize", "striptags", "pprint", "wordwrap", "xmlattr")  # slow on long texts, of no use in chats
 FORM_CHARACTERS = 256  # of a form for `strftime_now`
 GUARDED = (str, bytes, int, dict, type, type(None))  # what has methods among METHODS; a static one has None
 SCOPES = ("_loop_vars", "_block_vars")  # which jinja2 passes with each call within a loop or a block
+
+WRITTEN = 4  # times as much as a text may have, counting what macros write again; all of it is in memory
 
 Clock = Callable[[], datetime]
 
@@ -50,6 +52,7 @@ class Watchdog:
     def start(self, seconds: float) -> None:
         """Set this thread's deadline."""
         self._local.seconds = seconds
+        self._local.written = 0
         self._local.deadline = time.monotonic() + seconds
 
     def check(self) -> None:
@@ -57,6 +60,11 @@ class Watchdog:
         if time.monotonic() > self._local.deadline:
             took = f"took longer than {self._local.seconds:g} s (`template_timeout`)"
             raise TemplateFailed(f"the chat template {took}: send shorter `messages` or `tools`")
+
+    def count(self, characters: int) -> None:
+        """Count what is written, to wherever; raise SecurityError for too much in one rendering."""
+        self._local.written += characters
+        fits(self._local.written // WRITTEN)
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -70,7 +78,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[Generation, Bounds, loopcontrols],
-            finalize=bounded,
+            finalize=self._written,
         )
         self.filters["tojson"] = tojson
         self.globals["raise_exception"] = raise_exception
@@ -83,6 +91,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.filters[name]
         for name, filter in self.filters.items():
             self.filters[name] = self._watched(filter, FILTERS.get(name))
+
+    def _written(self, value: Any) -> Any:
+        """Return a value that is written, to the prompt or for a macro or block to keep, within bounds."""
+        self.watchdog.count(extent(value)[1])
+        return value
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:

@@ -57,7 +57,13 @@ BOMBS = {
         ["{% macro f(x) %}{% filter upper %}{{ x }}{{ x }}{% endfilter %}{% endmacro %}", ""]
     ),
     "text by caller": "{% macro twice() %}{{ caller() }}{{ caller() }}{% endmacro %}"
-    + "{% call twice() %}" * 40 + "ab" + "{% endcall %}" * 40,
+    + "{% call twice() %}" * 40
+    + "ab"
+    + "{% endcall %}" * 40,
+    "different texts in a block": "{% set x = 'a' * 15_000_000 %}{% set b %}"
+    "{% for i in range(99999) %}{{ x ~ i }}{% endfor %}{% endset %}{{ b | length }}",
+    "different lists in a macro": "{% macro f(x) %}{% for i in range(99999) %}{{ [x] }}{% endfor %}"
+    "{% endmacro %}{{ f('a' * 15_000_000) | length }}",
     "width": "{{ '%999999999d' % 1 }}",
     "width by star": "{{ '%*d' % (999999999, 1) }}",
     "width by format": "{{ '{:999999999}'.format(1) }}",

@@ -41,7 +41,7 @@ class LocalFleet:
 
     def ask(self, head: dict[str, Any], body: bytes, route: Route) -> Answer:
         name = next((name for name in self.apps if name not in route.avoid), next(iter(self.apps)))
-        route.chosen = name
+        route.chosen, route.last = name, all(each in route.avoid or each == name for each in self.apps)
         self.asked.append((name, route.beginnings))
         call = Call(self.apps[name], head, body)
         self.calls.append(call)

@@ -110,6 +110,18 @@ async def test_a_browser_may_read_what_the_gateway_says() -> None:
     assert response.headers["access-control-allow-origin"] == "*"
 
 
+@pytest.mark.parametrize("origins", [("*",), ("http://x",)])
+async def test_a_browser_gets_the_headers_of_one_server(origins: tuple[str, ...]) -> None:
+    service = make_service(cors_allow_origin=origins)
+    app = create_app(service)
+    fleet, given = LocalFleet({"one": app}), {"origin": "http://x", "cookie": "a=b"}
+    async with serving(app, service) as direct, client_of(fleet, cors_allow_origin=origins) as client:
+        own = await direct.get("/info", headers=given)
+        seen = await client.get("/info", headers=given)
+    assert sorted(seen.headers.multi_items())[:-1] == sorted(own.headers.multi_items())[:-1]
+    assert "access-control-allow-origin" in seen.headers
+
+
 async def test_without_a_key_no_body_is_taken() -> None:
     service = make_service(api_key="secret")
     app = create_app(service)

@@ -115,6 +115,19 @@ def test_what_others_replicas_say_is_not_told() -> None:
         assert told(f"({name} pid=7) print") == ""
 
 
+def test_what_looks_like_a_record_is_none_unless_a_replica_of_ours_says_it() -> None:
+    written = line_of(True)
+    for who in ("other_task pid=7", "pid=7"):
+        record = the_record(f"({who}) {written}", "stdout", logging.INFO)
+        assert (record.name, record.levelno, record.getMessage()) == ("parley.ray", logging.DEBUG, written)
+
+
+def test_what_the_machine_says_of_a_process_that_it_ended_is_told() -> None:
+    line = "(raylet) 1 worker was killed as the node was low on memory"
+    record = the_record(line, "stderr", logging.WARNING)
+    assert (record.name, record.levelno, record.getMessage()) == ("stderr", logging.WARNING, line)
+
+
 def test_warnings_of_ray_are_told_by_a_log_at_its_usual_level() -> None:
     line = "(ServeController pid=7) WARNING 2026-11-23 23:23:27,066 controller 7 -- 1 replica waits"
     assert told(line)[28:] == f" WARN parley.ray: {line[24:]} replica=pid=7"
