@@ -17,6 +17,7 @@ from handlers.settings_table import SettingsError, boolean
 
 COMMANDS = {
     "serve": "serve the model over HTTP; also what flags without a command do",
+    "shard": "be a share of a model that another machine serves with --remote-shards",
     "check": "load the settings and the model, print what they come to, and end",
     "download-weights": "fetch a model's files into the hub's cache",
     "print-schema": "print the OpenAPI document as JSON",
@@ -114,6 +115,10 @@ def _dispatch(command: str, reading: Reading | None) -> int:
         from handlers.serve import serve
 
         return serve(reading)
+    if command == "shard":
+        from handlers.shard import shard
+
+        return shard(reading)
     if command == "check":
         return commands.check(reading)
     if command == "download-weights":

@@ -23,6 +23,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         adapters=settings.lora_adapters,
         quantize=settings.quantize,
     )
+    shards = 1 if settings.sharded is False else settings.num_shard
     return EngineConfig(
         model=model,
         max_concurrent_requests=settings.max_concurrent_requests,
@@ -35,6 +36,10 @@ def engine_config(settings: Settings) -> EngineConfig:
         kv_cache_dtype=settings.kv_cache_dtype,
         validation_workers=settings.validation_workers,
         threads=settings.compute_threads,
+        shards=shards,
+        remote_shards=settings.remote_shards if shards > 1 else 0,
+        shard_address=settings.master_addr,
+        shard_port=settings.master_port,
         isa=settings.cpu_isa,
         separate_process=settings.engine_process,
         step_timeout=settings.step_timeout,

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from handlers.http.call import Call
 from handlers.http.replies import Refused
 from handlers.service import Service
+from inference.errors import NotReady
 from inference.types import EngineState
 
 RETRY_SECONDS = 1  # probes cost nothing while the engine isn't ready, so they may come soon again
@@ -14,7 +15,7 @@ RETRY_SECONDS = 1  # probes cost nothing while the engine isn't ready, so they m
 
 async def health(service: Service, call: Call[None]) -> Response:
     """Answer `GET /health`: 200 with an empty body, or 503."""
-    if not await service.engine.probe():
+    if not service.complete() or not await service.engine.probe():
         raise _unhealthy()
     return Response()
 
@@ -29,6 +30,8 @@ async def livez(service: Service, call: Call[None]) -> Response:
 async def readyz(service: Service, call: Call[None]) -> Response:
     """Answer `GET /readyz`: 200, or 503 with the reason; computes nothing."""
     service.engine.check_ready()
+    if not service.complete():
+        raise NotReady("Other processes of the server are starting", RETRY_SECONDS)
     return Response()
 
 

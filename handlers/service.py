@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from handlers.engine_settings import processes
@@ -19,6 +20,7 @@ class Service:
     settings: Settings
     engine: EngineClient
     metrics: Metrics
+    complete: Callable[[], bool] = lambda: True  # whether all processes behind the port have been ready
     quotas: Quotas = field(init=False)
     lane: Lane = field(init=False)  # for large bodies; one thread, as they need the interpreter
 

@@ -48,7 +48,7 @@ THREADS = integer(1, 1024)
 RATE = integer(1, MAX_RATE)
 DAY = 86_400  # seconds; a timer for much longer overflows somewhere
 TIMEOUT = decimal(0.001, DAY)
-ONE_PROCESS = "one process serves one device here"
+LOCAL_SHARDS = "shards find each other by themselves"
 PROXY = "put a proxy in front of the port, or run ngrok beside it"
 
 
@@ -301,11 +301,11 @@ class Settings:
     usage_stats: str = row("off", choice("on", "no-stack", "off"), LOGS,
         "TGI: telemetry", support=ACCEPTED, reason="nothing is ever sent")
 
-    num_shard: int | None = row(None, COUNT, DEVICES,
-        "TGI: devices to spread the model over", env=("NUM_SHARD", "SM_NUM_GPUS"), support=LATER,
-        neutral=(1,), unit="devices")
+    num_shard: int = row(1, integer(1, 64), DEVICES,
+        "processes that have a share each of a model's layers, and of a machine's cores and memory; on CPUs",
+        env=("NUM_SHARD", "SM_NUM_GPUS"), unit="shards")
     sharded: bool | None = row(None, boolean, DEVICES,
-        "TGI: spread the model over devices", support=LATER, neutral=(False,))
+        "false: one shard, whatever --num-shard says; true: one is too few")
     cuda_memory_fraction: float = row(1.0, decimal(0, 1, above=True), DEVICES,
         "share of a GPU's memory that weights, steps and KV cache may take together; what steps and graphs "
         "need is measured at the start, and 2 % are kept in reserve", effect=effects.ON_GPU)
@@ -334,11 +334,12 @@ class Settings:
     use_flash_attention: str | None = row(None, text, DEVICES,
         "TGI: use flash attention", flags=(), support=ACCEPTED, reason="the device decides")
     shard_uds_path: str | None = row(None, text, DEVICES,
-        "TGI: sockets of its shards", support=ACCEPTED, reason=ONE_PROCESS, metavar="PATH")
-    master_addr: str | None = row(None, text, DEVICES,
-        "TGI: where its shards meet", support=ACCEPTED, reason=ONE_PROCESS, metavar="HOST")
-    master_port: int | None = row(None, PORT, DEVICES,
-        "TGI: where its shards meet", support=ACCEPTED, reason=ONE_PROCESS, metavar="PORT")
+        "TGI: sockets of its shards", support=ACCEPTED, reason=LOCAL_SHARDS, metavar="PATH")
+    master_addr: str = row("localhost", text, DEVICES,
+        "where the first shard is, for shards of other machines and `parley shard`", metavar="HOST")
+    master_port: int = row(29500, PORT, DEVICES, "its port", metavar="PORT")
+    remote_shards: int = row(0, integer(0, 63), DEVICES, "shards that are on other machines, `parley shard`",
+        unit="shards", tgi=False, effect=effects.SEVERAL_SHARDS)
     # fmt: on
 
     def engine_config(self) -> EngineConfig:

@@ -50,6 +50,11 @@ TRACED = Effect(
 SEVERAL_WORKERS = Effect(
     lambda settings: settings.api_workers > 1, "it is for several --api-workers", neutral=(0,)
 )
+SEVERAL_SHARDS = Effect(
+    lambda settings: settings.num_shard > 1 and settings.sharded is not False,
+    "it is for several --num-shard",
+    neutral=(0,),
+)
 SEVERAL_REPLICAS = Effect(lambda settings: settings.replicas > 1, "it is for several --replicas")
 ENGINE_APART = Effect(
     lambda settings: settings.engine_process,

@@ -113,6 +113,8 @@ def check(settings: Settings) -> None:
         )
     if settings.replicas > 1:
         _check_replicas(settings)
+    if settings.num_shard > 1 or settings.sharded:
+        _check_shards(settings)
     if settings.api_keys_file is not None:
         read_keys(Path(settings.api_keys_file))
     if settings.otlp_endpoint is not None and not _traces_available():
@@ -133,6 +135,26 @@ def _check_replicas(settings: Settings) -> None:
         raise SettingsError(
             f"`replicas` {settings.replicas} need Ray Serve, which isn't installed: install Parley with its "
             "extra `ray`"
+        )
+
+
+def _check_shards(settings: Settings) -> None:
+    if settings.sharded and settings.num_shard == 1:
+        raise SettingsError("`sharded` is true, and `num_shard` is 1: say over how many with --num-shard")
+    several, elsewhere = settings.num_shard, settings.remote_shards
+    if elsewhere >= several:
+        raise SettingsError(
+            f"`remote_shards` must be < `num_shard`: the first one is here. Given: {elsewhere} and {several}"
+        )
+    if elsewhere and settings.replicas > 1:
+        raise SettingsError(
+            f"`remote_shards` {elsewhere} and `replicas` {settings.replicas} are one too many: all replicas "
+            "would open one port for them; leave one out"
+        )
+    if settings.device == "cuda" and settings.sharded is not False:
+        raise SettingsError(
+            f"`num_shard` {settings.num_shard} is for CPUs, and `device` is cuda: a model isn't spread over "
+            "GPUs; leave --num-shard out, and --replicas gives each GPU a server"
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import handlers
-from handlers.worker import ALIVE, FAILED, HURRY, READY, Post
+from handlers.worker import ALIVE, COMPLETE, FAILED, HURRY, READY, Post
 from inference.environment import child_environment
 from inference.places import SharedPlaces
 from inference.process.ended import describe_status
@@ -234,6 +234,7 @@ class Staff:
     def _note(self, count: int) -> None:
         if sum(worker.ready for worker in self._workers.values()) == count:
             self.complete.set()
+            self.tell(COMPLETE)
 
     async def _rest(self, seconds: float) -> None:
         try:

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from inference.process.remote import RemoteCore
 
 READY, FAILED, ALIVE = b"ready", b"failed", b"alive"  # what it tells: words, each at the start of a line
-# what it is told: the engine can't be ended, and won't close its end of anything; all is to end at once
-LOST, HURRY = b"lost", b"hurry"
+# what it is told: the engine can't be ended, and won't close its end of anything; all is to end at once; all
+# have been ready
+LOST, HURRY, COMPLETE = b"lost", b"hurry", b"complete"
 LATE_SECONDS = 15.0  # after which even one that can't serve yet answers
 ORPHANED_SECONDS = 5.0  # until what doesn't end by itself is ended
 
@@ -110,13 +111,18 @@ def _serve(post: Post, line: socket.socket) -> int:
     loaded = asyncio.Event()
     life = _life(line, loaded)
     core = RemoteCore(post.engine, stats=False)
+    complete = threading.Event()
+    if post.late:
+        complete.set()
     # A service manager may send its signal to all processes of a service, beside the one that we are sent
     hurries = threading.Semaphore(0)  # each repeated signal that counts
-    threading.Thread(target=_listen, args=(line, core.lose, hurries), name="line", daemon=True).start()
+    threading.Thread(
+        target=_listen, args=(line, core.lose, hurries, complete), name="line", daemon=True
+    ).start()
     engine, metrics = _engine(post, core), _metrics(post)
     logs.tell_dropped(metrics.log_dropped)
     app = create_app(
-        Service(settings, engine, metrics),
+        Service(settings, engine, metrics, complete.is_set),
         progress=logger.debug,  # whoever started us has said it
         on_loaded=life.on_loaded,
         on_unavailable=life.on_unavailable,
@@ -193,13 +199,20 @@ def _metrics(post: Post) -> Metrics:
     return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
 
 
-def _listen(line: socket.socket, lose: Callable[[], None], hurries: threading.Semaphore) -> None:
+def _listen(
+    line: socket.socket,
+    lose: Callable[[], None],
+    hurries: threading.Semaphore,
+    complete: threading.Event,
+) -> None:
     """Wait for the end of the line, and end then, soon: the port may be wanted by a successor."""
     with line.makefile("rb") as told:
         try:
             for word in told:
                 if word.strip() == LOST:
                     lose()
+                if word.strip() == COMPLETE:
+                    complete.set()
                 if word.strip() == HURRY:
                     hurries.release()
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -16,10 +16,15 @@ from inference.runner import PagedRunner
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
 from inference.served import Served
+from inference.shards.group import Group
+from inference.shards.leading import LeadingIdleWork, LeadingRunner
+from inference.shards.meeting import Sizes, wait_for_all
+from inference.shards.runner import SharedRunner
+from inference.shards.steps import Teller
 from inference.speculation import MOST_TOKENS, Speculation
 from inference.stack import FusedRunner
 from inference.state import SlotTable
-from inference.step import Stepper
+from inference.step import IdleWork, Runner, Stepper
 
 _LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
 
@@ -32,13 +37,14 @@ def make_stepper(
     library: Library | None,
     config: EngineConfig,
     progress: Callable[[str], None],
+    group: Group | None = None,
 ) -> Stepper[Tensor]:
-    """Return the stepper of a model."""
+    """Return the stepper of a model, which has the others in a group compute their shares."""
     blocks, limits = plan.kv_tokens // PAGE, step_limits(served, plan)
     table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
-    runner = served.make_runner(blocks)
-    find = runner.statistics if isinstance(runner, FusedRunner) else None
+    runner, idle_work = _runner(served, blocks, table, config, group)
+    find = runner.statistics if isinstance(runner, FusedRunner | LeadingRunner) else None
     sampler = TorchSampler(masks.endings, library, find)
     speculation = None
     if config.speculate and limits.chunked:
@@ -48,10 +54,24 @@ def make_stepper(
         progress(
             "No tokens are guessed ahead: at this model's level what was guessed wrongly can't be taken back"
         )
-    prefault = None
-    if config.prefault_cache and isinstance(runner, FusedRunner | PagedRunner):
-        prefault = Prefault(runner.arrays)
-    return Stepper(scheduler, runner, sampler, eos, masks, speculation, prefault)
+    return Stepper(scheduler, runner, sampler, eos, masks, speculation, idle_work)
+
+
+def _runner(
+    served: Served, blocks: int, table: SlotTable, config: EngineConfig, group: Group | None
+) -> tuple[Runner[Tensor], IdleWork | None]:
+    """Return what computes steps, and what makes memory ready for them."""
+    if group is not None:
+        Sizes(blocks, *table.blocks.shape, config.prefault_cache).tell(group)
+    runner = served.make_runner(blocks)
+    if not isinstance(runner, FusedRunner | PagedRunner | SharedRunner):
+        return runner, None
+    idle_work = Prefault(runner.arrays) if config.prefault_cache else None
+    if group is None or not isinstance(runner, SharedRunner):
+        return runner, idle_work
+    teller = Teller(group, *table.blocks.shape)
+    wait_for_all(group)
+    return LeadingRunner(runner, group, teller), idle_work and LeadingIdleWork(idle_work, teller)
 
 
 def step_limits(served: Served, plan: Plan) -> Limits:

@@ -53,6 +53,10 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"  # auto | float32 | bfloat16
     validation_workers: int = 2  # tokenizer threads
     threads: int | None = None  # compute threads of the CPU path
+    shards: int = 1  # processes that have a share each of the model
+    remote_shards: int = 0  # of these, on other machines
+    shard_address: str = "localhost"  # at which those reach this machine
+    shard_port: int = 29500
     isa: str = "auto"  # of the CPU kernels: auto | avx512 | avx2 | baseline
     separate_process: bool = True  # the engine runs in a process of its own
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never

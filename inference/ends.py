@@ -17,6 +17,7 @@ from inference.kernels.native_model import EndWeights
 from inference.kernels.native_screen import Screen
 from inference.layers import OtherShape, norm_weight
 from inference.linears import NativeLinear, NativePack, drop_weight, weight_and_bias
+from inference.shards.share import Share
 from inference.trace import Trace
 from inference.weights import NarrowEmbedding, NarrowLinear
 
@@ -42,11 +43,15 @@ class Bare:
     eps: float
     factors: Factors
 
-    def pack(self, pack: NativePack) -> Ends:
-        """Return the ends with a packed head, which is the embedding too if they are one and it is exact."""
+    def pack(self, pack: NativePack, share: Share | None = None) -> Ends:
+        """Return the ends with a packed head, or a share of it.
+
+        It is the embedding too if they are one, all of it is here and it is exact.
+        """
         head, table = self.model.get_output_embeddings(), self.model.get_input_embeddings()
-        tied = head.weight is table.weight
-        packed = pack(*weight_and_bias(head))
+        tied = head.weight is table.weight and share is None
+        own = weight_and_bias(head)
+        packed = pack(*(own if share is None else share.head(*own)))
         drop_weight(head)
         if not tied or packed.packed.kind is WeightKind.INT8:
             return Ends(self, packed, table.weight.detach())

@@ -7,39 +7,32 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from inference.adapters import find_adapters, held_bytes
 from inference.assembly import make_stepper, step_limits
-from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.core import FrameSink
-from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
-from inference.gpu.assembly import Assembly, choose_ops
+from inference.gpu.assembly import Assembly
 from inference.gpu.memory import memory_named
 from inference.gpu.runner import Launched
-from inference.kernels.native import Library, open_library
-from inference.level import Options, bring_up
-from inference.lora import load_adapters
-from inference.machine import Machine, free_memory, release_memory, usable_cores
+from inference.isolation import EngineLost
+from inference.machine import release_memory, usable_cores
 from inference.masks import MaskPool
-from inference.model import (
-    choose_device,
-    choose_dtype,
-    describe_demand,
-    held_weights,
-    load_model,
-    read_config,
-    vocabulary_size,
-)
 from inference.plan import Plan, fit_plan, make_plan
-from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
 from inference.served import Served
+from inference.shards.group import Group, ShardLost
+from inference.shards.meeting import agree
+from inference.source import Source, find_source
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
+
+if TYPE_CHECKING:
+    from inference.shards.leader import Shards
 
 LOG = logging.getLogger(__name__)
 
@@ -65,62 +58,60 @@ class TorchCore:
         self._inbox: list[CoreRequest] = []
         self._aborts: set[str] = set()
         self._stopping = False
+        self._lost: str | None = None  # why a shard is
+        self._shards: Shards | None = None  # set by `load`, if there are others; as is the next
+        self._group: Group | None = None
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Load the model, bring it to its best level and allocate its cache; raise ModelUnavailable."""
-        torch.set_num_threads(self._threads)
+        try:
+            return self._load(progress)
+        except ModelUnavailable as error:
+            shards, lost = self._shards, self._group is not None and self._group.lost is not None
+            why = shards.why() if shards is not None and lost else None
+            self._end_shards()
+            raise (error if why is None else ModelUnavailable(why)) from error
+
+    def _load(self, progress: Callable[[str], None]) -> ModelInfo:
         config = self._config
-        checkpoint = find_checkpoint(config.model, progress)
-        adapters = find_adapters(config.model, progress)
-        described = read_config(checkpoint, config.model)
-        device = self._device = choose_device(config.model, progress)
-        library, without = self._open_library(device)
-        dtype = choose_dtype(config.model, described, device)
-        weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
-        eos = eos_token_ids(checkpoint.path)
-        cached = kv_dtype(config, library, without, dtype)
-        linears = linears_dtype(config, weights, dtype, library)
-        held = held_weights(described, weights, device)
-        demand = describe_demand(described, held, dtype, linears, cached)
-        screen = screen_bytes(config, library, described)
-        demand = replace(
-            demand,
-            weights_bytes=demand.weights_bytes
-            + screen
-            + held_bytes(adapters, None if device.type == "cpu" else dtype.itemsize),
-            product_speed=product_speed(config, library),
-        )
-        machine = self._machine(device, library)
+        if config.shards > 1:
+            from inference.shards.leader import Shards  # and with it what a benchmark's machine may lack
+
+            self._threads = max(self._threads // (config.shards - config.remote_shards), 1)
+            self._shards = Shards(config, self._threads, self._lose)
+        torch.set_num_threads(self._threads)
+        source = find_source(config, self._threads, progress, device_path=self._device_path)
+        device = self._device = source.device
+        demand, machine = source.demand(), source.machine(self._threads)
+        group = self._group = None if self._shards is None else self._shards.meet(source.library, progress)
+        if group is not None:
+            machine = agree(group, machine)
         plan = make_plan(config, demand, machine)
         progress(str(plan))
-        with memory_named("the model was loaded", device):
-            model = load_model(checkpoint, config.model, described, weights, device, progress)
-            vocabulary = vocabulary_size(model)
-            low_ranks = load_adapters(adapters, model) if adapters else None
-            options = replace(_options(config, library, dtype, plan), adapters=low_ranks)
-            ops = choose_ops(config, device) if self._takes_device_path(device) else None
-            served = bring_up(model, replace(options, without=without, kv_dtype=cached, ops=ops))
+        if group is not None:
+            group.tell(np.array([plan.max_total_tokens]))
+        served, vocabulary = source.bring_up(plan.max_total_tokens, progress, group)
         release_memory()
-        for line in filter(None, (str(served), served.weights, *map(str, adapters))):
+        for line in filter(None, (str(served), served.weights, *map(str, source.adapters))):
             progress(line)
         if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
             plan = fit_plan(config, plan, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
-        plan = self._prepare(served, plan, eos, library, device, progress)
+        plan = self._prepare(served, plan, source, progress)
         return ModelInfo(
             id=config.model.name,
-            sha=checkpoint.sha,
-            pipeline_tag=checkpoint.pipeline_tag,
-            dtype=served.weights_dtype or str(dtype),
+            sha=source.checkpoint.sha,
+            pipeline_tag=source.checkpoint.pipeline_tag,
+            dtype=served.weights_dtype or str(source.dtype),
             device_type=device.type,
             max_input_tokens=plan.max_input_tokens,
             max_total_tokens=plan.max_total_tokens,
             max_batch_prefill_tokens=plan.step_tokens,
             max_batch_total_tokens=plan.kv_tokens,
             level=served.name,
-            eos_token_ids=eos,
+            eos_token_ids=source.eos,
             vocabulary_size=vocabulary,
-            adapters=tuple(each.name for each in adapters),
+            adapters=tuple(each.name for each in source.adapters),
             deterministic=served.exact and (served.make_model is None or config.deterministic),
             step_seconds=plan.step_seconds(
                 plan.step_tokens if served.level.chunked else plan.max_total_tokens
@@ -162,6 +153,7 @@ class TorchCore:
             self._thread.join()
         if self._masks is not None:
             self._masks.close()
+        self._end_shards()
         self._stepper = None
         gc.collect()  # the model's modules refer to each other
 
@@ -197,6 +189,8 @@ class TorchCore:
                 if frame.stats is not None and frame.stats.failed:
                     self._check_device()
                 self._stepping = False
+        except EngineLost as error:  # it was told where it was found
+            message = f"The engine died: {error}"
         except Exception as error:  # the loop's own error: every request must hear of it
             LOG.exception("The engine's loop died")
             message = f"The engine died: {type(error).__name__}: {error}"
@@ -209,17 +203,19 @@ class TorchCore:
 
     def _take_messages(self, stepper: AnyStepper, sink: FrameSink) -> bool:
         """Hand requests and aborts to the stepper, waiting while it has nothing to do; false to stop."""
+        self._check_shards()
         if stepper.idle:
             stepper.check_idle()
-            while not (self._inbox or self._aborts or self._stopping) and stepper.work_while_idle():
+            while not (self._inbox or self._aborts or self._ends) and stepper.work_while_idle():
                 pass
-        elif not (self._inbox or self._aborts or self._stopping or stepper.stuck):
+        elif not (self._inbox or self._aborts or self._ends or stepper.stuck):
             return True
         with self._wake:
-            while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._stopping):
+            while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._ends):
                 self._wake.wait()
             requests, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
+        self._check_shards()
         for request_id in aborts:
             stepper.abort(request_id)
         for request in requests:
@@ -233,6 +229,26 @@ class TorchCore:
                 some = torch.ones(16, 16, device=self._device)
                 torch.mm(some, some)
             torch.cuda.synchronize(self._device)
+
+    @property
+    def _ends(self) -> bool:
+        return self._stopping or self._lost is not None
+
+    def _lose(self, why: str) -> None:
+        """Have the loop end: nothing can be computed any more."""
+        with self._wake:
+            self._lost = why
+            self._wake.notify()
+
+    def _check_shards(self) -> None:
+        if self._group is not None and self._group.lost is not None:
+            raise self._group.lost
+        if self._lost is not None and not self._stopping:
+            raise ShardLost(self._lost)
+
+    def _end_shards(self) -> None:
+        if self._shards is not None:
+            self._shards.close()
 
     def _check_device(self) -> None:
         """Raise what has broken the GPU for this process: no step would succeed any more.
@@ -254,9 +270,7 @@ class TorchCore:
         self,
         served: Served,
         plan: Plan,
-        eos: tuple[int, ...],
-        library: Library | None,
-        device: torch.device,
+        source: Source,
         progress: Callable[[str], None],
     ) -> Plan:
         """Make what steps; return the plan, on a GPU with a cache for which memory was measured."""
@@ -264,10 +278,12 @@ class TorchCore:
             # What torch computes between native calls is little: a second set of threads would only
             # take the cores from ours.
             self._threads = 1
-        config = self._config
+        config, eos, library = self._config, source.eos, source.library
         self._masks = MaskPool(served.vocabulary, eos, changed=self._wake)
         if served.make_model is None:
-            self._stepper = make_stepper(served, plan, eos, self._masks, library, config, progress)
+            self._stepper = make_stepper(
+                served, plan, eos, self._masks, library, config, progress, self._group
+            )
             return plan
         if config.speculate:
             progress(
@@ -280,42 +296,10 @@ class TorchCore:
             limits=step_limits(served, plan),
             eos=eos,
         )
-        plan = assembly.fit(plan, device, progress)
-        with memory_named("the cache was made and graphs were captured", device):
+        plan = assembly.fit(plan, source.device, progress)
+        with memory_named("the cache was made and graphs were captured", source.device):
             self._stepper = assembly.make_stepper(plan, self._masks, progress)
         return plan
-
-    def _open_library(self, device: torch.device) -> tuple[Library | None, str]:
-        """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
-        config = self._config
-        library, without = None, ""
-        if device.type != "cpu":
-            without = "native kernels are for CPUs"
-        elif self._takes_device_path(device):
-            without = "a GPU's path is tried"
-        elif not config.native_kernels:
-            without = "native kernels are switched off"
-        else:
-            library = open_library(self._threads, config.isa)
-            without = "" if library else "native kernels can't be used: see the log for why, and what to do"
-        if config.model.quantize and library is None:
-            raise ModelUnavailable(
-                f"--quantize {config.model.quantize} needs the native kernels, but {without}"
-            )
-        return library, without
-
-    def _takes_device_path(self, device: torch.device) -> bool:
-        return self._device_path or device.type != "cpu"
-
-    def _machine(self, device: torch.device, library: Library | None) -> Machine:
-        if device.type == "cpu":
-            free = free_memory()
-        else:
-            left, total = torch.cuda.mem_get_info(device)
-            free = max(left - int(total * (1 - self._config.cuda_memory_fraction)), 0)
-        isa = "torch" if library is None else library.isa
-        threads = self._threads if library is None else library.threads
-        return Machine(device_type=device.type, free_bytes=free, threads=threads, isa=isa)
 
 
 def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> None:
@@ -324,21 +308,3 @@ def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> Non
     except Exception as error:  # whatever is wrong with one request, the others go on
         LOG.exception("Request %s could not be queued", request.id)
         sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
-
-
-def _options(config: EngineConfig, library: Library | None, dtype: torch.dtype, plan: Plan) -> Options:
-    return Options(
-        library=library,
-        fuse=config.fuse_layers,
-        merge=config.merge_linears,
-        narrow=config.narrow_weights,
-        compress=config.compress_weights,
-        screen=config.screen_head,
-        trim=config.trim_last_layer,
-        quantize=config.model.quantize == "int8",
-        round_inputs=rounds_inputs(config, library),
-        dtype=dtype,
-        kv_dtype_asked=config.kv_cache_dtype != "auto",
-        max_total_tokens=plan.max_total_tokens,
-        filter_on_device=config.filter_on_device,
-    )

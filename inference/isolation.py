@@ -30,6 +30,10 @@ class StepLost(Exception):
     """A step has failed, and what is left of it isn't known: nothing of it can be computed again."""
 
 
+class EngineLost(Exception):
+    """Nothing can be computed any more, for nobody: the loop ends, and a new engine may be begun."""
+
+
 @contextmanager
 def working_for(sequence: Sequence) -> Iterator[None]:
     """Have whatever is raised within be the fault of one request, but for want of memory."""

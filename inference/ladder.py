@@ -37,6 +37,7 @@ from inference.proof import (
 from inference.rotary import is_static
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
+from inference.shards.group import Group
 from inference.shortage import is_shortage
 from inference.step import Runner
 from inference.trace import rotations
@@ -68,6 +69,7 @@ class Options:
     max_total_tokens: int = 2048
     filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
     adapters: Adapters | None = None
+    group: Group | None = None  # of processes that have a share each of the model: level `fused`, or none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

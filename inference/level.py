@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -19,9 +20,12 @@ from inference.linears import NativePack, native_pack, pack_linears, reorder
 from inference.native_cache import NativeCache
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
+from inference.rebuilt import Packs
 from inference.runner import PagedRunner
 from inference.served import Level, Served
-from inference.stack import FusedModel, Packs, fuse_model
+from inference.shards.group import Group
+from inference.shards.runner import SharedRunner
+from inference.stack import FusedModel, fuse_model
 from inference.step import Runner
 from inference.trace import eager_attention
 from inference.weights import narrow_embeddings, widen_experts
@@ -37,6 +41,10 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
         device = DeviceClimb(model, options, options.ops)
         served = device.fused() or device.paged() or device.sequential()
         device.check_adapters(served)
+    elif options.group is not None:
+        host = _NativeClimb(model, options)
+        served = host.fused() or host.refuse_shards(options.group)
+        host.check_adapters(served)
     else:
         host = _NativeClimb(model, options)
         served = host.fused() or host.native() or host.paged() or host.sequential()
@@ -93,10 +101,13 @@ class _NativeClimb(Climb):
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
             return None
 
+        group = self.options.group
+
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return fused.make_runner(
+            runner = fused.make_runner(
                 blocks, self.options.kv_dtype, self.options.adapters, trims=self.options.trim
             )
+            return runner if group is None else SharedRunner(runner, group, self.proof.columns, library)
 
         served = self.serve(
             Attempt(
@@ -111,9 +122,19 @@ class _NativeClimb(Climb):
         if served is None:
             fused.undo()
             self._damaged = self.options.quantize
-        elif self.options.screen:
+        elif self.options.screen and group is None:
             self._screen(fused)
         return served
+
+    def refuse_shards(self, group: Group) -> NoReturn:
+        """Raise ModelUnavailable with why a model can't be computed by several processes."""
+        if group.lost is not None:
+            raise ModelUnavailable(f"The model can't be loaded: {group.lost}")
+        why = self.options.without if self.options.library is None else "; ".join(self.reasons)
+        raise ModelUnavailable(
+            f"The model can't be spread over {group.share.count} shards, which needs the level fused: {why}; "
+            f"start without --num-shard"
+        )
 
     def _screen(self, fused: FusedModel) -> None:
         """Have a model's head screened, or serve it without."""
@@ -209,15 +230,17 @@ class _NativeClimb(Climb):
 
     def _packs(self, library: Library) -> Packs:
         options = self.options
-        if not self._rounds_linears:
+        if not self._rounds_linears and options.group is None:
             return Packs(final=self._exact_pack(library), exact=None)
         # What a layer is only tried with must not lie beside what stays, or its memory would never go back
         exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
+        if not self._rounds_linears:
+            return Packs(self._exact_pack(library), exact, options.group)
         kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
         final = native_pack(
             library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
         )
-        return Packs(final, exact)
+        return Packs(final, exact, options.group)
 
     def _exact_pack(self, library: Library) -> NativePack:
         options = self.options

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from inference.chosen import Chosen
 from inference.drafts import Drafts
-from inference.isolation import Isolation, StepLost, explain, working_for
+from inference.isolation import EngineLost, Isolation, StepLost, explain, working_for
 from inference.masks import MaskPool
 from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
@@ -140,6 +140,8 @@ class Stepper(Generic[Logits]):
             self._stuck = not len(pieces.slots) and not work.resumed
             chosen = None if self._stuck else self._pick(work, logits, drafts)
             sampled = time.monotonic()
+        except EngineLost:
+            raise
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
             return self._recover(batch, work, error, guessed=drafts is not None)
         outputs = () if chosen is None else self._publish(work, chosen, started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +22,13 @@ from inference.kernels.native_attention import (
     NativeStep,
     attention_struct,
 )
+from inference.kernels.native_exchange import AddUp
 from inference.kernels.reference import Attention
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 _ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "gelu")  # in the order of layer.h
+NO_MEMORY, NOT_ADDED = -1, -3  # what C returns
+_REDUCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,7 @@ class NativeStack:
             for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
         ]
         self._adapters = NativeAdapters([], self._sizes)
+        self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
         )
@@ -123,6 +127,35 @@ class NativeStack:
         """Have adapters at hand, in the place of those before; steps say which of their rows they compute."""
         self._adapters = NativeAdapters(adapters, self._sizes)
         self._functions.parley_stack_adapt(self.handle, self._adapters.linears, self._adapters.rank)
+
+    def share(self, adds_up: AddUp | Callable[[NDArray[np.float32]], None]) -> None:
+        """Have layers that are a share of a model's added up, in place, with the others' after each half.
+
+        It is a function of C or of Python. What the latter raises ends the step, and `check` raises it.
+        """
+
+        def reduce(_: object, values: ctypes._Pointer[ctypes.c_float], count: int) -> int:
+            assert not isinstance(adds_up, AddUp), "it is called without Python"
+            try:
+                adds_up(np.ctypeslib.as_array(values, (count,)))
+            except BaseException as error:  # C can't raise it
+                self._fault = error
+                return 1
+            return 0
+
+        own, context = _REDUCE(reduce), None
+        self._held += [own, adds_up]
+        function = ctypes.cast(own, ctypes.c_void_p)
+        if isinstance(adds_up, AddUp):
+            function, context = adds_up.function, adds_up.context
+        self._functions.parley_stack_share(self.handle, function, context)
+
+    def check(self, failed: int, tokens: int) -> None:
+        """Raise what a call of C says has gone wrong with a step of so many tokens."""
+        if failed == NO_MEMORY:
+            raise MemoryError(f"No memory for a step of {tokens} tokens")
+        if failed == NOT_ADDED:
+            raise self._fault or EOFError("another share of the layers is gone")
 
     def check_adapters(self, chosen: NDArray[np.int32] | None, tokens: int) -> int | None:
         """Return where C reads each token's adapter; None if none has any."""
@@ -162,8 +195,7 @@ class NativeStack:
             hidden.data_ptr(),
             out.data_ptr(),
         )
-        if failed:
-            raise MemoryError(f"No memory for a step of {step.tokens} tokens")
+        self.check(failed, step.tokens)
         return out
 
     def _rotary(self, given: Tensor | Sequence[Tensor], tokens: int) -> list[Tensor]:
@@ -262,6 +294,8 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.parley_stack_close.argtypes = (ctypes.c_void_p,)
     functions.parley_stack_run.restype = ctypes.c_int
     functions.parley_stack_run.argtypes = (ctypes.c_void_p,) * 8
+    functions.parley_stack_share.restype = None
+    functions.parley_stack_share.argtypes = (ctypes.c_void_p,) * 3
     functions.parley_stack_adapt.restype = None
     functions.parley_stack_adapt.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     return functions

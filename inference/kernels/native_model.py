@@ -20,7 +20,7 @@ from inference.kernels.native_screen import Screen, ScreenStruct
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # enum Kind
 _INTEGER = np.dtype(np.int64).str
-_NO_MEMORY, _NO_ROW = -1, -2  # what C returns
+_NO_ROW = -2  # what C returns, beside what NativeStack knows
 _REST_STEPS = 256  # without a screen, after one in which it left too much
 _KEPT_BYTES = 16 * 2**20  # of logits, for the next step of as many rows
 
@@ -197,8 +197,7 @@ class NativeModel:
         )
         if failed == _NO_ROW:
             raise IndexError(f"ids must be from 0 to {self._ends.vocabulary - 1}")
-        if failed == _NO_MEMORY:
-            raise MemoryError(f"No memory for a step of {step.tokens} tokens")
+        self._stack.check(failed, step.tokens)
         if screened and room.totals[0] != room.maxima[0]:  # all has been computed after it
             self._rest = _REST_STEPS
         return Logits(values, room.tokens, room.maxima, room.maxima if screened else room.totals)

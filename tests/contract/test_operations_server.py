@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from handlers.app import create_app
 from handlers.version import TGI_VERSION
 from inference.client import Generation
 from inference.core import Life
 from inference.types import LogprobsMode, Request
 from tests.contract.serving import events_of, served
-from tests.support import error_of
+from tests.support import error_of, make_service, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +111,17 @@ async def test_probes_of_kubernetes_say_whether_requests_are_taken_and_whether_a
         dead, (status, why) = await say()
         assert (dead[0], status) == (503, 503)
         assert b"The engine has failed" in why
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/", "/readyz"])
+async def test_probes_say_no_before_all_processes_behind_the_port_have_been_ready(path: str) -> None:
+    complete = threading.Event()
+    service = replace(make_service(), complete=complete.is_set)
+    async with serving(create_app(service), service) as client:
+        early = await client.get(path)
+        complete.set()
+        late = await client.get(path)
+    assert (early.status_code, early.headers["retry-after"], late.status_code) == (503, "1", 200)
 
 
 async def test_a_failed_generation_does_not_make_a_working_engine_unhealthy() -> None:

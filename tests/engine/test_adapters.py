@@ -29,6 +29,8 @@ READ = {"mamba": ("in_proj", "out_proj")}  # of others its code reads the weight
 SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "fused": ("llama", {}, "fused"),
     "merged_by_the_model": ("phi3", {}, "fused"),
+    "shards": ("llama", {"shards": 2}, "fused"),
+    "shards_merged_by_the_model": ("phi3", {"shards": 2}, "fused"),
     "native": ("stablelm", {}, "native"),
     "mixture": ("qwen3_moe", {}, "native"),
     "turned": ("gpt2", {}, "native"),

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import inference.model
 from codegen.toys import generate_whole
-from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
+from inference.source import Source
 from tests.engine.cores import Session, best, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 
@@ -107,8 +107,8 @@ def test_texts_stay_as_long_as_the_level_was_proven_for(
     room = 128 * 4 * needed(model.config)
     # Twice what the model needs, until it is seen to need less
     monkeypatch.setattr(inference.model, "_kv_elements", lambda text: 2 * needed(text))
-    found = TorchCore._machine
-    monkeypatch.setattr(TorchCore, "_machine", lambda *given: replace(found(*given), cache_bytes=room))
+    found = Source.machine
+    monkeypatch.setattr(Source, "machine", lambda *given: replace(found(*given), cache_bytes=room))
     session = Session(config(tmp_path))
     first, second = (line for line in session.progress if line.startswith("Plan: "))
     assert "up to 64 tokens" in first

@@ -167,8 +167,17 @@ async def _running(
         )
         for at, event in enumerate(heard)
     ]
-    await asyncio.gather(*(event.wait() for event in heard))
+    await asyncio.gather(*map(_begins, streams, heard))
     return streams
+
+
+async def _begins(stream: asyncio.Task[Answer], heard: asyncio.Event) -> None:
+    """Wait for a stream's first event; raise AssertionError with its answer if it ends without."""
+    first = asyncio.create_task(heard.wait())
+    await asyncio.wait((stream, first), return_when=asyncio.FIRST_COMPLETED)
+    first.cancel()
+    if not heard.is_set():
+        raise AssertionError(f"a stream didn't begin: {stream.result()}")
 
 
 async def _nothing_left(ledger: Ledger, processes: list[int]) -> None:

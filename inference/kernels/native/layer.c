@@ -151,8 +151,9 @@ static int run(StackCall *call) {
     int32_t threads = call->library->threads;
     if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;
     if (call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
+    stack->lost = 0;
     pool_run(call->library, stack_task(call->library), call, 1);
-    return 0;
+    return stack->lost ? -3 : 0;
 }
 
 /* Take adapters, whose memory stays the caller's. */
@@ -160,7 +161,13 @@ EXPORT void parley_stack_adapt(Stack *stack, const LowRanks *linears, int64_t ra
     stack->adapters = (Adapters){.linears = linears, .rank = rank};
 }
 
-/* hidden (rows, hidden) -> out. Returns 0, or -1 if there is no memory. */
+/* Have layers that are a share of the model's added up with the others'. */
+EXPORT void parley_stack_share(Stack *stack, Reduce reduce, void *context) {
+    stack->reduce = reduce;
+    stack->reduces = context;
+}
+
+/* hidden (rows, hidden) -> out. Returns 0, -1 if there is no memory, or -3 if shares could not be added up. */
 EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *step, const float *const *cosines,
                             const float *const *sines, const int32_t *adapters, const float *in,
                             float *out) {
@@ -170,7 +177,7 @@ EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *st
 }
 
 /* A whole model; `cosines` and `sines` of each rotary embedding are by position. Returns 0, -1 if there is no
- * memory, or -2 if an id is no row of the embedding. */
+ * memory, -2 if an id is no row of the embedding, or -3 if shares could not be added up. */
 EXPORT int parley_model_run(const Library *library, Stack *stack, const Ends *ends, const Step *step,
                             const float *const *cosines, const float *const *sines, const Tokens *tokens) {
     StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,

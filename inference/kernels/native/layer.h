@@ -67,6 +67,10 @@ typedef struct Adapters {
     int64_t rank;            /* most of a linear's, all its low ranks together */
 } Adapters;
 
+/* Adds up, over the processes that have a share each of every layer, what these have made of `count` numbers (Shoeybi et
+ * al. 2019, Megatron-LM); called by the thread that runs the step. Returns 0; else the step is lost. */
+typedef int (*Reduce)(void *context, float *values, int64_t count);
+
 enum LayerLinear { QKV = 0, OUT = 1, GATE_UP = 2, DOWN = 3, LAYER_LINEARS = 4 };
 
 /* What the layers of one model need; the buffers grow to the largest step seen and stay. */
@@ -88,6 +92,9 @@ typedef struct Stack {
     int32_t *adapters_left; /* [row] of those that get logits, where the last layer is trimmed */
     Screening screening;
     Adapters adapters;
+    Reduce reduce; /* NULL: the layers are whole */
+    void *reduces; /* its context */
+    int lost;      /* it has failed, in this step */
     void *memory;
     int64_t own_size, own_inputs, room;
 } Stack;

@@ -204,6 +204,15 @@ static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source)
     pool_barrier(worker);
 }
 
+/* Add up what all shares of a layer gave. */
+static void ISA(reduce)(Worker *worker, const StackCall *call) {
+    Stack *stack = call->stack;
+    if (!stack->reduce) return;
+    while (worker->index == 0 && pool_tile(worker, 1) >= 0)
+        if (!stack->lost) stack->lost = stack->reduce(stack->reduces, stack->given, call->rows * stack->shape.hidden);
+    pool_barrier(worker);
+}
+
 /* What a layer does with what attention gave to each row, whose residual stream is x; returns what the next reads. */
 static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, const Layer *layer,
                                         const float *attended, const float *x, float *sum) {
@@ -211,11 +220,13 @@ static ISA(Source) ISA(after_attention)(Worker *worker, const StackCall *call, c
     int64_t place = (layer - stack->layers) * LAYER_LINEARS;
     ISA(Source) from = {.x = attended, .linear = layer->out, .place = place + OUT};
     ISA(linear)(worker, call, &from, stack->given, 0);
+    ISA(reduce)(worker, call);
     from = (ISA(Source)){.x = x, .x_out = sum, .given = stack->given, .given_norm = layer->attention_norm,
                          .norm = layer->mid_norm, .linear = layer->gate_up, .place = place + GATE_UP};
     ISA(feed_forward)(worker, call, &from);
     from = (ISA(Source)){.x = stack->inner, .linear = layer->down, .place = place + DOWN};
     ISA(linear)(worker, call, &from, stack->given, 0);
+    ISA(reduce)(worker, call);
     return (ISA(Source)){.x = sum, .given = stack->given, .given_norm = layer->mlp_norm};
 }
 

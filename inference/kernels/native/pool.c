@@ -7,20 +7,19 @@
  */
 #define _GNU_SOURCE
 #include "native.h"
+#include "waiting.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define LINE 64
 #define SPIN_NANOSECONDS 20000 /* of waiting before sleep: less than a sleep and a wake-up cost */
 #define RANGES 8               /* that a phase's tiles are cut into, at most */
 #define MXCSR_OF_TASKS 0x9fc0  /* all exceptions masked, to nearest, denormals are zero in and out */
@@ -64,24 +63,12 @@ static void sleep_on(_Atomic uint32_t *word, uint32_t value) {
 
 static void wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0); }
 
-static int64_t nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static void relax(void) {
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-}
-
 /* Wait until the word is not `value`: spin for a while, then sleep, counted in `sleepers`. */
 static void wait_while(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers) {
     int64_t until = nanoseconds() + SPIN_NANOSECONDS;
     while (atomic_load_explicit(word, memory_order_acquire) == value) {
         if (nanoseconds() < until) {
-            for (int i = 0; i < 8; i++) relax();
+            relax();
             continue;
         }
         atomic_fetch_add(sleepers, 1);
@@ -168,7 +155,7 @@ void pool_run(const Library *library, Task task, void *argument, int parallel) {
     if (parallel) {
         atomic_fetch_add(&pool->epoch, 1);
         for (uint32_t left; (left = atomic_load(&pool->inside));) {
-            for (int i = 0; i < 1000 && atomic_load(&pool->inside); i++) relax();
+            for (int i = 0; i < 125 && atomic_load(&pool->inside); i++) relax();
             if (atomic_load(&pool->inside) == left) sleep_on(&pool->inside, left);
         }
     }

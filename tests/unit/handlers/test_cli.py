@@ -81,7 +81,7 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
             ("serve", "--quantize", "awq"),
             "--quantize must be int8 or none: weights that were quantised before",
         ),
-        (("serve", "--num-shard", "2"), "--num-shard 2 is not supported yet by this version: leave it out"),
+        (("serve", "--rope-scaling", "linear"), "--rope-scaling linear is not supported yet by this version"),
         (("print-schema", "--port", "1"), "there is no flag --port"),
         (("download-weights",), "name a model, e.g. parley download-weights org/name"),
     ],

@@ -40,8 +40,11 @@ TGI = [
     ("--port", "PORT", "8080", "port", 8080),
     ("--prometheus-port", "PROMETHEUS_PORT", "9000", "prometheus_port", 9000),
     ("--shard-uds-path", "SHARD_UDS_PATH", "/run/tgi", "shard_uds_path", "/run/tgi"),
-    ("--master-addr", "MASTER_ADDR", "localhost", "master_addr", "localhost"),
-    ("--master-port", "MASTER_PORT", "29500", "master_port", 29500),
+    ("--num-shard", "NUM_SHARD", "2", "num_shard", 2),
+    ("--sharded", "SHARDED", "false", "sharded", False),
+    ("--master-addr", "MASTER_ADDR", "10.0.0.1", "master_addr", "10.0.0.1"),
+    ("--master-port", "MASTER_PORT", "29501", "master_port", 29501),
+    ("--remote-shards", "PARLEY_REMOTE_SHARDS", "0", "remote_shards", 0),
     ("--huggingface-hub-cache", "HUGGINGFACE_HUB_CACHE", "/data", "huggingface_hub_cache", "/data"),
     ("--weights-cache-override", "WEIGHTS_CACHE_OVERRIDE", "/w", "weights_cache_override", "/w"),
     ("--disable-custom-kernels", "DISABLE_CUSTOM_KERNELS", "1", "disable_custom_kernels", True),
@@ -66,6 +69,7 @@ TGI = [
     ("--lora-adapters", "LORA_ADAPTERS", "a=x, org/b@v1", "lora_adapters", ("a=x", "org/b@v1")),
 ]
 ENVIRONMENT_ONLY = [
+    ("SM_NUM_GPUS", "4", "num_shard", 4),
     ("COMPUTE_TYPE", "1-nvidia-l4", "compute_type", "1-nvidia-l4"),
     ("DOCKER_LABEL", "v1", "docker_label", "v1"),
     ("LOG_LEVEL", "info,text_generation_router=debug", "log_level", "info,text_generation_router=debug"),
@@ -97,9 +101,6 @@ ENVIRONMENT_ONLY = [
 ]
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
-    ("--num-shard", "NUM_SHARD", "2", "1"),
-    (None, "SM_NUM_GPUS", "4", "1"),
-    ("--sharded", "SHARDED", "true", "false"),
     ("--rope-scaling", "ROPE_SCALING", "linear", None),
     ("--rope-factor", "ROPE_FACTOR", "2.0", None),
     ("--ngrok", "NGROK", "true", "false"),
@@ -270,6 +271,10 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         validation_workers=7,
         merge_linears=False,
         compute_threads=8,
+        num_shard=3,
+        remote_shards=1,
+        master_addr="10.0.0.1",
+        master_port=29501,
         quantize="int8",
         lora_adapters=("org/adapter",),
         engine_process=False,

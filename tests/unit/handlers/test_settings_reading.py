@@ -30,7 +30,14 @@ from tests.unit.handlers.test_settings import read_line
         ((), {"API_KEY": "a\udcff"}, r"API_KEY must be UTF-8; it is \.\.\."),
         ((), {"MAX_BATCH_SIZE": "0"}, r"MAX_BATCH_SIZE must be from 1 to 65536; it is '0'"),
         (("--validation-workers", "0"), {}, r"--validation-workers must be from 1 to 1024; it is '0'"),
-        (("--num-shard", "0"), {}, r"--num-shard must be from 1 to 1000000; it is '0'"),
+        (("--sharded",), {}, r"`sharded` is true, and `num_shard` is 1: say over how many"),
+        (
+            ("--num-shard", "2", "--remote-shards", "2"),
+            {},
+            r"`remote_shards` must be < `num_shard`.*: 2 and 2",
+        ),
+        (("--num-shard", "2", "--device", "cuda"), {}, r"`num_shard` 2 is for CPUs, and `device` is cuda"),
+        (("--num-shard", "0"), {}, r"--num-shard must be from 1 to 64; it is '0'"),
         ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),
         (
             ("--watermark-gamma", "1"),

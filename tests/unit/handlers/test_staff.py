@@ -18,7 +18,7 @@ import pytest
 from handlers import staff as staff_module
 from handlers.settings import Settings
 from handlers.staff import Staff, Worker
-from handlers.worker import ALIVE, READY, Post
+from handlers.worker import ALIVE, COMPLETE, READY, Post
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.shared import SharedMemory
 
@@ -110,6 +110,34 @@ async def test_all_start_and_end_when_they_are_dismissed() -> None:
     assert gone(first)
     assert gone(second)
     assert office.failures == []
+
+
+async def test_all_are_told_once_the_last_is_ready(doing: Callable[[str], None], tmp_path: Path) -> None:
+    # Each says what it is told, by its number; the second is ready only when it may be
+    doing(
+        f"""
+import os, pathlib, threading, time
+folder = pathlib.Path({str(tmp_path)!r})
+def listen():
+    for word in line.makefile("rb"):
+        (folder / str(post.number)).write_bytes(word)
+threading.Thread(target=listen, daemon=True).start()
+while post.number and not (folder / "go").exists():
+    time.sleep(0.01)
+"""
+    )
+    office = Office()
+    await until(lambda: len(office.staff._workers) == 2 and office.staff._workers[0].ready)
+    await asyncio.sleep(0.1)
+    assert heard(tmp_path) == []
+    (tmp_path / "go").touch()
+    await complete(office)
+    await until(lambda: heard(tmp_path) == [COMPLETE + b"\n"] * 2)
+    await office.close()
+
+
+def heard(folder: Path) -> list[bytes]:
+    return [each.read_bytes() for each in folder.glob("[01]")]
 
 
 @pytest.mark.usefixtures("doing")
@@ -297,7 +325,8 @@ async def test_a_server_ends_whose_worker_can_not_be_ended(
 
 
 async def test_what_all_are_told_arrives(doing: Callable[[str], None]) -> None:
-    doing("line.sendall(b'ready\\n'); sys.exit(7 if line.recv(100) == b'lost\\n' else 1)")
+    words = "[told.readline(), told.readline()] == [b'complete\\n', b'lost\\n']"
+    doing(f"line.sendall(b'ready\\n'); told = line.makefile('rb'); sys.exit(7 if {words} else 1)")
     office = Office()
     await complete(office)
     first = office.staff._workers[0]

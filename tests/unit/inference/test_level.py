@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
-from transformers import PreTrainedModel  # noqa: E402
 
 from inference.errors import ModelUnavailable  # noqa: E402
 from inference.kernels.arena import Arena  # noqa: E402
@@ -19,13 +18,10 @@ from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_attention import NativeCacheLayer  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
 from inference.linears import ReorderedLinear  # noqa: E402
-from inference.served import Level, Served  # noqa: E402
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
-from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
+from inference.served import Level  # noqa: E402
+from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 from tests.unit.inference.toy_models import FAMILIES, toy  # noqa: E402
 
-PROMPT = tuple(range(3, 90))  # more than five pages, and more than any window
-OTHER = tuple(range(60, 20, -1))
 FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4",
@@ -40,42 +36,6 @@ def library() -> Library:
     if found is None:
         pytest.skip("the extension isn't built")
     return found
-
-
-def own_logits(model: PreTrainedModel, ids: tuple[int, ...]) -> Tensor:
-    with torch.inference_mode():
-        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-
-
-def served_logits(served: Served, size: int) -> Tensor:
-    """Return the logits of PROMPT, computed in pieces of `size` beside pieces of another sequence."""
-    table = SlotTable(slots=2, pages=6)
-    runner = served.make_runner(10)
-    sequences = [Sequence(request(str(index), ids)) for index, ids in enumerate((PROMPT, OTHER))]
-    for sequence, blocks in zip(sequences, ([7, 2, 9, 0, 4, 3], [8, 1, 5]), strict=True):
-        table.enter(sequence)
-        table.extend(sequence, blocks)
-    found = []
-    for start in range(0, len(PROMPT), size):
-        chunks = [
-            Chunk(sequence, min(start, sequence.length), min(start + size, sequence.length))
-            for sequence in reversed(sequences)
-        ]
-        chunks = [chunk for chunk in chunks if chunk.size]
-        found.append(runner.run(pack(table, Decodes(), chunks))[-chunks[-1].size :].clone())
-    return torch.cat(found)
-
-
-def request(id: str, ids: tuple[int, ...]) -> CoreRequest:
-    return CoreRequest(
-        id=id,
-        prompt_ids=ids,
-        max_new_tokens=1,
-        sampling=Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=0,
-        prompt_logprobs=True,
-    )
 
 
 def assert_near(found: Tensor, expected: Tensor) -> None:
@@ -225,7 +185,7 @@ def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Libra
 def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy("llama")
     expected = own_logits(model, PROMPT)
-    monkeypatch.setattr("inference.stack._NEAR", 10.0)  # takes the first variant that is tried,
+    monkeypatch.setattr("inference.rebuilt._NEAR", 10.0)  # takes the first variant that is tried,
     monkeypatch.setattr("inference.anatomy.ROTATIONS", ("neighbours", "half", "none"))  # which is wrong
     served = bring_up(model, Options(library=library, max_total_tokens=256))
     assert served.level is Level.NATIVE
@@ -238,7 +198,7 @@ def test_int8_is_served_where_the_level_that_was_tried_first_does_not_reproduce(
 ) -> None:
     options = Options(library=library, quantize=True, max_total_tokens=256)
     expected = served_logits(bring_up(toy("llama"), replace(options, fuse=False)), 16)
-    monkeypatch.setattr("inference.stack._NEAR", 10.0)  # as above
+    monkeypatch.setattr("inference.rebuilt._NEAR", 10.0)  # as above
     monkeypatch.setattr("inference.anatomy.ROTATIONS", ("none",))
     served = bring_up(toy("llama"), options)
     assert (served.level, served.weights_dtype) == (Level.NATIVE, "torch.int8")

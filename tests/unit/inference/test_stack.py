@@ -18,8 +18,9 @@ from inference.level import Options, bring_up  # noqa: E402
 from inference.linears import native_pack  # noqa: E402
 from inference.paged import use_paged_attention  # noqa: E402
 from inference.proof import proof_prompts  # noqa: E402
+from inference.rebuilt import Packs  # noqa: E402
 from inference.rows import statistics  # noqa: E402
-from inference.stack import FusedModel, Packs, fuse_model  # noqa: E402
+from inference.stack import FusedModel, fuse_model  # noqa: E402
 from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402

@@ -194,7 +194,7 @@ def test_steps_of_tritons_kernels_are_captured_and_say_the_same(cuda: PaperCuda)
 def test_engine_is_loaded_measured_and_right_on_a_device(
     cuda: PaperCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.engine.choose_device", lambda config, progress: GPU)
+    monkeypatch.setattr("inference.source.choose_device", lambda config, progress: GPU)
     monkeypatch.setattr("inference.gpu.assembly.triton_ops", lambda deterministic: KernelOps(cuda))
     settings = {"max_batch_size": 2, "max_total_tokens": 64, "cuda_graphs": (2,)}
     jobs = [Job(tuple(range(3, 3 + length)), 4) for length in (20, 5)]

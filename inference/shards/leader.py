@@ -1,0 +1,187 @@
+"""The first shard's side of the others: they are started, listened to, and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from torch.distributed import TCPStore
+
+import inference
+from inference.config import EngineConfig
+from inference.environment import child_environment
+from inference.errors import ModelUnavailable
+from inference.kernels.native import Library
+from inference.process.control import Control, log_levels, relay, socket_pair
+from inference.process.framing import FrameFault
+from inference.process.messages import Logged, Unavailable
+from inference.shards.group import Group
+from inference.shards.joining import Door
+from inference.shards.local_group import LocalGroup, mapped, memory_bytes
+from inference.shards.messages import FROM_SHARD, Present, Task
+from inference.shards.net_group import NetGroup
+from inference.shards.share import Share
+from inference.shards.store import open_store
+
+LOG = logging.getLogger(__name__)
+
+WITHOUT_LIBRARY = (
+    "The model can't be spread over {} shards without the native kernels, which are switched off or can't be "
+    "used here: see the log for why, or start without --num-shard"
+)
+PROGRAM = ("-m", "inference.shards")
+_END_SECONDS = 5.0  # for a process to end by itself
+_WORD_SECONDS = 2.0  # for a shard that has ended to have said why
+
+
+class Shards:
+    """The other shards of a model, whose first is this process."""
+
+    def __init__(self, config: EngineConfig, threads: int, lost: Callable[[str], None]) -> None:
+        """Start those of this machine, and wait for none; raise ModelUnavailable.
+
+        `threads` are each one's; `lost` is called, from another thread, when one of them has ended.
+        """
+        self._config = config
+        self._threads = threads
+        self._lost = lost
+        self._changed = threading.Condition()  # guards the next three
+        self._present: set[int] = set()  # ranks
+        self._failure: str | None = None  # of the first that has ended
+        self._group: Group | None = None  # set by `meet`
+        self._closing = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lines: list[Control] = []
+        self._readers: list[threading.Thread] = []
+        self._local = config.shards - config.remote_shards
+        self._next = self._local  # the next remote shard's rank
+        self._memory: int | None = None
+        self._store: TCPStore | None = None  # where those of several machines meet
+        self._door: Door | None = None  # by which they come
+        try:
+            self._open()
+            for rank in range(1, self._local):
+                self._spawn(rank)
+        except OSError as error:
+            self.close()
+            raise ModelUnavailable(f"The model's shards can't be started: {error}") from error
+
+    def _open(self) -> None:
+        config = self._config
+        if not config.remote_shards:
+            self._memory = os.memfd_create("parley-shards")
+            os.ftruncate(self._memory, memory_bytes(config.shards))
+            return
+        self._store = open_store(config.shard_address)
+        self._door = Door(config.shard_address, config.shard_port)
+        self._door.welcome(config.remote_shards, self._enter)
+
+    def meet(self, library: Library | None, progress: Callable[[str], None]) -> Group:
+        """Wait until all have found the model's files, and meet them; raise ModelUnavailable, ShardLost."""
+        config = self._config
+        if config.remote_shards:
+            place = f"--master-addr {config.shard_address} --master-port {config.shard_port}"
+            progress(f"Waiting for {config.remote_shards} shards of other machines: parley shard {place}")
+        with self._changed:
+            while self._failure is None and len(self._present) < self._config.shards - 1:
+                self._changed.wait()
+            if self._failure is not None:
+                raise ModelUnavailable(self._failure)
+        if library is None:
+            raise ModelUnavailable(WITHOUT_LIBRARY.format(self._config.shards))
+        share = Share(0, config.shards)
+        if self._store is not None:
+            self._group = NetGroup(self._store, share, config.shard_address)
+        elif self._memory is not None:
+            self._group = LocalGroup(library, mapped(self._memory), share)
+        assert self._group is not None, "they are on one machine, or on several"
+        return self._group
+
+    def why(self) -> str | None:
+        """Return why a shard was lost, if it says so within a moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, _WORD_SECONDS)
+            return self._failure
+
+    def close(self) -> None:
+        """End what was started; idempotent."""
+        with self._changed:
+            was, self._closing = self._closing, True
+        if self._door is not None:
+            self._door.close()
+        for line in self._lines:
+            with suppress(OSError):  # it has closed its end
+                line.socket.shutdown(socket.SHUT_RDWR)
+        for process in self._processes:
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for reader in self._readers:
+            reader.join()
+        for line in self._lines:
+            line.close()
+        if not was and self._memory is not None:
+            os.close(self._memory)
+
+    def _spawn(self, rank: int) -> None:
+        line, theirs = socket_pair()
+        shared = () if self._memory is None else (self._memory,)
+        with theirs:
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", *PROGRAM, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), *shared),
+                    env=child_environment(inference),
+                    start_new_session=True,  # Ctrl-C is the server's to act on
+                )
+            )
+        self._begin(rank, line, self._threads)
+
+    def _enter(self, line: Control) -> None:
+        """Take in a shard of another machine."""
+        rank, self._next = self._next, self._next + 1
+        self._begin(rank, line, None)
+
+    def _begin(self, rank: int, line: Control, threads: int | None) -> None:
+        self._lines.append(line)
+        store = None if self._store is None else (self._config.shard_address, self._store.port)
+        count = self._config.shards
+        line.send(Task(self._config, rank, count, threads, self._memory, store, log_levels()))
+        reader = threading.Thread(target=self._read, args=(rank, line), name=f"shard-{rank}", daemon=True)
+        self._readers.append(reader)
+        reader.start()
+
+    def _read(self, rank: int, line: Control) -> None:
+        """Take in what a shard says, until it ends."""
+        failure = "it has ended"
+        try:
+            for message in line.receive(FROM_SHARD):
+                if isinstance(message, Logged):
+                    relay(replace(message, text=f"shard {rank}: {message.text}"))
+                elif isinstance(message, Unavailable):
+                    failure = message.message
+                elif isinstance(message, Present):
+                    with self._changed:
+                        self._present.add(rank)
+                        self._changed.notify_all()
+        except FrameFault as fault:
+            failure = f"what it says can't be read: {fault}"
+        with self._changed:
+            if self._closing:
+                return
+            self._failure = self._failure or f"Shard {rank} of the model was lost: {failure}"
+            self._changed.notify_all()
+        LOG.critical("Shard %d of the model was lost, with which the others can't go on", rank)
+        if self._group is not None:
+            self._group.leave()
+        self._lost(self._failure)

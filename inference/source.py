@@ -1,0 +1,165 @@
+"""A model that is about to be loaded: its files, and what they will be computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedConfig
+
+from inference.adapters import AdapterFiles, find_adapters, held_bytes
+from inference.checkpoint import Checkpoint, Weights, find_checkpoint, read_weights
+from inference.config import EngineConfig
+from inference.eos import eos_token_ids
+from inference.errors import ModelUnavailable
+from inference.gpu.assembly import choose_ops
+from inference.gpu.memory import memory_named
+from inference.kernels.native import Library, open_library
+from inference.level import Options, bring_up
+from inference.lora import load_adapters
+from inference.machine import Machine, free_memory
+from inference.model import (
+    choose_device,
+    choose_dtype,
+    describe_demand,
+    held_weights,
+    load_model,
+    read_config,
+    vocabulary_size,
+)
+from inference.plan import Demand
+from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
+from inference.served import Served
+from inference.shards.group import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """What is known of a model before its weights are read."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    adapters: tuple[AdapterFiles, ...]
+    described: PreTrainedConfig
+    weights: Weights
+    eos: tuple[int, ...]
+    device: torch.device
+    device_path: bool  # it takes the path that GPUs take
+    dtype: torch.dtype  # that is computed in
+    kv_dtype: torch.dtype
+    library: Library | None  # of native kernels
+    without: str  # why there is none
+
+    def demand(self) -> Demand:
+        """Return what the model needs."""
+        config, library, dtype = self.config, self.library, self.dtype
+        linears = linears_dtype(config, self.weights, dtype, library)
+        held = held_weights(self.described, self.weights, self.device)
+        demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
+        beside = screen_bytes(config, library, self.described)
+        beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
+        speed = product_speed(config, library)
+        return replace(demand, weights_bytes=demand.weights_bytes + beside, product_speed=speed)
+
+    def machine(self, threads: int) -> Machine:
+        """Return what there is to compute with; `threads`: torch's."""
+        if self.device.type == "cpu":
+            free = free_memory()
+        else:
+            left, total = torch.cuda.mem_get_info(self.device)
+            free = max(left - int(total * (1 - self.config.cuda_memory_fraction)), 0)
+        library = self.library
+        isa = "torch" if library is None else library.isa
+        threads = threads if library is None else library.threads
+        return Machine(device_type=self.device.type, free_bytes=free, threads=threads, isa=isa)
+
+    def bring_up(
+        self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None = None
+    ) -> tuple[Served, int]:
+        """Load the model, or its share in a group, and bring it to its best level; raise ModelUnavailable.
+
+        Returns it with the number of its tokens' ids.
+        """
+        config, device = self.config, self.device
+        with memory_named("the model was loaded", device):
+            model = load_model(self.checkpoint, config.model, self.described, self.weights, device, progress)
+            vocabulary = vocabulary_size(model)
+            low_ranks = load_adapters(self.adapters, model) if self.adapters else None
+            ops = choose_ops(config, device) if self.device_path else None
+            options = replace(self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group)
+            return bring_up(model, options), vocabulary
+
+    def _options(self, max_total_tokens: int) -> Options:
+        config = self.config
+        return Options(
+            library=self.library,
+            without=self.without,
+            fuse=config.fuse_layers,
+            merge=config.merge_linears,
+            narrow=config.narrow_weights,
+            compress=config.compress_weights,
+            screen=config.screen_head,
+            trim=config.trim_last_layer,
+            quantize=config.model.quantize == "int8",
+            round_inputs=rounds_inputs(config, self.library),
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            kv_dtype_asked=config.kv_cache_dtype != "auto",
+            max_total_tokens=max_total_tokens,
+            filter_on_device=config.filter_on_device,
+        )
+
+
+def find_source(
+    config: EngineConfig, threads: int, progress: Callable[[str], None], *, device_path: bool = False
+) -> Source:
+    """Return a model's files and what computes them; raise ModelUnavailable.
+
+    `threads` are those of native kernels; `device_path`: a CPU takes the path that GPUs take.
+    """
+    checkpoint = find_checkpoint(config.model, progress)
+    adapters = find_adapters(config.model, progress)
+    described = read_config(checkpoint, config.model)
+    device = choose_device(config.model, progress)
+    if config.shards > 1 and device.type != "cpu":
+        raise ModelUnavailable(
+            f"A model is spread over CPUs alone, and --num-shard {config.shards} would spread it over GPUs: "
+            f"leave it out (--replicas gives each GPU a server), or use --device cpu"
+        )
+    device_path = device_path or device.type != "cpu"
+    library, without = _open_library(config, threads, device, device_path=device_path)
+    dtype = choose_dtype(config.model, described, device)
+    return Source(
+        config=config,
+        checkpoint=checkpoint,
+        adapters=tuple(adapters),
+        described=described,
+        weights=read_weights(checkpoint.path, pickled=config.model.trust_remote_code),
+        eos=eos_token_ids(checkpoint.path),
+        device=device,
+        device_path=device_path,
+        dtype=dtype,
+        kv_dtype=kv_dtype(config, library, without, dtype),
+        library=library,
+        without=without,
+    )
+
+
+def _open_library(
+    config: EngineConfig, threads: int, device: torch.device, *, device_path: bool
+) -> tuple[Library | None, str]:
+    """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
+    library, without = None, ""
+    if device.type != "cpu":
+        without = "native kernels are for CPUs"
+    elif device_path:
+        without = "a GPU's path is tried"
+    elif not config.native_kernels:
+        without = "native kernels are switched off"
+    else:
+        library = open_library(threads, config.isa)
+        without = "" if library else "native kernels can't be used: see the log for why, and what to do"
+    if config.model.quantize and library is None:
+        raise ModelUnavailable(f"--quantize {config.model.quantize} needs the native kernels, but {without}")
+    return library, without

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from inference.kernels.native import Library, open_library  # noqa: E402
+from inference.kernels.native_exchange import PART_BYTES  # noqa: E402
+from inference.shards.group import Group, ShardLost  # noqa: E402
+from tests.unit.inference.shards.groups import together  # noqa: E402
+
+pytestmark = pytest.mark.skipif(open_library() is None, reason="the extension isn't built")
+KINDS = ("local", "net")
+LONG = PART_BYTES // 4 + 1000  # numbers, more than one turn takes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_have_what_each_has(kind: str, count: int) -> None:
+    def work(group: Group, _: Library) -> list[Tensor]:
+        rank = group.share.rank
+        return [group.join(torch.full((2, 3), rank)), group.join(torch.arange(LONG) + rank)]
+
+    for short, long in together(count, work, kind):
+        assert torch.equal(short, torch.arange(count)[:, None, None].expand(count, 2, 3))
+        assert torch.equal(long, torch.arange(LONG) + torch.arange(count)[:, None])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_alone_has_what_is_collected(kind: str) -> None:
+    def work(group: Group, _: Library) -> Tensor | None:
+        return group.collect(torch.full((4, LONG // 2), float(group.share.rank)))
+
+    first, *others = together(3, work, kind)
+    assert first is not None
+    assert torch.equal(first, torch.arange(3.0)[:, None, None].expand(3, 4, LONG // 2))
+    assert others == [None, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 512, PART_BYTES // 8 + 3])
+def test_the_others_hear_what_the_first_tells(kind: str, size: int) -> None:
+    def work(group: Group, library: Library) -> list[int]:
+        words = np.arange(size) if group.share.rank == 0 else np.zeros(size, dtype=np.int64)
+        for _ in range(3):
+            group.tell(words)
+        return words.tolist()
+
+    assert together(3, work, kind) == [list(range(size))] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_goes_on_alone_hears_that_another_is_lost_and_goes_on_hearing_it(kind: str) -> None:
+    def work(group: Group, library: Library) -> list[str]:
+        group.join(torch.zeros(1))
+        if group.share.rank:
+            group.leave()
+            return []
+        said = []
+        for _ in range(2):
+            with pytest.raises(ShardLost) as caught:
+                group.join(torch.zeros(1))
+            said.append(str(caught.value))
+        assert group.lost is not None
+        return said
+
+    first, _ = together(2, work, kind)
+    assert len(set(first)) == 1
+    assert first[0].startswith("another shard of the model was lost")
+
+
+def test_the_first_reason_is_kept() -> None:
+    def work(group: Group, _: Library) -> list[str]:
+        return [str(group.lose(MemoryError("of the first"))), str(group.lose(ValueError("of the second")))]
+
+    expected = "a shard of the model has failed: MemoryError: of the first"
+    assert together(2, work) == [[expected, expected]] * 2

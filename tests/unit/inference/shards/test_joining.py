@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from inference.process.control import Control
+from inference.process.framing import pack
+from inference.process.messages import Pulse, Unavailable
+from inference.shards import joining
+from inference.shards.joining import Door
+from inference.shards.messages import FROM_FIRST, Join
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server((HERE, 0)) as free:
+        found: int = free.getsockname()[1]
+    return found
+
+
+class Hall:
+    """A door, who came in by it, and who is there."""
+
+    def __init__(self, port: int, count: int = 2) -> None:
+        self.entered: queue.Queue[Control] = queue.Queue()
+        self.visitors: list[Control] = []
+        self.door = Door(HERE, port)
+        self.door.welcome(count, self.entered.put)
+        self._port = port
+
+    def knock(self, said: bytes) -> Control:
+        """Return the line of a visitor who has said something."""
+        stream = socket.create_connection((HERE, self._port), timeout=10)
+        self.visitors.append(Control(stream))
+        stream.sendall(said)
+        return self.visitors[-1]
+
+    def guest(self) -> Control:
+        """Wait for who has come in, and return the line to it."""
+        line = self.entered.get(timeout=10)
+        self.visitors.append(line)
+        return line
+
+
+@pytest.fixture
+def hall(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
+    monkeypatch.setattr(joining, "version", lambda name: "1.0")
+    monkeypatch.setattr(joining, "_JOIN_SECONDS", 0.2)
+    hall = Hall(port)
+    yield hall
+    hall.door.close()
+    for line in hall.visitors:
+        line.close()
+
+
+def test_so_many_shards_come_in_and_then_nobody(hall: Hall) -> None:
+    for _ in range(2):
+        visitor = hall.knock(pack(Join("1.0")))
+        guest = hall.guest()
+        assert guest.socket.getpeername() == visitor.socket.getsockname()
+        assert guest.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    time.sleep(0.1)  # for the door to be closed
+    with pytest.raises(ConnectionRefusedError):
+        hall.knock(b"")
+    hall.door.close()  # which it may be again
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff" * 4, pack(Pulse(None)), pack(Join("1.0"))[:-1]]
+)
+def test_what_is_no_shard_is_sent_away_and_the_next_one_comes_in(
+    hall: Hall, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert hall.knock(said).read(FROM_FIRST) is None
+    assert "Something that is no shard has connected" in caplog.text
+    hall.knock(pack(Join("1.0")))
+    hall.guest()
+
+
+def test_another_version_is_told_why_it_is_sent_away(hall: Hall) -> None:
+    other = hall.knock(pack(Join("2.0")))
+    assert other.read(FROM_FIRST) == [Unavailable("it is of version 2.0, and the first shard of 1.0")]
+    assert other.read(FROM_FIRST) is None
+    assert hall.entered.empty()
+
+
+def test_a_closed_door_lets_nobody_in(hall: Hall, port: int) -> None:
+    hall.door.close()
+    with pytest.raises(ConnectionRefusedError):
+        hall.knock(b"")
+    Door(HERE, port).close()  # the port is free again
