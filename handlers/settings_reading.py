@@ -146,6 +146,11 @@ def _check_shards(settings: Settings) -> None:
         raise SettingsError(
             f"`remote_shards` must be < `num_shard`: the first one is here. Given: {elsewhere} and {several}"
         )
+    if elsewhere and settings.master_addr == "localhost":
+        raise SettingsError(
+            "`remote_shards` need `master_addr`, the address at which other machines reach this one: give it "
+            "with --master-addr"
+        )
     if elsewhere and settings.replicas > 1:
         raise SettingsError(
             f"`remote_shards` {elsewhere} and `replicas` {settings.replicas} are one too many: all replicas "

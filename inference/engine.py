@@ -25,6 +25,7 @@ from inference.machine import release_memory, usable_cores
 from inference.masks import MaskPool
 from inference.plan import Plan, fit_plan, make_plan
 from inference.served import Served
+from inference.shards.cores import cores_of, stay_on
 from inference.shards.group import Group, ShardLost
 from inference.shards.meeting import agree
 from inference.source import Source, find_source
@@ -66,19 +67,21 @@ class TorchCore:
         """Load the model, bring it to its best level and allocate its cache; raise ModelUnavailable."""
         try:
             return self._load(progress)
-        except ModelUnavailable as error:
-            shards, lost = self._shards, self._group is not None and self._group.lost is not None
-            why = shards.why() if shards is not None and lost else None
+        except (ModelUnavailable, ShardLost) as error:
+            lost = isinstance(error, ShardLost) or (self._group is not None and self._group.lost is not None)
+            why = self._shards.why() if self._shards is not None and lost else None
             self._end_shards()
-            raise (error if why is None else ModelUnavailable(why)) from error
+            raise ModelUnavailable(why or str(error)) from error
 
     def _load(self, progress: Callable[[str], None]) -> ModelInfo:
         config = self._config
         if config.shards > 1:
             from inference.shards.leader import Shards  # and with it what a benchmark's machine may lack
 
-            self._threads = max(self._threads // (config.shards - config.remote_shards), 1)
+            here = config.shards - config.remote_shards
+            self._threads = max(self._threads // here, 1)
             self._shards = Shards(config, self._threads, self._lose)
+            stay_on(cores_of(0, here))
         torch.set_num_threads(self._threads)
         source = find_source(config, self._threads, progress, device_path=self._device_path)
         device = self._device = source.device
@@ -189,7 +192,8 @@ class TorchCore:
                 if frame.stats is not None and frame.stats.failed:
                     self._check_device()
                 self._stepping = False
-        except EngineLost as error:  # it was told where it was found
+        except EngineLost as error:
+            LOG.critical("The engine can't go on: %s", error)
             message = f"The engine died: {error}"
         except Exception as error:  # the loop's own error: every request must hear of it
             LOG.exception("The engine's loop died")
@@ -213,9 +217,9 @@ class TorchCore:
         with self._wake:
             while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._ends):
                 self._wake.wait()
+            self._check_shards()
             requests, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
-        self._check_shards()
         for request_id in aborts:
             stepper.abort(request_id)
         for request in requests:

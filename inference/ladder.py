@@ -38,6 +38,7 @@ from inference.rotary import is_static
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
 from inference.shards.group import Group
+from inference.shards.share import kept_by_all
 from inference.shortage import is_shortage
 from inference.step import Runner
 from inference.trace import rotations
@@ -204,7 +205,8 @@ class Climb:
     def _served(self, attempt: Attempt, verdict: Verdict, *, paged: bool = True) -> Served:
         steps = (alone_steps, odd_steps) if attempt.invariant else ()
         others = [self._check(attempt, each, rounded=True) for each in steps]
-        elements = sum(each.shape.elements for each in self.probed.values()) if paged else 0
+        shards = 1 if self.options.group is None else self.options.group.share.count
+        elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
         heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, self.proof.idle)
         return Served(
             level=attempt.level,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 
@@ -12,6 +13,8 @@ if __name__ == "__main__":
     die_with_parent()
     prepare_environment()
     sys.setswitchinterval(SWITCH_SECONDS)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which reach all processes of a service: requests run on
+        signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) not in (2, 3):
         raise SystemExit("shards are started by the server: use `parley serve --num-shard`")
     from inference.process.control import Control

@@ -19,6 +19,7 @@ from inference.machine import release_memory, usable_cores
 from inference.prefault import Prefault
 from inference.process.control import Control, send_logs
 from inference.process.messages import Unavailable
+from inference.shards.cores import stay_on
 from inference.shards.group import Group, ShardLost
 from inference.shards.leader import WITHOUT_LIBRARY
 from inference.shards.local_group import LocalGroup, mapped
@@ -79,12 +80,13 @@ def _serve(line: Control, task: Task) -> int:
 
 def _compute(line: Control, task: Task) -> NoReturn:
     """Load a share and compute steps; raise ModelUnavailable, ShardLost."""
+    stay_on(None if task.cores is None else set(task.cores))
     threads = task.threads or usable_cores()
     torch.set_num_threads(threads)
     source = find_source(task.engine, threads, LOG.debug)
-    line.send(Present())
     if source.library is None:
         raise ModelUnavailable(WITHOUT_LIBRARY.format(task.count))
+    line.send(Present())
     group = _meet(line, task, source.library)
     agree(group, source.machine(threads))
     runner, sizes = _load(source, group)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
+from threading import Thread
 from typing import NoReturn
 
 import inference
@@ -23,6 +24,7 @@ from inference.shards.messages import FROM_JOINING, Join
 LOG = logging.getLogger(__name__)
 
 PROGRAM = ("-m", "inference.shards")
+_VISITORS = 32  # at once, who haven't said yet who they are
 _JOIN_SECONDS = 5.0  # for whoever connects to say who it is
 _CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0  # before the first shard is looked for again
@@ -32,31 +34,50 @@ _SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEE
 class Door:
     """A port at which shards of other machines come."""
 
-    def __init__(self, address: str, port: int) -> None:
-        """Open it; raise OSError."""
+    def __init__(self, address: str, port: int, count: int, enter: Callable[[Control], None]) -> None:
+        """Open it and have so many come in, each by a thread of its own; raise OSError."""
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         self._listening = socket.create_server((address, port), family=family)
-
-    def welcome(self, count: int, enter: Callable[[Control], None]) -> None:
-        """Have so many come in from now on, by a thread; then the door is closed."""
-        threading.Thread(target=self._welcome, args=(count, enter), name="shards-door", daemon=True).start()
+        self._enter = enter
+        self._lock = threading.Lock()  # guards the next
+        self._left = count  # to come in; 0: it is closed
+        self._room = threading.Semaphore(_VISITORS)
+        Thread(target=self._open, name="shards-door", daemon=True).start()
 
     def close(self) -> None:
         """Let nobody in any more."""
-        with self._listening, suppress(OSError):  # it is closed already
+        with self._lock:
+            self._left = 0
+        with suppress(OSError):  # it is closed already
             self._listening.shutdown(socket.SHUT_RDWR)  # by which who waits in `accept` hears of it
 
-    def _welcome(self, count: int, enter: Callable[[Control], None]) -> None:
+    def _open(self) -> None:
         with self._listening:
-            while count:
+            while self._left:
                 try:
                     stream, _ = self._listening.accept()
-                except OSError:  # it was closed
-                    return
-                line = _line(stream)
-                if line is not None:
-                    count -= 1
-                    enter(line)
+                except OSError:  # it is closed, or there are no descriptors for a moment
+                    time.sleep(_PAUSE_SECONDS if self._left else 0)
+                    continue
+                self._room.acquire()
+                Thread(target=self._receive, args=(stream,), name="shards-hall", daemon=True).start()
+
+    def _receive(self, stream: socket.socket) -> None:
+        try:
+            line = _line(stream)
+        finally:
+            self._room.release()
+        if line is None:
+            return
+        with self._lock:
+            welcome, self._left = self._left > 0, max(self._left - 1, 0)
+            last = welcome and not self._left
+            if welcome:
+                self._enter(line)
+        if last:
+            self.close()
+        if not welcome:
+            line.close()
 
 
 def _line(stream: socket.socket) -> Control | None:

@@ -10,8 +10,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
+import msgspec
 from torch.distributed import TCPStore
 
 import inference
@@ -22,10 +22,11 @@ from inference.kernels.native import Library
 from inference.process.control import Control, log_levels, relay, socket_pair
 from inference.process.framing import FrameFault
 from inference.process.messages import Logged, Unavailable
+from inference.shards.cores import cores_of
 from inference.shards.group import Group
 from inference.shards.joining import Door
 from inference.shards.local_group import LocalGroup, mapped, memory_bytes
-from inference.shards.messages import FROM_SHARD, Present, Task
+from inference.shards.messages import FROM_SHARD, FromShard, Present, Task
 from inference.shards.net_group import NetGroup
 from inference.shards.share import Share
 from inference.shards.store import open_store
@@ -54,7 +55,7 @@ class Shards:
         self._lost = lost
         self._changed = threading.Condition()  # guards the next three
         self._present: set[int] = set()  # ranks
-        self._failure: str | None = None  # of the first that has ended
+        self._failures: list[str] = []  # of those that have ended
         self._group: Group | None = None  # set by `meet`
         self._closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -80,40 +81,48 @@ class Shards:
             os.ftruncate(self._memory, memory_bytes(config.shards))
             return
         self._store = open_store(config.shard_address)
-        self._door = Door(config.shard_address, config.shard_port)
-        self._door.welcome(config.remote_shards, self._enter)
+        self._door = Door(config.shard_address, config.shard_port, config.remote_shards, self._enter)
 
     def meet(self, library: Library | None, progress: Callable[[str], None]) -> Group:
         """Wait until all have found the model's files, and meet them; raise ModelUnavailable, ShardLost."""
         config = self._config
+        if library is None:
+            raise ModelUnavailable(WITHOUT_LIBRARY.format(config.shards))
         if config.remote_shards:
             place = f"--master-addr {config.shard_address} --master-port {config.shard_port}"
             progress(f"Waiting for {config.remote_shards} shards of other machines: parley shard {place}")
         with self._changed:
-            while self._failure is None and len(self._present) < self._config.shards - 1:
+            while not (self._failures or self._closing) and len(self._present) < config.shards - 1:
                 self._changed.wait()
-            if self._failure is not None:
-                raise ModelUnavailable(self._failure)
-        if library is None:
-            raise ModelUnavailable(WITHOUT_LIBRARY.format(self._config.shards))
-        share = Share(0, config.shards)
+            if self._closing:
+                raise ModelUnavailable("The server was stopped while the model's shards were started")
+            if self._failures:
+                raise ModelUnavailable(self._failures[0])
+        group = self._make_group(library)
+        with self._changed:
+            self._group = group
+            if self._failures:  # since it was looked at, with nobody to tell
+                group.leave()
+        return group
+
+    def _make_group(self, library: Library) -> Group:
+        share = Share(0, self._config.shards)
         if self._store is not None:
-            self._group = NetGroup(self._store, share, config.shard_address)
-        elif self._memory is not None:
-            self._group = LocalGroup(library, mapped(self._memory), share)
-        assert self._group is not None, "they are on one machine, or on several"
-        return self._group
+            return NetGroup(self._store, share, self._config.shard_address)
+        assert self._memory is not None, "they are on one machine, or on several"
+        return LocalGroup(library, mapped(self._memory), share)
 
     def why(self) -> str | None:
         """Return why a shard was lost, if it says so within a moment."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None, _WORD_SECONDS)
-            return self._failure
+            self._changed.wait_for(lambda: bool(self._failures), _WORD_SECONDS)
+            return self._failures[0] if self._failures else None
 
     def close(self) -> None:
         """End what was started; idempotent."""
         with self._changed:
             was, self._closing = self._closing, True
+            self._changed.notify_all()
         if self._door is not None:
             self._door.close()
         for line in self._lines:
@@ -134,54 +143,67 @@ class Shards:
 
     def _spawn(self, rank: int) -> None:
         line, theirs = socket_pair()
-        shared = () if self._memory is None else (self._memory,)
-        with theirs:
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", *PROGRAM, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), *shared),
-                    env=child_environment(inference),
-                    start_new_session=True,  # Ctrl-C is the server's to act on
-                )
-            )
-        self._begin(rank, line, self._threads)
+        try:
+            with theirs:
+                self._processes.append(self._start(theirs.fileno()))
+        except OSError:
+            line.close()
+            raise
+        cores = cores_of(rank, self._local)
+        self._begin(rank, line, self._threads, None if cores is None else sorted(cores))
+
+    def _start(self, line: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", *PROGRAM, str(line)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(line, *(() if self._memory is None else (self._memory,))),
+            env=child_environment(inference),
+            start_new_session=True,  # Ctrl-C is the server's to act on
+        )
 
     def _enter(self, line: Control) -> None:
         """Take in a shard of another machine."""
         rank, self._next = self._next, self._next + 1
-        self._begin(rank, line, None)
+        self._begin(rank, line, None, None)
 
-    def _begin(self, rank: int, line: Control, threads: int | None) -> None:
+    def _begin(self, rank: int, line: Control, threads: int | None, cores: list[int] | None) -> None:
         self._lines.append(line)
         store = None if self._store is None else (self._config.shard_address, self._store.port)
         count = self._config.shards
-        line.send(Task(self._config, rank, count, threads, self._memory, store, log_levels()))
+        line.send(Task(self._config, rank, count, cores, threads, self._memory, store, log_levels()))
         reader = threading.Thread(target=self._read, args=(rank, line), name=f"shard-{rank}", daemon=True)
         self._readers.append(reader)
         reader.start()
 
     def _read(self, rank: int, line: Control) -> None:
-        """Take in what a shard says, until it ends."""
+        """Take in what a shard says, until it ends, or nothing more can be taken in."""
         failure = "it has ended"
         try:
             for message in line.receive(FROM_SHARD):
-                if isinstance(message, Logged):
-                    relay(replace(message, text=f"shard {rank}: {message.text}"))
-                elif isinstance(message, Unavailable):
+                if isinstance(message, Unavailable):
                     failure = message.message
-                elif isinstance(message, Present):
-                    with self._changed:
-                        self._present.add(rank)
-                        self._changed.notify_all()
+                self._hear(rank, message)
         except FrameFault as fault:
             failure = f"what it says can't be read: {fault}"
+        finally:
+            self._note_end(rank, failure)
+
+    def _hear(self, rank: int, message: FromShard) -> None:
+        if isinstance(message, Logged):
+            relay(msgspec.structs.replace(message, text=f"shard {rank}: {message.text}"))
+        elif isinstance(message, Present):
+            with self._changed:
+                self._present.add(rank)
+                self._changed.notify_all()
+
+    def _note_end(self, rank: int, failure: str) -> None:
         with self._changed:
             if self._closing:
                 return
-            self._failure = self._failure or f"Shard {rank} of the model was lost: {failure}"
+            self._failures.append(f"Shard {rank} of the model was lost: {failure}")
             self._changed.notify_all()
-        LOG.critical("Shard %d of the model was lost, with which the others can't go on", rank)
-        if self._group is not None:
-            self._group.leave()
-        self._lost(self._failure)
+            group = self._group
+        LOG.critical("Shard %d of the model was lost, with which the others can't go on: %s", rank, failure)
+        if group is not None:
+            group.leave()
+        self._lost(self._failures[0])

@@ -24,6 +24,7 @@ class Task(Message, frozen=True, tag=41):
     engine: EngineConfig
     rank: int
     count: int
+    cores: list[int] | None  # that it stays on; None: any
     threads: int | None  # that compute; None: as many as there are cores
     memory: int | None  # a descriptor of the memory that all share; None: they are on several machines,
     store: tuple[str, int] | None  # and meet at a host and port

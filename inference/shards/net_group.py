@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed import BroadcastOptions, GatherOptions, PrefixStore, ProcessGroupGloo, Store
+from torch.distributed import BroadcastOptions, GatherOptions, PrefixStore, ProcessGroupGloo, Store, Work
 
 from inference.shards.group import AddsUp, Group, ShardLost
 from inference.shards.share import Share
 from inference.state import Integers
 
-# Shards wait for the next word of the first for as long as nobody asks for anything. Who has died closes its
-# connections.
-_WAIT = timedelta(days=3650)
 _MEET = timedelta(seconds=60)
-_STEP = timedelta(seconds=20)  # that a shard may be behind in a step
-_Result = TypeVar("_Result")
+_EVER = timedelta(days=3650)  # Gloo's own limit: how long is waited is decided here
+_LOOK = timedelta(milliseconds=500)  # between looks at whether there is still something to wait for
+_LATE_SECONDS = 20.0  # that another shard may be behind in a step
 
 
 class NetGroup(Group):
@@ -33,15 +31,16 @@ class NetGroup(Group):
         options = ProcessGroupGloo._Options()
         options._timeout = _MEET
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        self._group = self._told(
-            lambda: ProcessGroupGloo(PrefixStore("shards", store), share.rank, share.count, options)
-        )
-        self._group._set_default_timeout(_WAIT)
+        try:
+            self._group = ProcessGroupGloo(PrefixStore("shards", store), share.rank, share.count, options)
+        except RuntimeError as error:
+            raise self._lose(error) from error
+        self._group._set_default_timeout(_EVER)
+        self._late: float | None = None  # seconds; None: others may be as late as they like
+        self._left = False
         self._parts = torch.empty(0)
         self._from_first = BroadcastOptions()
         self._from_first.rootRank = 0
-        if share.rank:
-            self._from_first.timeout = _WAIT
 
     @property
     def adds_up(self) -> AddsUp:
@@ -50,7 +49,7 @@ class NetGroup(Group):
 
     def serve(self) -> None:
         """Wait no longer for others than a step may take; before, they may read a model from a slow disk."""
-        self._group._set_default_timeout(_STEP)
+        self._late = _LATE_SECONDS
 
     def join(self, values: Tensor) -> Tensor:
         """Return (count, *shape) of the values that each has, of one shape; raise ShardLost."""
@@ -62,19 +61,23 @@ class NetGroup(Group):
         options.rootRank = 0
         values = values.contiguous()
         if self.share.rank:
-            self._told(lambda: self._group.gather([], [values], options).wait())
+            self._do(lambda: self._group.gather([], [values], options))
             return None
         found = torch.empty(self.share.count, *values.shape, dtype=values.dtype)
-        self._told(lambda: self._group.gather([list(found)], [values], options).wait())
+        self._do(lambda: self._group.gather([list(found)], [values], options))
         return found
 
     def tell(self, words: Integers) -> None:
-        """Send words (n,) from the first shard to the others, into theirs; raise ShardLost."""
+        """Send words (n,) from the first shard to the others, into theirs; raise ShardLost.
+
+        The others wait for them for as long as nobody asks the first one for anything.
+        """
         tensor = torch.from_numpy(words)
-        self._told(lambda: self._group.broadcast([tensor], self._from_first).wait())
+        self._do(lambda: self._group.broadcast([tensor], self._from_first), ever=bool(self.share.rank))
 
     def leave(self) -> None:
-        """Nothing: who waits hears of a connection's end by itself."""
+        """Have whoever waits for another shard, now or later, hear that it is lost; from any thread."""
+        self._left = True
 
     def _add_up(self, values: NDArray[np.float32]) -> None:
         """Add to values (n,), in place, the others', in the order of ranks: all have the same bits."""
@@ -90,14 +93,29 @@ class NetGroup(Group):
         if self._parts.dtype != values.dtype or len(self._parts) < size:
             self._parts = torch.empty(size, dtype=values.dtype)
         parts = self._parts[:size]
-        self._told(lambda: self._group._allgather_base(parts, values).wait())
+        self._do(lambda: self._group._allgather_base(parts, values))
         return parts.view(self.share.count, len(values))
 
-    def _told(self, act: Callable[[], _Result]) -> _Result:
+    def _do(self, begin: Callable[[], Work], *, ever: bool = False) -> None:
+        """Do something together and wait for its end; raise ShardLost. `ever`: however late others are."""
         if self.lost is not None:
             raise self.lost
+        began = time.monotonic()
         try:
-            return act()
+            work = begin()
         except RuntimeError as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise self.lose(ShardLost(f"another shard of the model was lost: {lines[0][:300]}")) from error
+            raise self._lose(error) from error
+        while True:
+            try:
+                work.wait(_LOOK)
+                return
+            except RuntimeError as error:
+                if work.is_completed() or self._left:
+                    raise self._lose(error) from error
+                if not ever and self._late is not None and time.monotonic() - began > self._late:
+                    told = f"another shard of the model is more than {self._late:g} s late"
+                    raise self.lose(ShardLost(told)) from error
+
+    def _lose(self, error: RuntimeError) -> ShardLost:
+        lines = str(error).splitlines() or [type(error).__name__]
+        return self.lose(ShardLost(f"another shard of the model was lost: {lines[0][:300]}"))

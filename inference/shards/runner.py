@@ -39,7 +39,7 @@ class SharedRunner:
         self._last = None
         try:
             own = self._inner.run(pieces)
-        except EOFError as error:
+        except Exception as error:  # wherever it stood, the others wait for it
             raise self._group.lose(error) from error
         if not len(own):
             return own.new_empty(0, self._vocabulary)

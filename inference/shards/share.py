@@ -116,6 +116,12 @@ class LayerShare:
         return torch.cat([weight[each] for each in parts]), own
 
 
+def kept_by_all(shape: LayerShape, shards: int) -> int:
+    """Return how many numbers of a token so many shards keep, if each kept as many as the one with most."""
+    most = -(-shape.kv_heads // shards)
+    return shards * most * (shape.key_dim + shape.value_dim)
+
+
 def _heads(share: Share, keys: int, queries: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return which heads of keys and values a share has, and which of queries; raise OtherShape.
 

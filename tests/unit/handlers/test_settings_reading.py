@@ -36,6 +36,11 @@ from tests.unit.handlers.test_settings import read_line
             {},
             r"`remote_shards` must be < `num_shard`.*: 2 and 2",
         ),
+        (
+            ("--num-shard", "2", "--remote-shards", "1"),
+            {},
+            r"`remote_shards` need `master_addr`",
+        ),
         (("--num-shard", "2", "--device", "cuda"), {}, r"`num_shard` 2 is for CPUs, and `device` is cuda"),
         (("--num-shard", "0"), {}, r"--num-shard must be from 1 to 64; it is '0'"),
         ((), {"JSON_OUTPUT": "yes"}, r"JSON_OUTPUT must be true, 1, false or 0; it is 'yes'"),

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import threading
+import time
+from datetime import timedelta
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ from torch import Tensor  # noqa: E402
 
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_exchange import PART_BYTES  # noqa: E402
+from inference.shards import net_group  # noqa: E402
 from inference.shards.group import Group, ShardLost  # noqa: E402
 from tests.unit.inference.shards.groups import together  # noqa: E402
 
@@ -70,6 +75,29 @@ def test_who_goes_on_alone_hears_that_another_is_lost_and_goes_on_hearing_it(kin
     first, _ = together(2, work, kind)
     assert len(set(first)) == 1
     assert first[0].startswith("another shard of the model was lost")
+
+
+def test_on_several_machines_who_is_late_in_a_step_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_group, "_LATE_SECONDS", 0.2)
+    monkeypatch.setattr(net_group, "_LOOK", timedelta(seconds=0.05))
+    told = threading.Event()
+
+    def work(group: Group, library: Library) -> str:
+        group.join(torch.zeros(1))
+        group.serve()
+        words = np.zeros(1, dtype=np.int64)
+        if group.share.rank:
+            group.tell(words)  # for which it waits, however late it comes
+            told.wait(10)
+            return ""
+        time.sleep(0.5)
+        group.tell(words)
+        with pytest.raises(ShardLost, match=r"more than 0\.2 s late") as caught:
+            group.join(torch.zeros(1))
+        told.set()
+        return str(caught.value)
+
+    assert together(2, work, "net")[0]
 
 
 def test_the_first_reason_is_kept() -> None:

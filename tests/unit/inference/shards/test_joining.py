@@ -33,8 +33,7 @@ class Hall:
     def __init__(self, port: int, count: int = 2) -> None:
         self.entered: queue.Queue[Control] = queue.Queue()
         self.visitors: list[Control] = []
-        self.door = Door(HERE, port)
-        self.door.welcome(count, self.entered.put)
+        self.door = Door(HERE, port, count, self.entered.put)
         self._port = port
 
     def knock(self, said: bytes) -> Control:
@@ -98,4 +97,12 @@ def test_a_closed_door_lets_nobody_in(hall: Hall, port: int) -> None:
     hall.door.close()
     with pytest.raises(ConnectionRefusedError):
         hall.knock(b"")
-    Door(HERE, port).close()  # the port is free again
+    Door(HERE, port, 1, hall.entered.put).close()  # the port is free again
+
+
+def test_who_says_nothing_keeps_nobody_waiting(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_JOIN_SECONDS", 30.0)
+    for _ in range(5):
+        hall.knock(b"")
+    hall.knock(pack(Join("1.0")))
+    hall.guest()

@@ -10,11 +10,13 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from inference.blocks import PAGE  # noqa: E402
 from inference.errors import ModelUnavailable  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
 from inference.served import Level  # noqa: E402
 from inference.shards.group import Group  # noqa: E402
+from inference.shards.runner import SharedRunner  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
 from tests.unit.inference.shards.groups import together  # noqa: E402
 from tests.unit.inference.test_level import FUSED  # noqa: E402
@@ -65,6 +67,22 @@ def test_shards_of_a_family_give_its_logits(name: str) -> None:
 @pytest.mark.parametrize(("count", "changes"), UNEVEN)
 def test_a_layer_need_not_be_divided_evenly(count: int, changes: dict[str, Any]) -> None:
     check(*shared_logits("llama", count, changes=changes))
+
+
+def test_what_each_shard_keeps_of_a_token_is_counted() -> None:
+    models = [toy("llama", **HEADS, num_key_value_heads=2) for _ in range(4)]
+
+    def work(group: Group, library: Library) -> int:
+        options = Options(library=library, group=group, max_total_tokens=LONGEST)
+        served = bring_up(models[group.share.rank], options)
+        runner = served.make_runner(10)
+        assert isinstance(runner, SharedRunner)
+        kept = sum(array.nbytes for array in runner.arrays)
+        assert served.kv_bytes == 4 * kept // (10 * PAGE)
+        return served.kv_bytes
+
+    own = 3 * 2 * 8 * 2 * 4  # layers, heads, numbers, keys and values, bytes
+    assert together(4, work) == [2 * own] * 4
 
 
 def test_shards_may_be_on_several_machines() -> None:
