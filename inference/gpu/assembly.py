@@ -77,6 +77,7 @@ class Assembly:
             sequences=self.limits.sequences,
             longest=plan.max_total_tokens,
             logit_rows=self.limits.logit_rows,
+            vocabulary=self.vocabulary,
         )
         ends = Endings(self.vocabulary, self.eos)
         return measure(lambda blocks: self._parts(plan, blocks, ends), extent, meter, self._fraction)

@@ -32,7 +32,10 @@ MIB = 1024 * 1024
 # didn't come up, kernels that are loaded later. On 80 GiB that is 1.6 GiB.
 _RESERVE_SHARE = 0.02
 _RESERVE_LEAST = 256 * MIB
-_BY_HOST = Sampling(sample=True, typical_p=0.9)  # in the way that takes the most memory
+_BY_HOST = Sampling(sample=True, typical_p=0.01)  # in the way that takes the most memory, but for
+# what is read of whole rows where they are flat and much is to be kept: ids, and numbers twice, in 64 bits.
+# To do so takes the host ten seconds or more
+_FLAT_BYTES = 24
 _BY_DEVICE = Sampling(sample=True, top_p=0.9, repetition_penalty=1.1)
 
 
@@ -122,6 +125,7 @@ class Extent:
     sequences: int
     longest: int  # tokens of a sequence
     logit_rows: int  # of prompts whose log-probabilities were asked for
+    vocabulary: int
 
     @property
     def blocks(self) -> int:
@@ -140,7 +144,7 @@ def measure(make: Callable[[int], Parts], extent: Extent, meter: Meter, fraction
     for sampling in (_BY_HOST, _BY_DEVICE):
         _run(runner, sampler, table, _prompts(table, extent, sampling))
     _run(runner, sampler, table, _scored(table, extent))
-    steps = meter.peak + runner.state.bytes
+    steps = meter.peak + _FLAT_BYTES * extent.sequences * extent.vocabulary + runner.state.bytes
     graphs = _graphs(runner, meter)
     del runner, sampler, table
     meter.begin()
@@ -174,7 +178,8 @@ def _graphs(runner: GpuRunner, meter: Meter) -> int:
         runner.capture_size(size)
         left.append(_left(meter))
     taken = [max(before - after, 0) for before, after in pairwise(left)]
-    return sum(taken[:1]) + sum(taken[1:]) * (len(sizes) - 1)
+    # More than the first it takes none: what else is gone, another process has taken
+    return sum(taken[:1]) + min(taken[:2], default=0) * (len(sizes) - 1)
 
 
 def _left(meter: Meter) -> int:

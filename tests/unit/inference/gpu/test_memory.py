@@ -23,8 +23,9 @@ from inference.sampler import TorchSampler
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 
 GIB = 1024 * MIB
-EXTENT = Extent(tokens=32, sequences=4, longest=24, logit_rows=6)
+EXTENT = Extent(tokens=32, sequences=4, longest=24, logit_rows=6, vocabulary=VOCABULARY)
 STATE = 5 * (2 * 4 + 8 * 8 + VOCABULARY * 2)  # bytes of five slots: two pages, eight wishes, and marks
+FLAT = 24 * 4 * VOCABULARY  # bytes of what is read of whole rows
 
 
 @dataclass
@@ -69,9 +70,26 @@ def test_the_biggest_steps_are_run_and_the_two_biggest_graphs_captured() -> None
     assert scored.rows is not None
     assert len(scored.rows) == EXTENT.logit_rows
     assert [len(batch.ids) for batch in decodes] == [4, 2]
-    assert room.steps == 3 * GIB + STATE
+    assert room.steps == 3 * GIB + FLAT + STATE
     assert room.graphs == 500 * MIB + 2 * 20 * MIB  # the first, and two more like the second
     assert room.share == int(80 * GIB * 0.9)
+
+
+def test_what_another_process_takes_meanwhile_is_not_taken_for_that_of_each_graph() -> None:
+    meter = PaperMeter()
+
+    def make_beside(blocks: int) -> Parts:
+        parts = make([], meter)
+        capture = parts[0].graphs.capture_one
+
+        def captured(size: int) -> None:
+            capture(size)
+            meter.taken += (size == 2) * 2 * GIB  # by somebody else
+
+        parts[0].graphs.capture_one = captured  # type: ignore[method-assign]
+        return parts
+
+    assert measure(make_beside, EXTENT, meter, fraction=0.9).graphs == 500 * MIB + 2 * 500 * MIB
 
 
 def test_what_is_left_is_the_share_less_all_else() -> None:
@@ -86,7 +104,7 @@ def test_reserve_is_kept_however_small_the_device() -> None:
     room = measure(lambda blocks: make([], PaperMeter(), ()), EXTENT, meter, fraction=1.0)
     assert room.reserve == memory._RESERVE_LEAST
     assert room.graphs == 0
-    assert room.cache == GIB - memory._RESERVE_LEAST - STATE
+    assert room.cache == GIB - memory._RESERVE_LEAST - FLAT - STATE
 
 
 DEMAND = Demand(weights_bytes=16 * GIB, parameters=8 * 10**9, kv_bytes=131_072, max_positions=8192)

@@ -27,6 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+import benchmarks.gpu.absent  # noqa: F401 - for machines that lack what the engine's process has beside it
 from inference.kernels.gpu import launching
 
 CAPABILITY = 90  # of a Hopper
