@@ -36,7 +36,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--otlp-service-name", "x"), "without --otlp-endpoint nothing", ("--otlp-endpoint", "http://c:1")),
     (("--worker-timeout", "5"), "it is for several --api-workers", ("--api-workers", "2")),
     (("--prefix-affinity", "false"), "it is for several --replicas", ("--replicas", "2")),
-    (("--remote-shards", "1"), "it is for several --num-shard", ("--num-shard", "2")),
+    (("--remote-shards", "1"), "it is for several --num-shard", ("--num-shard=2", "--master-addr=10.0.0.1")),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
     (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
