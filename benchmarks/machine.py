@@ -13,11 +13,13 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # of the flags in /proc/cpuinfo, those that decide which kernels run
 DECISIVE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile")
 
+_WIDTHS = {"avx512": {"avx512f", "avx512bw"}, "avx2": {"avx2", "fma"}}
+
 
 def machine() -> str:
-    """Return a name for this kind of machine."""
+    """Return a name for this kind of machine: virtual ones may say no more of a CPU than its brand."""
     cpu = _information("model name") or platform.machine()
-    return re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores()} cores".lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores()} cores {_widest()}".lower()).strip("-")
 
 
 def cores() -> int:
@@ -38,6 +40,12 @@ def about() -> dict[str, object]:
         "python": platform.python_version(),
         "day": time.strftime("%Y-%m-%d"),
     }
+
+
+def _widest() -> str:
+    """Return the widest vectors that there are kernels for, "" without any of their own."""
+    flags = set(_information("flags").split())
+    return next((name for name, needed in _WIDTHS.items() if flags >= needed), "")
 
 
 def _information(name: str) -> str:

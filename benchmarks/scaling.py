@@ -3,7 +3,7 @@
     python -m benchmarks.scaling [--models FOLDER/models] [--dtype auto] [--quantize int8] [--quick]
 
 On SmolLM2-135M's shape with random weights. Writes benchmarks/results/scaling-MACHINE.json,
-docs/scaling.svg and docs/benchmarks.md. Takes some minutes, most of it for the prompts.
+docs/scaling-MACHINE.svg and docs/benchmarks.md. Takes some minutes, most of it for the prompts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
     if arguments.quick:
         return
     (RESULTS / f"scaling-{machine()}.json").write_text(json.dumps(written, indent=1) + "\n")
-    (report.DOCS / "scaling.svg").write_text(plot(measured["points"]))
+    (report.DOCS / f"scaling-{machine()}.svg").write_text(plot(measured["points"]))
     report.write()
 
 

@@ -88,6 +88,21 @@ def page(results: Path, **parts: dict[str, Any]) -> str:
     return "\n".join(report.page("here"))
 
 
+def test_all_machines_are_told_of_the_most_measured_first(results: Path) -> None:
+    for name, parts in {"old": ["quality"], "new": ["quality", "scaling"]}.items():
+        features = ["avx2", "avx512f"] if name == "new" else ["avx2"]
+        for part in parts:
+            content = SCALING if part == "scaling" else {"texts": len(name), "variants": {}}
+            (results / f"{part}-{name}.json").write_text(
+                json.dumps({**about(), **content, "features": features})
+            )
+    assert report.machines() == ["new", "old"]
+    lines = list(report.page(*report.machines()))
+    other = lines.index("# On another machine: without AVX-512")
+    assert lines.index(next(line for line in lines if line.startswith("![tokens"))) < other
+    assert any(line.startswith("Measured on ") and "(avx2)" in line for line in lines[other:])
+
+
 def test_servers_goals_and_what_is_missing_are_told(results: Path) -> None:
     text = page(results, serving=SERVING)
     assert "| parley f32 | fp32 | 12.3 (100 / 9) |  |  |  | 900 | 50% |" in text
@@ -121,7 +136,7 @@ def test_a_share_of_the_roof_is_judged(results: Path) -> None:
 def test_points_that_were_not_measured_stay_empty(results: Path) -> None:
     text = page(results, scaling=SCALING)
     assert "| 8192 | 100 (10.0) |  |" in text
-    assert "(scaling.svg)" in text
+    assert f"(scaling-{about()['machine']}.svg)" in text
 
 
 def test_what_rounding_costs_is_told_beside_the_exact_model(results: Path) -> None:

@@ -1,0 +1,21 @@
+"""What results are named after."""
+
+import pytest
+
+from benchmarks import machine
+
+CPUS = {
+    "fma avx2 avx512f avx512bw": "some-cpu-2-cores-avx512",
+    "fma avx2 avx512f": "some-cpu-2-cores-avx2",
+    "sse2": "some-cpu-2-cores",
+}
+
+
+@pytest.mark.parametrize(("flags", "name"), CPUS.items())
+def test_cpus_with_other_vectors_are_other_machines(
+    flags: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"model name": "Some CPU", "flags": flags}
+    monkeypatch.setattr(machine, "_information", known.__getitem__)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    assert name == machine.machine()
