@@ -6,21 +6,19 @@
 #include "linear.h"
 
 /* Rows of a block: two accumulators each, and weights as loaded and as widened, in 32 or 16 registers. int8
- * without VNNI widens to twice as many. */
+ * without VNNI widens to twice as many, or with AVX2 takes registers for signs. */
 #if NATIVE_ISA == 2
 #define MOST_ROWS 12
 #define MOST_INT8_ROWS 10
 #elif NATIVE_ISA == 1
 #define MOST_ROWS 6
-#define MOST_INT8_ROWS 4
+#define MOST_INT8_ROWS 5
 #else
 #define MOST_ROWS 4
 #define MOST_INT8_ROWS 4
 #endif
 #define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
 #define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
-#define AHEAD 2048   /* bytes */
-#define FAR_AHEAD 8192 /* bytes, in a panel that doesn't end soon: 4 and 16 KiB gained less (Zen 5) */
 #define UNROLL _Pragma("GCC unroll 16")
 
 typedef struct Block {
@@ -37,22 +35,13 @@ typedef struct Block {
     int64_t from; /* k of the block in the panel */
     int base, column; /* coded: of the panel; the first of these columns in it */
     int64_t ahead[3]; /* bytes from the weights in use to lines further on, or of the next panel or slice; or 0 */
+    const char *share; /* of the next panel or slice, what these columns fetch of it */
+    int64_t share_bytes, share_step; /* in all; for 256 bytes of the weights in use, or 0 */
     float *widened; /* where the block's weights go as float32's panel, for the next blocks; or NULL */
     int first, last; /* of the blocks along k */
 } Block;
 
-/* Two lines of weights ahead, further than the hardware looks: with several rows, 16-bit weights came half as fast
- * without (Zen 4); int8 gained nothing. */
-INLINE void prefetch(const void *w) {
-    __builtin_prefetch((const char *)w + AHEAD);
-    __builtin_prefetch((const char *)w + AHEAD + 64);
-}
-
-/* The next panel, into the second cache, by the last blocks of this one, or by the first where that alone reads it:
- * what the hardware fetches ahead by itself ends with each short panel, and begins late in the next. */
-INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
-    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + b->ahead[i], 0, 2);
-}
+#include "linear_fetch.inc.h"
 
 typedef union Sum {
     vf f;
@@ -172,39 +161,7 @@ INLINE void add_vnni(const int rows, const int vectors, const Block *b, Sum sums
 #include "linear_int6.inc.h"
 #endif
 
-/* Sums of products of neighbours, of int16 into int32. */
-INLINE vi multiply_pairs(vi a, vi b) {
-#if NATIVE_ISA == 2
-    return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif NATIVE_ISA == 1
-    return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(__x86_64__)
-    return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#else
-    return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
-
-/* The four bytes of a lane as int16: the even ones, the odd ones. Inputs are prepared in that order. */
-INLINE vi even_bytes(vi v) { return (vi)((vh)((vh)v << 8) >> 8); }
-INLINE vi odd_bytes(vi v) { return (vi)((vh)v >> 8); }
-
-INLINE void add_int8(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
-    const char *w = b->w;
-    for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
-        vi even[8], odd[8];
-        UNROLL for (int v = 0; v < vectors; v++) {
-            vi raw = viload(w + 4 * v * LANES);
-            even[v] = even_bytes(raw);
-            odd[v] = odd_bytes(raw);
-        }
-        UNROLL for (int m = 0; m < rows; m++) {
-            const int32_t *x = (const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k);
-            UNROLL for (int v = 0; v < vectors; v++)
-                sums[m][v].i += multiply_pairs(even[v], viset1(x[0])) + multiply_pairs(odd[v], viset1(x[1]));
-        }
-    }
-}
+#include "linear_int8.inc.h"
 
 INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
     if (kind != KIND_INT8 && kind != KIND_VNNI && kind != KIND_INT6) {
@@ -217,7 +174,7 @@ INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
     return y;
 }
 
-INLINE void multiply(const int kind, const int rows, const int vectors, const Block *b) {
+INLINE void multiply(const int kind, const int rows, const int vectors, const int column, const Block *b) {
     Sum sums[MOST_ROWS][8];
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < vectors; v++)
@@ -225,7 +182,7 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
     if (kind == KIND_FLOAT32 || kind == KIND_WIDENED) add_float32(rows, vectors, kind == KIND_WIDENED, b, sums);
     if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
-    if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
+    if (is_coded(kind)) add_coded(kind, rows, vectors, column, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
 #if defined(NATIVE_BF16)
     if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
@@ -240,19 +197,26 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
         }
 }
 
+/* `column`: of coded ones, where the group begins, for the compiler to know what to decode. */
+INLINE void multiply_group(const int kind, const int rows, const int vectors, const int column, Block *b) {
+    const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
+    multiply(kind, rows, vectors, column, b);
+    b->w += vectors * LANES * bytes;
+    b->column += vectors * LANES;
+    if (kind == KIND_INT8) b->share += b->share_bytes;
+    b->y += vectors * LANES;
+    if (b->bias) b->bias += vectors * LANES;
+    if (b->scales) b->scales += vectors * LANES;
+    if (b->sums) b->sums += vectors * LANES;
+}
+
 /* Columns of a panel in groups of `vectors`. */
 INLINE void multiply_columns(const int kind, const int rows, Block b) {
     const int vectors = rows <= FEW_ROWS ? PANEL / LANES : 2;
-    const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
-    for (int column = 0; column < PANEL; column += vectors * LANES) {
-        multiply(kind, rows, vectors, &b);
-        b.w += vectors * LANES * bytes;
-        b.column += vectors * LANES;
-        b.y += vectors * LANES;
-        if (b.bias) b.bias += vectors * LANES;
-        if (b.scales) b.scales += vectors * LANES;
-        if (b.sums) b.sums += vectors * LANES;
-    }
+    if (is_coded(kind))
+        UNROLL for (int column = 0; column < PANEL; column += vectors * LANES) multiply_group(kind, rows, vectors, column, &b);
+    else
+        for (int column = 0; column < PANEL; column += vectors * LANES) multiply_group(kind, rows, vectors, 0, &b);
 }
 
 INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
@@ -284,7 +248,9 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth) {
 }
 
 /* With few rows the hardware keeps up, but for int8. */
-INLINE int fetches(const int kind, int64_t rows) { return rows > FEW_ROWS || kind == KIND_VNNI; }
+INLINE int fetches(const int kind, int64_t rows) {
+    return rows > FEW_ROWS || kind == KIND_VNNI || shares(kind);
+}
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
@@ -297,16 +263,20 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
     int64_t behind = fetches(kind, rows) ? next_weights(t, depth) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
+    int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
+    int64_t step = shares(kind) && behind ? 256 / passes + 1 : 0;
+    int64_t share = step ? depth * t->panel_step / passes : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
+        const char *slice = t->w + panel * t->panel_bytes + k * t->panel_step;
         for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
             to = rows * (i + 1) / blocks;
             Block b = {
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
-                .w = widened && i ? (const char *)widened : t->w + panel * t->panel_bytes + k * t->panel_step,
+                .w = widened && i ? (const char *)widened : slice,
                 .k = linear->k - k < depth ? linear->k - k : depth,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,
                 .y_stride = stride,
@@ -318,6 +288,9 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .base = is_coded(kind) ? linear->bases[panel] : 0,
                 .ahead = {i == fetching ? behind : 0, behind && i == fetching_too ? behind + 64 : 0,
                           behind && i == fetching ? behind + 128 : 0},
+                .share = slice + behind + i * passes / blocks * share,
+                .share_bytes = share,
+                .share_step = step,
                 .widened = i ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,

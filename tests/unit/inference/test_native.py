@@ -141,6 +141,16 @@ def test_int8_without_vnni_gives_the_same_bits() -> None:
     assert same(*outputs)
 
 
+@pytest.mark.parametrize("isa", ISAS[1:])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 11, 40])
+@pytest.mark.parametrize("k", [1, 7, 64, 130, 1031])
+def test_int8_gives_the_same_bits_on_every_isa(isa: str, rows: int, k: int) -> None:
+    x, weight, bias = randn(rows, k), randn(50, k, seed=1), randn(50, seed=2)
+    x[0, 0] = weight[0, 0] = -9.0  # the greatest of its row: -127
+    outputs = [PackedLinear.pack(library(one), weight, bias, WeightKind.INT8)(x) for one in ("baseline", isa)]
+    assert same(*outputs)
+
+
 @every_isa
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

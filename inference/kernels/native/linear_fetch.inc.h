@@ -1,0 +1,26 @@
+/* The template of what linears fetch ahead of their use. */
+
+#define AHEAD 2048     /* bytes */
+#define FAR_AHEAD 8192 /* bytes, in a panel that doesn't end soon: 4 and 16 KiB gained less (Zen 5) */
+
+/* Two lines of weights ahead, further than the hardware looks: with several rows, 16-bit weights came half as fast
+ * without (Zen 4); int8 gained nothing. */
+INLINE void prefetch(const void *w) {
+    __builtin_prefetch((const char *)w + AHEAD);
+    __builtin_prefetch((const char *)w + AHEAD + 64);
+}
+
+/* The next panel, into the second cache, by the last blocks of this one, or by the first where that alone reads it:
+ * what the hardware fetches ahead by itself ends with each short panel, and begins late in the next. */
+INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
+    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + b->ahead[i], 0, 2);
+}
+
+/* The same by all blocks, each group of columns its share: several rows of int8 with AVX2, whose products take longer,
+ * took up to a third less time (Zen 3). */
+INLINE void fetch_share(const int vectors, const Block *b, const char *w) {
+    const char *at = b->share + ((w - b->w) * b->share_step >> 8);
+    UNROLL for (int i = 0; i < vectors / 2; i++) __builtin_prefetch(at + 64 * i, 0, 2);
+}
+
+INLINE int shares(const int kind) { return NATIVE_ISA == 1 && kind == KIND_INT8; }
