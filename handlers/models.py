@@ -37,6 +37,7 @@ async def get_model_info(service: Service, call: Call[None]) -> JsonReply[Info]:
         "max_waiting_tokens": settings.max_waiting_tokens,
         "max_batch_size": settings.max_batch_size,
         "quantize": settings.quantize,
+        "quantization": model.quantization,
         "execution": model.level,
         "deterministic": model.deterministic,
     }

@@ -82,8 +82,8 @@ class Settings:
         "TGI: folder that holds the weights", support=ACCEPTED, reason="give that folder as --model-id",
         metavar="FOLDER")
     quantize: str | None = row(None, quantization, MODEL,
-        "int8: keep and multiply the weights in 8 bits, on CPU, which is faster and changes the answers a "
-        "little; none: don't", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
+        "int8: keep and multiply the weights in 8 bits, on CPU, faster, a little changed; TGI's methods: "
+        "docs/quantised.md; none: don't", env=("QUANTIZE", "HF_MODEL_QUANTIZE"), metavar="METHOD")
     kv_cache_dtype: str = row("auto", cache_type, MODEL,
         "type of the KV cache: float32, or bfloat16, which holds twice the tokens and is read faster; auto: "
         "bfloat16 only where the model computes with rounded numbers anyway", metavar="TYPE")

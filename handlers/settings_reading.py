@@ -14,7 +14,7 @@ from typing import Any
 
 from handlers.keys import read_keys
 from handlers.settings import SETTINGS, Settings
-from handlers.settings_table import Group, Setting, SettingsError, Support
+from handlers.settings_table import INT8, Group, Setting, SettingsError, Support
 
 SHOWN = 60  # characters of a value that is refused
 PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
@@ -104,7 +104,7 @@ def check(settings: Settings) -> None:
         value: int | None = getattr(settings, name)
         if value and budget and value > budget:
             raise SettingsError(f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {budget}")
-    if settings.quantize and settings.device == "cuda":
+    if settings.quantize in INT8 and settings.device == "cuda":
         raise SettingsError(f"`quantize` {settings.quantize} is for --device cpu: leave one of them out")
     if settings.api_workers > 1 and not settings.engine_process:
         raise SettingsError(

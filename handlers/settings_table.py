@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from inference.adapters import parse_adapters
 
-QUANTIZED_BEFORE = ("awq", "gptq", "marlin", "exl2", "compressed-tensors")  # TGI's methods
-QUANTIZED_AT_LOAD = ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8")
+INT8 = ("int8", "eetq")  # what can only be done at the start, and is the same here
+OF_FILES = ("awq", "gptq", "marlin", "compressed-tensors", "fp8", "bitsandbytes")  # TGI's methods
+OF_FILES_IN_4_BITS = ("bitsandbytes-nf4", "bitsandbytes-fp4")
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
@@ -202,19 +203,19 @@ def choice(*choices: str) -> Parse[str]:
 
 
 def quantization(value: str) -> str | None:
-    """Read int8, or none; TGI's other methods are refused with what to do instead."""
+    """Read int8, one of TGI's methods, or none; the model's files may contradict it later."""
     method = value.strip().lower()
     if method == "none":
         return None
-    if method in QUANTIZED_BEFORE:
+    if method == "exl2":
         raise ValueError(
-            "must be int8 or none: weights that were quantised before can't be read; serve the original "
-            "model, with int8 where it is to be smaller and faster"
+            "must be another: weights of exl2 can't be read; serve the original model, with int8"
         )
-    if method in QUANTIZED_AT_LOAD:
-        raise ValueError("must be int8 or none: of the ways to quantise weights at the start there is int8")
-    if method != "int8":
-        raise ValueError("must be int8 or none")
+    if method not in (*INT8, *OF_FILES, *OF_FILES_IN_4_BITS):
+        raise ValueError(
+            "must be int8 or none, or what the model's files were quantised by: "
+            f"{', '.join((*OF_FILES, *OF_FILES_IN_4_BITS))}"
+        )
     return method
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
@@ -19,7 +20,11 @@ from inference.model_files import (
     pickled_files,
     safetensors_files,
 )
+from inference.quantised.method import held_dtype, read_method
 from inference.safetensors import Tensor, read_header
+
+if TYPE_CHECKING:
+    from inference.quantised.stored import Stored
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +64,7 @@ class Weights:
     dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
     in_16_bits: int = 0  # of the floats
     experts: int = 0  # of the matrices, those of experts in 16 bits: all are there before one is packed
+    stored: Stored | None = None  # the files' quantised weights, counted as what they are expanded to
 
     def size(self, item_bytes: int, matrix_item_bytes: int | None = None) -> int:
         """Return the bytes in memory when each float takes `item_bytes`, those of matrices something else."""
@@ -91,11 +97,22 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
 def read_weights(path: Path, *, pickled: bool = False) -> Weights:
     """Return what the files hold that the model will be loaded from; only their headers are read.
 
-    `pickled`: pickles are read where there is nothing else.
+    Weights that were quantised before count as what they will be expanded to. `pickled`: pickles are read
+    where there is nothing else. Raise ModelUnavailable if the files can't be read.
     """
     files = safetensors_files(path)
     if files or not pickled:
-        return _counted(tensor for file in files for tensor in read_header(file).items())
+        tables = {file: read_header(file) for file in files}
+        method, stored = read_method(path), None
+        if method is not None:
+            from inference.quantised.stored import find_stored  # needs torch, as below
+
+            stored = find_stored(method, tables, held_dtype(path))
+        tensors = {name: tensor for table in tables.values() for name, tensor in table.items()}
+        given = tensors if stored is None else stored.tensors(tensors)
+        return replace(_counted(given.items()), stored=stored)
+    if (method := read_method(path)) is not None:
+        raise method.variant("and pickles")
     from inference.pickled import read_table  # needs torch, which the command that downloads does without
 
     return _counted(tensor for file in pickled_files(path) for tensor in read_table(file).items())

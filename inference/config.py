@@ -29,7 +29,8 @@ class ModelConfig:
     tokenizer_config_path: str | None = None  # replaces tokenizer_config.json for the chat template
     cache_dir: str | None = None  # the hub's cache
     adapters: tuple[str, ...] = ()  # LoRA: hub ids or name=directory, each with @revision if need be
-    quantize: str | None = None  # int8: weights and the inputs of linears, on CPU
+    # int8: weights and the inputs of linears, on CPU; or one of TGI's methods, which the files may be of
+    quantize: str | None = None
     found: Found | None = None  # no setting: its files are in the cache, and the hub isn't asked again
 
     @property

@@ -115,6 +115,7 @@ class TorchCore:
             eos_token_ids=source.eos,
             vocabulary_size=vocabulary,
             adapters=tuple(each.name for each in source.adapters),
+            quantization=None if source.weights.stored is None else str(source.weights.stored),
             deterministic=served.exact and (served.make_model is None or config.deterministic),
             step_seconds=plan.step_seconds(
                 plan.step_tokens if served.level.chunked else plan.max_total_tokens

@@ -12,8 +12,7 @@ from huggingface_hub.errors import (
     StrictDataclassClassValidationError,
     StrictDataclassFieldValidationError,
 )
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.quantizers.auto import AutoHfQuantizer
+from transformers import PreTrainedModel
 
 from inference.errors import ModelUnavailable
 
@@ -22,41 +21,12 @@ LOG = logging.getLogger(__name__)
 _SHOWN = 3  # tensors in a message
 _CHARACTERS = 400  # of what a library says
 _VALIDATION = (StrictDataclassFieldValidationError, StrictDataclassClassValidationError)
-_ORIGINAL = "give the model that it was made of (--quantize int8 has this server round it on CPU)"
 
 
-def unavailable(
-    name: str, directory: Path, error: Exception, quantised: str | None = None
-) -> ModelUnavailable:
-    """Return the refusal of a model that transformers fails on; `quantised` is by what its files are."""
+def unavailable(name: str, directory: Path, error: Exception) -> ModelUnavailable:
+    """Return the refusal of a model that transformers fails on."""
     said = _first_line(error)
-    if quantised is not None:
-        return ModelUnavailable(
-            f"`{name}` is quantised ({quantised}), and can't be served so ({said}): {_ORIGINAL}"
-        )
     return ModelUnavailable(f"`{name}` can't be loaded: {said}{_hint(error, directory / 'config.json')}")
-
-
-def quantisation(name: str, described: PreTrainedConfig) -> str | None:
-    """Return by what a model's files are quantised, None if they aren't; raise ModelUnavailable if unknown.
-
-    transformers goes on without a word, and without the weights, where it doesn't know the method.
-    """
-    found = getattr(described, "quantization_config", None)
-    if found is None:
-        return None
-    given = found if isinstance(found, dict) else found.to_dict()
-    method = given.get("quant_method")
-    method = str(getattr(method, "value", method) or "")  # they have an enumeration for it
-    loads = bool(given.get("load_in_4bit") or given.get("load_in_8bit"))
-    if not loads and (
-        not method or not AutoHfQuantizer.supports_quant_method({**given, "quant_method": method})
-    ):
-        raise ModelUnavailable(
-            f"`{name}` is quantised by a method that isn't known: config.json says that `quant_method` of "
-            f"`quantization_config` is {method[:80]!r}: {_ORIGINAL}"
-        )
-    return method or "bitsandbytes"
 
 
 def check_loaded(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:

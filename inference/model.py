@@ -6,7 +6,8 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,12 @@ from transformers.utils import logging as transformers_logging
 from inference.checkpoint import Checkpoint, Weights
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
-from inference.loading import check_loaded, quantisation, unavailable
+from inference.loading import check_loaded, unavailable
+from inference.model_files import safetensors_files
 from inference.plan import Demand
 from inference.positions import positions_of
+from inference.quantised.method import ORIGINAL, read_method
+from inference.quantised.stored import expanded
 from inference.shortage import is_shortage
 from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, widen
 
@@ -69,14 +73,19 @@ def rounded_dtype(config: ModelConfig) -> torch.dtype | None:
 
 
 def read_config(checkpoint: Checkpoint, config: ModelConfig) -> PreTrainedConfig:
-    """Return transformers' configuration of the model; raise ModelUnavailable if it has none."""
+    """Return transformers' configuration of the model; raise ModelUnavailable if it has none.
+
+    It doesn't say how files were quantised: the model is given their weights as if they weren't.
+    """
+    read_method(checkpoint.path)  # transformers goes on without those weights where it doesn't know it
     try:
         found: PreTrainedConfig = AutoConfig.from_pretrained(
             checkpoint.path, trust_remote_code=config.trust_remote_code
         )
     except Exception as error:  # what values of the wrong type lead to can be anything
         raise unavailable(config.name, checkpoint.path, error) from error
-    quantisation(config.name, found)
+    for each in (found, found.get_text_config()):
+        vars(each).pop("quantization_config", None)
     return found
 
 
@@ -96,30 +105,43 @@ def load_model(
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
     loader, described = _loader(described, config, weights, device)
-    remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
     model: PreTrainedModel
     try:
-        model, loaded = loader.from_pretrained(
-            checkpoint.path,
-            config=described,
-            dtype=choose_dtype(config, described, device),
-            attn_implementation="eager",
-            use_safetensors=None if config.trust_remote_code else True,
-            ignore_mismatched_sizes=True,  # so that they are told of, and refused below
-            output_loading_info=True,
-            **remote,
-        )
+        with _files(checkpoint, config, weights, loader) as files:
+            model, loaded = loader.from_pretrained(
+                **files,
+                config=described,
+                dtype=choose_dtype(config, described, device),
+                attn_implementation="eager",
+                ignore_mismatched_sizes=True,  # so that they are told of, and refused below
+                output_loading_info=True,
+            )
+    except ModelUnavailable:  # of a quantised weight, as it is expanded
+        raise
     except Exception as error:  # what values of the wrong type lead to can be anything
         if device.type != "cpu" and is_shortage(error):
             raise  # told elsewhere, with what is free
-        quantised = quantisation(config.name, described)
-        raise unavailable(config.name, checkpoint.path, error, quantised) from error
+        raise unavailable(config.name, checkpoint.path, error) from error
     check_loaded(config.name, model, loaded)
     model.to(device).eval().requires_grad_(False)
     if device.type == "cpu":
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
     return model
+
+
+@contextmanager
+def _files(
+    checkpoint: Checkpoint, config: ModelConfig, weights: Weights, loader: Any
+) -> Iterator[dict[str, Any]]:
+    """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
+    if weights.stored is not None:
+        with expanded(weights.stored, safetensors_files(checkpoint.path)) as tensors:
+            yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
+        return
+    remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
+    safe = None if config.trust_remote_code else True
+    yield {"pretrained_model_name_or_path": checkpoint.path, "use_safetensors": safe, **remote}
 
 
 def _loader(
@@ -130,8 +152,14 @@ def _loader(
     On CPU, where the model's class is transformers' own, that is a subclass that keeps what is stored.
     """
     own = _model_class(described)
-    quantised = getattr(described, "quantization_config", None) is not None
-    if own is None or quantised or device.type != "cpu":
+    if own is None and weights.stored is not None:
+        raise ModelUnavailable(
+            f"`{config.name}` is quantised ({weights.stored}), and brings its own code, which can't be given "
+            f"the weights that these make: {ORIGINAL}"
+        )
+    if own is not None and weights.stored is not None and device.type != "cpu":
+        return own, _own_config(own, described)
+    if own is None or device.type != "cpu":
         speaks = own is None or type(described) in MODEL_FOR_CAUSAL_LM_MAPPING
         return AutoModelForCausalLM if speaks else own, described
     return loading_class(own, _stored(weights), rounded_dtype(config)), _own_config(own, described)
@@ -182,7 +210,7 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     so, and so do experts in 32 bits, always.
     """
     own = _model_class(described)
-    if own is None or device.type != "cpu" or getattr(described, "quantization_config", None) is not None:
+    if own is None or device.type != "cpu":
         return weights
     try:
         with torch.device("meta"):

@@ -32,6 +32,7 @@ class Demand:
     most_positions: int | None = None  # that may be asked for; None: not more than these
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
     weights_form: str = "float32"  # of its linears
+    loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
     product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
 
 
@@ -63,8 +64,11 @@ class Plan:
             computing = f"{machine.threads} threads, {kernels}"
         else:
             computing = machine.device_type
+        form = demand.weights_form
+        if demand.loading_bytes > demand.weights_bytes:
+            form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are expanded"
         return (
-            f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({demand.weights_form}), "
+            f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({form}), "
             f"KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
             f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
@@ -76,6 +80,12 @@ class Plan:
 
 def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
     """Return the sizes, settings before computed ones; raise ModelUnavailable if they don't fit."""
+    if machine.device_type == "cpu" and demand.loading_bytes > machine.free_bytes:
+        raise ModelUnavailable(
+            f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the quantised weights take "
+            f"{demand.loading_bytes / MIB:,.0f} MiB while they are expanded; use a smaller model, or a "
+            "bigger machine"
+        )
     sequences = config.max_batch_size or (32 if machine.device_type == "cpu" else 256)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences)

@@ -28,8 +28,9 @@ from inference.model import (
     read_config,
     vocabulary_size,
 )
-from inference.plan import Demand
+from inference.plan import MIB, Demand
 from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
+from inference.quantised.asked import to_do
 from inference.served import Served
 from inference.shards.group import Group
 
@@ -59,8 +60,11 @@ class Source:
         demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
         beside = screen_bytes(config, library, self.described)
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
-        speed = product_speed(config, library)
-        return replace(demand, weights_bytes=demand.weights_bytes + beside, product_speed=speed)
+        speed, loading = product_speed(config, library), 0
+        if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
+            loading = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes
+        weights = demand.weights_bytes + beside
+        return replace(demand, weights_bytes=weights, loading_bytes=loading, product_speed=speed)
 
     def machine(self, threads: int) -> Machine:
         """Return what there is to compute with; `threads`: torch's."""
@@ -121,6 +125,8 @@ def find_source(
     checkpoint = find_checkpoint(config.model, progress)
     adapters = find_adapters(config.model, progress)
     described = read_config(checkpoint, config.model)
+    weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
+    config = _with_quantisation(config, weights, progress)
     device = choose_device(config.model, progress)
     if config.shards > 1 and device.type != "cpu":
         raise ModelUnavailable(
@@ -135,7 +141,7 @@ def find_source(
         checkpoint=checkpoint,
         adapters=tuple(adapters),
         described=described,
-        weights=read_weights(checkpoint.path, pickled=config.model.trust_remote_code),
+        weights=weights,
         eos=eos_token_ids(checkpoint.path),
         device=device,
         device_path=device_path,
@@ -143,6 +149,21 @@ def find_source(
         kv_dtype=kv_dtype(config, library, without, dtype),
         library=library,
         without=without,
+    )
+
+
+def _with_quantisation(
+    config: EngineConfig, weights: Weights, progress: Callable[[str], None]
+) -> EngineConfig:
+    """Return the configuration by which weights are rounded or aren't; raise ModelUnavailable."""
+    stored = weights.stored
+    if stored is not None:
+        progress(
+            f"The files are quantised: {stored}, {stored.file_bytes / MIB:,.0f} MiB that become "
+            f"{stored.held_bytes / MIB:,.0f} MiB"
+        )
+    return replace(
+        config, model=replace(config.model, quantize=to_do(config.model.quantize, stored, progress))
     )
 
 

@@ -206,6 +206,7 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
     adapters: tuple[str, ...] = ()  # that requests can name
+    quantization: str | None = None  # by which the files were quantised before, and what becomes of it
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
 
     @property

@@ -863,6 +863,7 @@ class Info(TypedDict):
     max_waiting_tokens: int
     max_batch_size: int | None
     quantize: NotRequired[str | None]
+    quantization: NotRequired[str | None]
     execution: NotRequired[str]
     deterministic: NotRequired[bool]
 

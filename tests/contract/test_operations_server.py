@@ -58,6 +58,7 @@ async def test_info_tells_how_the_model_is_computed(quantize: str | None) -> Non
         info = (await server.http.get("/info")).json()
         model = server.service.engine.model
     assert (info["quantize"], info["execution"]) == (quantize, model.level)
+    assert info["quantization"] is None  # as nothing was before
     assert info["deterministic"] is model.deterministic
 
 

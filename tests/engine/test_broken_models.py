@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,34 @@ def test_weights_of_another_shape_are_named_with_both(model: Path) -> None:
     [
         ({"quant_method": "exl2", "bits": 4}, "by a method that isn't known: .* 'exl2'"),
         ({}, "by a method that isn't known"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, r"is quantised \(gptq\)"),
-        ({"quant_method": "awq", "bits": 4, "version": "gemm"}, r"is quantised \(awq\)"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"is quantised \(bitsandbytes\)"),
-        ({"load_in_8bit": True}, r"is quantised \(bitsandbytes\)"),
+        ({"quant_method": "hqq", "nbits": 4}, "by a method that isn't known: .* 'hqq'"),
+        (
+            {"quant_method": "gptq", "checkpoint_format": "bitblas"},
+            "by gptq, and its form 'bitblas' can't be",
+        ),
+        ({"quant_method": "awq", "version": "gemv_fast"}, "by awq, and its form 'gemv_fast' of 'autoawq'"),
     ],
 )
-def test_a_model_quantised_before_is_refused(quantised: dict[str, Any], message: str, model: Path) -> None:
+def test_a_model_quantised_in_another_way_is_refused(
+    quantised: dict[str, Any], message: str, model: Path
+) -> None:
     describe(model, quantization_config=quantised)
     with pytest.raises(ModelUnavailable, match=f"{message}.*give the model that it was made of"):
         load(model)
+
+
+def test_quantised_weights_of_another_method_are_not_taken_for_numbers(model: Path) -> None:
+    describe(model, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
+    change(model, lambda tensors: tensors.update({LAYER: tensors[LAYER].to(torch.int8)}))
+    assert f"its files have `{LAYER}` in I8, which isn't known of that method" in refusal(model)
+    change(model, lambda tensors: tensors.update({LAYER: tensors[LAYER].to(torch.float8_e4m3fn)}))
+    assert f"its files have `{LAYER}` in F8_E4M3, which isn't known of that method" in refusal(model)
+
+
+def test_a_model_that_only_says_that_it_is_quantised_is_served(model: Path) -> None:
+    expected, _ = load(model)
+    describe(model, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    assert load(model)[0] == replace(expected, id=str(model))
 
 
 @pytest.mark.parametrize(

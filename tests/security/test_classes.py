@@ -43,6 +43,7 @@ CLASSES = {
     "pickled weights": ("model_files", "pickled_weights_are_never_read"),
     "remote code": ("model_files", "a_model_with_code_runs_none_of_it"),
     "hostile weight headers": ("model_files", "a_header_that_is_not_true_of_its_file_is_refused"),
+    "hostile quantised weights": ("quantised_weights", "what_does_not_fit_together_is_refused"),
     "hostile configurations": ("model_files", "a_configuration_beyond_reason_is_refused"),
     "paths in weight indexes": ("model_files", "an_index_that_leads_out_of_the_directory_is_refused"),
     "slowloris, headers": ("connections", "headers_that_drip_are_given_up"),

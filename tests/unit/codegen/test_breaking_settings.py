@@ -138,4 +138,8 @@ def test_every_limit_of_the_table_is_told() -> None:
     }
     assert OLD["cpu_isa"]["value"]["choices"] == ["auto", "avx512", "avx2", "baseline"]
     assert OLD["prometheus_port"]["value"] == {"kind": "integer", "minimum": 1, "maximum": 65535}
-    assert OLD["quantize"]["value"] == {"kind": "quantization", "refusal": "must be int8 or none"}
+    assert OLD["quantize"]["value"] == {
+        "kind": "quantization",
+        "refusal": "must be int8 or none, or what the model's files were quantised by: awq, gptq, marlin, "
+        "compressed-tensors, fp8, bitsandbytes, bitsandbytes-nf4, bitsandbytes-fp4",
+    }

@@ -78,8 +78,8 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
         (("serve", "--port", "x"), "--port must be an integer; it is 'x'"),
         (
-            ("serve", "--quantize", "awq"),
-            "--quantize must be int8 or none: weights that were quantised before",
+            ("serve", "--quantize", "exl2"),
+            "--quantize must be another: weights of exl2 can't be read",
         ),
         (("serve", "--rope-scaling", "linear"), "--rope-scaling linear is not supported yet by this version"),
         (("print-schema", "--port", "1"), "there is no flag --port"),

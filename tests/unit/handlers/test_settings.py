@@ -144,19 +144,24 @@ def test_what_is_not_supported_yet_is_refused_unless_neutral(
 
 
 @pytest.mark.parametrize(
+    "method",
+    "awq gptq marlin compressed-tensors eetq fp8 bitsandbytes bitsandbytes-nf4 bitsandbytes-fp4".split(),
+)
+def test_methods_of_tgi_are_taken_and_held_against_the_files_later(method: str) -> None:
+    settings = read_line("--quantize", method.upper()).settings
+    assert settings.quantize == settings.engine_config().model.quantize == method
+
+
+@pytest.mark.parametrize(
     ("method", "advice"),
     [
-        ("awq", "serve the original model, with int8"),
-        ("gptq", "serve the original model, with int8"),
-        ("bitsandbytes", "of the ways to quantise weights at the start there is int8"),
-        ("fp8", "of the ways to quantise weights at the start there is int8"),
-        ("int4", "must be int8 or none; it is 'int4'"),
+        ("exl2", "must be another: weights of exl2 can't be read; serve the original model, with int8"),
+        ("int4", "must be int8 or none, or what the model's files were quantised by: awq, gptq, marlin"),
     ],
 )
 def test_other_ways_to_quantise_are_refused_with_what_to_do_instead(method: str, advice: str) -> None:
-    with pytest.raises(SettingsError, match="--quantize must be int8 or none") as refused:
+    with pytest.raises(SettingsError, match=f"--quantize {advice}"):
         read_line("--quantize", method)
-    assert advice in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["fp8_e4m3fn", "fp8_e5m2"])

@@ -140,3 +140,15 @@ def test_plan_says_its_numbers() -> None:
     plan = make_plan(EngineConfig(max_batch_total_tokens=16_384), DEMAND, MACHINE)
     assert "2 threads, native kernels (avx512); weights 512 MiB (float32)" in str(plan)
     assert "KV cache 16,384 tokens x 46,080 B = 720 MiB of 16,384 MiB free, prefix cache on" in str(plan)
+
+
+def test_weights_that_are_expanded_must_fit_before_they_are_packed() -> None:
+    demand = replace(DEMAND, loading_bytes=2 * GIB, weights_form="int8")
+    said = str(make_plan(EngineConfig(), demand, MACHINE))
+    assert "weights 512 MiB (int8; 2,048 MiB while they are expanded)" in said
+    small = replace(MACHINE, free_bytes=2 * GIB - 1)
+    with pytest.raises(
+        ModelUnavailable, match="the quantised weights take 2,048 MiB while they are expanded"
+    ):
+        make_plan(EngineConfig(), demand, small)
+    assert "expanded" not in str(make_plan(EngineConfig(), replace(demand, loading_bytes=512 * MIB), MACHINE))

@@ -1,0 +1,1 @@
+"""Checkpoints whose weights were quantised before: what they hold, and how each weight is expanded."""

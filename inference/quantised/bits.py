@@ -1,0 +1,63 @@
+"""Small whole numbers out of the words they are packed in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+WORD = 32  # bits
+
+_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def unpack(words: Tensor, bits: int, count: int) -> Tensor:
+    """Return the first numbers of each row of words, lowest bits first, without gaps: (rows, count), uint8.
+
+    `words`: (rows, at least count * bits / 32), int32.
+    """
+    if 8 % bits == 0:
+        octets = words.contiguous().view(torch.uint8)
+        parts = [(octets >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+        return torch.stack(parts, -1).flatten(-2)[:, :count]
+    wide = pad(words.long() & (2**WORD - 1), (0, 1))
+    starts = torch.arange(count, device=words.device) * bits
+    first, shift = starts // WORD, starts % WORD
+    low, high = wide[:, first] >> shift, wide[:, first + 1] << (WORD - shift)
+    return ((low | high) & (2**bits - 1)).to(torch.uint8)
+
+
+def words_for(count: int, bits: int) -> int:
+    """Return how many words so many numbers take."""
+    return -(-count * bits // WORD)
+
+
+def fp4(octets: Tensor) -> Tensor:
+    """Return the numbers of E2M1, two in each byte, the lower half first: (..., 2 * bytes), float32."""
+    table = torch.tensor(_FP4, device=octets.device)
+    pairs = torch.stack((octets & 15, octets >> 4), -1).flatten(-2)
+    return table[pairs.int()]
+
+
+def power_of_two(exponents: Tensor) -> Tensor:
+    """Return what bytes of E8M0 stand for, float32; the last of them, 255, is no number."""
+    octets = exponents.view(torch.uint8).int()
+    found = torch.ldexp(torch.ones_like(octets, dtype=torch.float32), octets - 127)
+    return found.masked_fill_(octets == 255, torch.nan)
+
+
+def scale_groups(
+    numbers: Tensor, zeros: Tensor | int, scales: Tensor, size: int, order: Tensor | None
+) -> Tensor:
+    """Return (numbers - zero) * scale, both of each number's group of inputs, in place.
+
+    `numbers`: (rows, columns), float32; `zeros`, unless it is one for all, and `scales`: (rows, groups).
+    `order` says which group each column is of; None: each `size` columns that lie side by side.
+    """
+    columns = numbers.shape[1]
+    if order is None and columns % size == 0:
+        numbers, scales = numbers.unflatten(1, (-1, size)), scales.unsqueeze(-1)
+        zeros = zeros if isinstance(zeros, int) else zeros.unsqueeze(-1)
+        return numbers.sub_(zeros).mul_(scales).flatten(1)
+    which = torch.arange(columns) // size if order is None else order
+    return numbers.sub_(zeros if isinstance(zeros, int) else zeros[:, which]).mul_(scales[:, which])

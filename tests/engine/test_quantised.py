@@ -1,0 +1,248 @@
+"""Models whose files were quantised say what transformers says of the weights that these stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from inference.checkpoint import Checkpoint, read_weights
+from inference.config import EngineConfig, ModelConfig
+from inference.errors import ModelUnavailable
+from inference.kernels.native import open_library
+from inference.model import held_weights, load_model, read_config
+from inference.source import find_source
+from tests.engine import quantised as packed
+from tests.engine.cores import Session, best, config, request
+from tests.engine.models import VOCABULARY, generate, prompts
+from tests.engine.quantised import Format, describe, save_mxfp4, save_quantised
+
+needs_kernels = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
+CPU = torch.device("cpu")
+PROMPTS = prompts(9, 40, 1)
+TOKENS = 12
+BFLOAT16 = torch.bfloat16
+GPTQ = {"quant_method": "gptq", "desc_act": False, "sym": False}
+AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BNB = {"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "nf4"}
+
+
+def compressed(form: str, **weights: Any) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+FORMATS = {
+    "gptq in 4 bits": Format(packed.gptq(4, 32), GPTQ | {"bits": 4, "group_size": 32}),
+    "gptq by g_idx": Format(packed.gptq(4, 32, order=True), GPTQ | {"bits": 4, "group_size": 32}),
+    "gptq without g_idx": Format(packed.gptq(4, 32, g_idx=False), GPTQ | {"bits": 4, "group_size": 32}),
+    "gptq in 8 bits": Format(packed.gptq(8, -1), GPTQ | {"bits": 8, "group_size": -1}),
+    "gptq in 3 bits": Format(packed.gptq(3, 32), GPTQ | {"bits": 3, "group_size": 32}, BFLOAT16),
+    "gptq in 2 bits": Format(packed.gptq(2, 16), GPTQ | {"bits": 2, "group_size": 16}),
+    "gptq v2": Format(
+        packed.gptq(4, 32, stored_less=0),
+        GPTQ | {"bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"},
+    ),
+    "awq": Format(packed.awq(32), AWQ | {"group_size": 32, "version": "gemm"}),
+    "awq gemv": Format(packed.awq(32, "gemv"), AWQ | {"group_size": 32, "version": "gemv"}),
+    "fp8 by blocks": Format(packed.fp8((32, 32)), FP8 | {"weight_block_size": [32, 32]}, BFLOAT16),
+    "fp8 by uneven blocks": Format(packed.fp8((40, 40)), FP8 | {"weight_block_size": [40, 40]}, BFLOAT16),
+    "fp8 by tensors": Format(packed.fp8(None, "weight_scale"), FP8, BFLOAT16),
+    "fp8 of fbgemm": Format(
+        packed.fp8((1, 0), "weight_scale"),
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+        BFLOAT16,
+    ),
+    "mxfp8": Format(packed.fp8((1, 32), exponents=True), {"quant_method": "mxfp8"}, BFLOAT16),
+    "compressed in 4 bits": Format(
+        packed.in_words_with_scales(4, 32, zeros=False),
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=True),
+    ),
+    "compressed with zero points": Format(
+        packed.in_words_with_scales(4, 32, zeros=True),
+        compressed(
+            "pack-quantized", num_bits=4, type="int", strategy="group", group_size=32, symmetric=False
+        ),
+    ),
+    "compressed in 8 bits": Format(
+        packed.in_words_with_scales(8, 0, zeros=False),
+        compressed("pack-quantized", num_bits=8, type="int", strategy="channel", group_size=None),
+    ),
+    "compressed int8": Format(
+        packed.int8_rows, compressed("int-quantized", num_bits=8, type="int", strategy="channel"), BFLOAT16
+    ),
+    "compressed fp8": Format(
+        packed.fp8((1, 0), "weight_scale"),
+        compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
+        BFLOAT16,
+    ),
+    "bitsandbytes int8": Format(packed.bnb_8, BNB | {"load_in_8bit": True}),
+    "bitsandbytes nf4": Format(packed.bnb_4(64), BNB | {"load_in_4bit": True}, BFLOAT16),
+    "bitsandbytes nf4, twice": Format(packed.bnb_4(64, nested=16), BNB | {"load_in_4bit": True}, BFLOAT16),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_texts_are_those_of_the_weights_that_the_files_stand_for(name: str, tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, FORMATS[name])
+    assert loaded(tmp_path) == held(model)
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.level == best("fused", "paged+merged")
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("name", ["gptq by g_idx", "awq", "fp8 by blocks", "compressed in 4 bits"])
+def test_experts_are_expanded_one_by_one(name: str, tmp_path: Path) -> None:
+    model = save_quantised("qwen3_moe", tmp_path, FORMATS[name])
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.level == best("native", "paged+merged")
+    check_texts(session, model)
+    session.close()
+
+
+def test_experts_in_mxfp4_are_expanded(tmp_path: Path) -> None:
+    model = save_mxfp4(tmp_path)
+    assert loaded(tmp_path) == held(model)
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.info.quantization == "mxfp4, groups of 32, expanded to bfloat16"
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mistral3", "phi3"])
+def test_other_families_are_read_by_their_own_names(family: str, tmp_path: Path) -> None:
+    model = save_quantised(family, tmp_path, FORMATS["awq"])
+    session = Session(config(tmp_path, max_total_tokens=64))
+    check_texts(session, model)
+    session.close()
+
+
+def test_the_path_of_gpus_takes_what_was_expanded(tmp_path: Path) -> None:
+    model = save_quantised("llama", tmp_path, FORMATS["gptq by g_idx"])
+    session = Session(config(tmp_path, max_total_tokens=64), device_path=True)
+    check_texts(session, model)
+    session.close()
+
+
+@pytest.mark.parametrize("name", ["gptq in 4 bits", "compressed int8", "fp8 by blocks"])
+def test_weights_take_what_is_planned(name: str, tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS[name])
+    settings, checkpoint = ModelConfig(model_id=str(tmp_path)), Checkpoint(tmp_path, None)
+    described, weights = read_config(checkpoint, settings), read_weights(tmp_path)
+    model = load_model(checkpoint, settings, described, weights, CPU, lambda _: None)
+    taken = sum(each.numel() * each.element_size() for each in {*model.parameters(), *model.buffers()})
+    assert held_weights(described, weights, CPU).size(4, 2) == pytest.approx(taken, rel=0.02)
+
+
+@needs_kernels
+def test_what_loading_takes_is_planned_beside_what_remains(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    demand = find_source(rounding(tmp_path, "int8"), 1, lambda _: None).demand()
+    floats = read_weights(tmp_path).floats
+    assert demand.weights_form == "int8"
+    assert demand.weights_bytes < 1.5 * floats
+    assert 2 * floats < demand.loading_bytes < 2 * floats + 2**24
+
+
+def test_what_was_found_is_said_with_what_it_takes(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    session = Session(config(tmp_path, max_total_tokens=64))
+    found = "gptq, 4 bits in groups of 32, expanded to float16"
+    assert session.info.quantization == found
+    assert any(
+        f"The files are quantised: {found}, 0 MiB that become 0 MiB" in line for line in session.progress
+    )
+    session.close()
+
+
+@needs_kernels
+@pytest.mark.parametrize("asked", ["int8", "gptq", "marlin"])
+def test_quantised_weights_are_rounded_again_where_that_is_asked_for(asked: str, tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    session = Session(rounding(tmp_path, asked))
+    assert session.info.dtype == ("torch.int8" if asked == "int8" else "torch.float16")
+    session.close()
+
+
+@needs_kernels
+@pytest.mark.parametrize("asked", ["eetq", "bitsandbytes", "fp8"])
+def test_tgis_ways_to_8_bits_are_int8(asked: str, directory: Path) -> None:
+    session, plain = Session(rounding(directory, asked)), Session(rounding(directory, "int8"))
+    assert (session.info.dtype, session.info.quantization) == ("torch.int8", None)
+    texts = [request("0", PROMPTS[0], tokens=TOKENS, ignore_eos=True)]
+    heard, expected = (each.run(texts).outputs["0"] for each in (session, plain))
+    assert [(each.token_id, each.logprob) for each in heard] == [
+        (each.token_id, each.logprob) for each in expected
+    ]
+    assert any(f"--quantize {asked}: the files aren't quantised" in line for line in session.progress)
+    session.close()
+    plain.close()
+
+
+def test_a_method_that_the_files_are_not_of_ends_the_start(directory: Path, tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    with pytest.raises(
+        ModelUnavailable, match=r"--quantize awq isn't what .* by \(gptq, 4 bits\): leave it out"
+    ):
+        Session(rounding(tmp_path, "awq"))
+    with pytest.raises(ModelUnavailable, match="--quantize awq: the model's files aren't quantised"):
+        Session(rounding(directory, "awq"))
+
+
+def test_a_group_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.g_idx"][3] = 99
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelUnavailable, match=r"beside `model.layers.1.mlp.up_proj.qweight` names group 99 of 2"
+    ):
+        Session(config(tmp_path))
+
+
+def test_weights_that_stand_for_another_shape_are_named_with_both(tmp_path: Path) -> None:
+    save_quantised("llama", tmp_path, FORMATS["gptq in 4 bits"])
+    describe(tmp_path, intermediate_size=64)
+    with pytest.raises(
+        ModelUnavailable, match=r"`model.layers.0.mlp.down_proj.weight` is 64x96 in the files and"
+    ):
+        Session(config(tmp_path))
+
+
+def rounding(directory: Path, asked: str) -> EngineConfig:
+    """Return the configuration of a model with `--quantize`."""
+    plain = config(directory, max_total_tokens=64)
+    return replace(plain, model=replace(plain.model, quantize=asked))
+
+
+def check_texts(session: Session, model: PreTrainedModel) -> None:
+    """Check a session's greedy texts, and how likely it says that each token is."""
+    heard = session.run(
+        request(str(at), text, tokens=TOKENS, ignore_eos=True) for at, text in enumerate(PROMPTS)
+    )
+    for at, text in enumerate(PROMPTS):
+        expected = generate(model, text, TOKENS, eos_token_id=VOCABULARY + 1)
+        assert heard.tokens(str(at)) == expected
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*text, *expected]])).logits[0, len(text) - 1 : -1]
+        likely = logits.log_softmax(-1)[torch.arange(TOKENS), torch.tensor(expected)]
+        found = torch.tensor([each.logprob for each in heard.outputs[str(at)]])
+        torch.testing.assert_close(found, likely, atol=1e-3, rtol=1e-3)
+
+
+def loaded(directory: Path) -> dict[str, bytes]:
+    """Return what a model's parameters hold after it was loaded for a CPU, by their names."""
+    settings, checkpoint = ModelConfig(model_id=str(directory)), Checkpoint(directory, None)
+    described, weights = read_config(checkpoint, settings), read_weights(directory)
+    return held(load_model(checkpoint, settings, described, weights, CPU, lambda _: None))
+
+
+def held(model: PreTrainedModel) -> dict[str, bytes]:
+    return {name: each.float().numpy().tobytes() for name, each in model.state_dict().items()}
