@@ -152,9 +152,10 @@ _PAGE = """\
 <!-- Made by `python -m codegen families`; edits are lost when it is made again. -->
 
 Every family of causal language models that transformers {version} has, and of models that take text
-beside images, and how Parley serves their text on a CPU ({machine}); images are refused. Measured on
-toys: small random models of each family, in float32, brought up by the engine as any model is, their
-greedy texts held against transformers' own `generate`. Levels, best first:
+beside images, and how Parley serves their text on a CPU ({machine}); which ones are shown images says
+[images.md](images.md). Measured on toys: small random models of each family, in float32, brought up by
+the engine as any model is, their greedy texts held against transformers' own `generate`. Levels, best
+first:
 
 * `fused`: whole decoder layers in one call of the C extension;
 * `native`: linears and attention of the C extension, the rest in torch;

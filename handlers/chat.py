@@ -6,12 +6,14 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from handlers import prompts
 from handlers.account import note_prompt
 from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, json_reply
+from handlers.images.gathering import check_images, gather, placed
 from handlers.sequences import (
     Flow,
     counted,
@@ -61,29 +63,40 @@ async def chat_completions(
     with counted(service.metrics), ExitStack() as held:
         choices = to_choices(call.body, limits_of(service.settings))
         held.enter_context(service.engine.admit(choices, call.owner))
-        prepared = await prepare(service, call.body, call.aside)
+        prepared = await prepare(service, call, call.body)
         note_prompt(prepared.requests)
-        if not prepared.chat.stream:
-            return await _complete(service, call, prepared)
-        flow = await _start(service, call, prepared)
+        with placed(prepared.chat.conversation.images, prepared.requests[0].images):
+            if not prepared.chat.stream:
+                return await _complete(service, call, prepared)
+            flow = await _start(service, call, prepared)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
         headers |= prepared.ignored
         return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
 
 
-async def prepare(service: Service, body: ChatRequest, aside: Aside) -> Prepared:
-    """Understand a body, `aside`, and render its prompt; places in the engine are the caller's to take.
+async def prepare(
+    service: Service, call: Call[Any], body: ChatRequest, aside: Aside | None = None
+) -> Prepared:
+    """Understand a body, render its prompt and fetch its images.
 
-    Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
+    `body` and `aside` are the call's own, or those of a part of it; places in the engine are the caller's to
+    take. Raises InvalidInput, ToolRefused,
+    TemplateFailed or Overloaded.
     """
     engine, limits = service.engine, limits_of(service.settings)
+    aside = aside or call.aside
     chat = await aside(partial(wire.to_chat, body, limits))
+    check_images(service, call, chat.conversation.images)
     grammar = allowed(await _grammar(engine, chat, aside, limits), limits)
     prompt = await prompts.render(engine, chat.conversation)
+    images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
+    requests = wire.to_requests(
+        chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode, images=images
+    )
     return Prepared(
         chat=chat,
-        requests=wire.to_requests(chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode),
+        requests=requests,
         stamp=_stamp(service, chat, id),
         ignored=prompts.ignored_headers(engine, chat.conversation, chat.without_effect),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 
 from handlers.account import note_prompt
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
+from handlers.images.gathering import check_images, gather, placed
 from handlers.sequences import (
     Flow,
     counted,
@@ -43,19 +46,23 @@ async def completions(
         _check_batch(len(asked.prompts), service.settings.max_client_batch_size)
         held.enter_context(service.engine.admit(asked.sequences, call.owner))
         id = new_id()
-        prompts = await _texts(service, asked)
+        prompts = await call.aside(partial(wire.to_prompts, await _texts(service, asked), service.vision))
         mode = logprobs_mode(service.settings, LogprobsMode.RAW)
         completion = await call.aside(
             partial(
                 wire.to_completion, call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
             )
         )
+        completion = await _looked_at(service, call, completion, prompts)
         for requests in completion.by_prompt:
             note_prompt(requests)
         stamp = _stamp(service, id, completion.requests[0].adapter)
-        if not completion.stream:
-            return await _complete(service, call, completion, stamp)
-        generations = await submitted(service.engine, completion.requests, call.owner)
+        images = [image for prompt in prompts for image in prompt.image_urls]
+        files = [file for requests in completion.by_prompt for file in requests[0].images]
+        with placed(images, files):
+            if not completion.stream:
+                return await _complete(service, call, completion, stamp)
+            generations = await submitted(service.engine, completion.requests, call.owner)
         answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
         flow = Flow(generations, service.metrics, answer.chunks, partial(as_told, completion))
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
@@ -76,12 +83,24 @@ async def _complete(
     return json_reply(body, headers=headers)
 
 
-async def _texts(service: Service, asked: Asked) -> list[Prompt]:
-    """Return the prompts with the texts of those that were given as token ids."""
+async def _texts(service: Service, asked: Asked) -> list[str | Prompt]:
+    """Return the prompts, those that were given as token ids with their texts."""
     return [
-        Prompt(given) if isinstance(given, str) else Prompt(await service.engine.decode(given), given)
+        given if isinstance(given, str) else Prompt(await service.engine.decode(given), given)
         for given in asked.prompts
     ]
+
+
+async def _looked_at(
+    service: Service, call: Call[CompletionRequest], completion: Completion, prompts: Sequence[Prompt]
+) -> Completion:
+    """Return the same with the images of its prompts, fetched; raise InvalidInput or ImagesOverloaded."""
+    urls = [image for prompt in prompts for image in prompt.image_urls]
+    if not urls:
+        return completion
+    check_images(service, call, urls)
+    found = iter(await gather(service, call, urls))
+    return completion.with_images([tuple(islice(found, len(each.image_urls))) for each in prompts])
 
 
 def _check_batch(prompts: int, limit: int) -> None:

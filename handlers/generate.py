@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from handlers.account import note_prompt
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, JsonReply, json_reply
 from handlers.http.support import header_value
+from handlers.images.gathering import check_images, gather, placed
 from handlers.sequences import (
     Flow,
     counted,
@@ -65,7 +67,7 @@ async def complete(
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
             reading = partial(understood, service, call.body, tokens=Shown.WITH_DETAILS, full_text=full_text)
-            wanted = await call.aside(reading)
+            wanted = await looked_at(service, call, await call.aside(reading))
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, [finish], call.received)
@@ -81,10 +83,11 @@ async def stream(
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
         reading = partial(understood, service, call.body, tokens=Shown.ALWAYS, full_text=full_text)
-        wanted = await call.aside(reading)
-        flow = await Flow.start(
-            service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
-        )
+        wanted = await looked_at(service, call, await call.aside(reading))
+        with placed(wanted.image_urls, wanted.requests[0].images):
+            flow = await Flow.start(
+                service, wanted.requests, call.owner, lambda _, event: [tgi.to_event(wanted, event)]
+            )
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
         return streamed(flow, headers=headers, on_close=held.pop_all().close)
 
@@ -102,7 +105,16 @@ def understood(
         do_sample=do_sample,
         logprobs=logprobs_mode(service.settings, LogprobsMode.PROCESSED),
         tokens=tokens,
+        vision=service.vision,
     )
+
+
+async def looked_at(service: Service, call: Call[Any], wanted: Generate) -> Generate:
+    """Return the same with the images of its prompt, fetched; raise InvalidInput or ImagesOverloaded."""
+    if not wanted.image_urls:
+        return wanted
+    check_images(service, call, wanted.image_urls)
+    return wanted.with_images(await gather(service, call, wanted.image_urls))
 
 
 async def generated(
@@ -113,7 +125,8 @@ async def generated(
     `sequences` are those of the whole body, if this is a part of it.
     """
     note_prompt(wanted.requests)
-    outputs = await run(service.engine, wanted.requests, owner, sequences=sequences)
+    with placed(wanted.image_urls, wanted.requests[0].images):
+        outputs = await run(service.engine, wanted.requests, owner, sequences=sequences)
     places = tgi.winner_first(outputs)
     for place in places:
         service.metrics.finished(finish_of(outputs[place]), wanted.requests[place])

@@ -6,8 +6,9 @@ As in TGI, any name of a model will do: the server has one model. Its own name i
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from handlers.generate import generated
+from handlers.generate import generated, looked_at
 from handlers.health import health
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
@@ -69,7 +70,7 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
         sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
         with service.engine.admit(sequences, call.owner):
             meaning = await call.aside(partial(_meaning, service, call.body))
-            jobs = [_output(service, meaning, tensor, call.owner, sequences) for tensor in tensors]
+            jobs = [_output(service, call, meaning, tensor, sequences) for tensor in tensors]
             outputs = await together("inputs", jobs)
     return json_reply(_named(service, call, outputs))
 
@@ -89,17 +90,18 @@ def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
 
 
 async def _output(
-    service: Service, meaning: Meaning, tensor: Tensor, owner: str, sequences: int
+    service: Service, call: Call[Any], meaning: Meaning, tensor: Tensor, sequences: int
 ) -> KserveInferOutput:
-    jobs = [_continue(service, meaning, text, owner, sequences) for text in tensor.texts]
+    jobs = [_continue(service, call, meaning, text, sequences) for text in tensor.texts]
     return wire.to_output(tensor, await together("data", jobs))
 
 
 async def _continue(
-    service: Service, meaning: Meaning, text: str, owner: str, sequences: int
+    service: Service, call: Call[Any], meaning: Meaning, text: str, sequences: int
 ) -> tuple[Generate, Output]:
-    wanted = meaning.of(text, id=new_id(), draw=draw_seed)
-    winner, *_ = await generated(service, wanted, owner, sequences=sequences)
+    read = meaning.of(text, id=new_id(), draw=draw_seed, vision=service.vision)
+    wanted = await looked_at(service, call, read)
+    winner, *_ = await generated(service, wanted, call.owner, sequences=sequences)
     return wanted, winner
 
 

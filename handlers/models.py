@@ -6,7 +6,7 @@ from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.service import Service
 from handlers.version import TGI_VERSION
-from handlers.wire.types import Info, ModelInfo, ModelList
+from handlers.wire.types import Info, Modality, ModelInfo, ModelList
 from inference.limits import SHOWN_NAMES
 
 
@@ -40,6 +40,8 @@ async def get_model_info(service: Service, call: Call[None]) -> JsonReply[Info]:
         "quantization": model.quantization,
         "execution": model.level,
         "deterministic": model.deterministic,
+        "input_modalities": _modalities(service),
+        "images_refused": (model.vision.reason or None) if model.vision is not None else None,
     }
     return json_reply(info)
 
@@ -75,12 +77,19 @@ async def openai_get_model(service: Service, call: Call[None]) -> JsonReply[Mode
 
 def _model(service: Service) -> ModelInfo:
     name = service.engine.model.id
-    return {"id": name, "object": "model", "created": 0, "owned_by": name}
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": name,
+        "input_modalities": _modalities(service),
+    }
 
 
 def _adapters(service: Service) -> list[ModelInfo]:
     model = service.engine.model
-    return [
-        {"id": name, "object": "model", "created": 0, "owned_by": model.id, "parent": model.id}
-        for name in model.adapters
-    ]
+    return [{**_model(service), "id": name, "parent": model.id} for name in model.adapters]
+
+
+def _modalities(service: Service) -> list[Modality]:
+    return ["text", "image"] if service.sees else ["text"]

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from handlers.engine_settings import processes
+from handlers.images.fetching import Fetcher
+from handlers.images.hosts import Hosts
+from handlers.images.memory import Memory
 from handlers.metrics import Metrics
 from handlers.quotas import Quotas
 from handlers.settings import Settings
 from inference.client import EngineClient
 from inference.text.lanes import Lane
+from inference.types import EngineState, VisionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class Service:
     complete: Callable[[], bool] = lambda: True  # whether all processes behind the port have been ready
     quotas: Quotas = field(init=False)
     lane: Lane = field(init=False)  # for large bodies; one thread, as they need the interpreter
+    fetcher: Fetcher = field(init=False)  # of images that are at an address
+    image_memory: Memory = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -31,3 +37,17 @@ class Service:
         )
         object.__setattr__(self, "quotas", quotas)
         object.__setattr__(self, "lane", Lane("bodies"))
+        hosts = Hosts(settings.image_hosts, public=settings.image_fetching == "public")
+        object.__setattr__(self, "fetcher", Fetcher(hosts, settings.max_image_fetch_size))
+        object.__setattr__(self, "image_memory", Memory(settings.max_image_memory))
+
+    @property
+    def sees(self) -> bool:
+        """Return whether requests may have images."""
+        vision = self.vision
+        return vision is not None and not vision.reason
+
+    @property
+    def vision(self) -> VisionInfo | None:
+        """Return how the model's prompts have images; None while it isn't loaded, or if they have none."""
+        return self.engine.model.vision if self.engine.state is EngineState.READY else None

@@ -13,6 +13,7 @@ from handlers import settings_effects as effects
 from handlers.engine_settings import engine_config
 from handlers.keys import MAX_RATE
 from handlers.logs import directives
+from handlers.settings_images import ImageSettings
 from handlers.settings_table import (
     LARGEST_BATCH,
     Group,
@@ -53,7 +54,7 @@ PROXY = "put a proxy in front of the port, or run ngrok beside it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(ImageSettings):
     """What the server is started with; `Settings()` holds every default."""
 
     # fmt: off
@@ -207,8 +208,6 @@ class Settings:
         "share of the vocabulary that `watermark` prefers at each token")
     watermark_delta: float = row(2.0, decimal(0, 1000), REQUEST,
         "what `watermark` adds to the logits of that share")
-    max_image_fetch_size: int | None = row(None, integer(0), REQUEST,
-        "TGI: largest image to fetch", support=ACCEPTED, reason="no image is ever fetched", unit="bytes")
 
     hostname: str = row("0.0.0.0", text, HTTP,
         "address to listen on; from the environment only an IP address counts, as containers put their "

@@ -65,3 +65,4 @@ CACHED = Effect(lambda settings: settings.prefix_caching, "there is no prefix ca
 GRAMMARS = Effect(
     lambda settings: not settings.disable_grammar_support, "--disable-grammar-support refuses all grammars"
 )
+FETCHED = Effect(lambda settings: settings.image_fetching != "off", "--image-fetching off fetches none")

@@ -16,6 +16,8 @@ OF_FILES_IN_4_BITS = ("bitsandbytes-nf4", "bitsandbytes-fp4")
 CACHE_TYPES = ("auto", "float32", "bfloat16")
 CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
+# a name, an IPv4 address, or an IPv6 address in brackets; then a port
+HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(?::[1-9]\d{0,4})?")
 BLANKS = " \t"
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, 5.5: a tab may stand within a header
 INTEGER = re.compile(r"[+-]?\d+")
@@ -45,6 +47,7 @@ class Group(StrEnum):
     MODEL = "The model"
     ENGINE = "How much the engine takes on"
     REQUEST = "What a request may ask for"
+    IMAGES = "Images, where the model sees"
     HTTP = "The HTTP side"
     LOGS = "Logs and traces"
     DEVICES = "TGI's tuning of devices"
@@ -149,6 +152,15 @@ def comma_list(value: str) -> tuple[str, ...]:
     """Split at commas."""
     value = text(value) if value.strip() else ""
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def host_list(value: str) -> tuple[str, ...]:
+    """Split at commas, into hosts: names, with `*.` before if need be, or addresses, maybe with a port."""
+    hosts = comma_list(value.lower())
+    for host in hosts:
+        if HOST.fullmatch(host) is None:
+            raise ValueError(f"must be hosts such as minio.internal:9000 or *.example.org, not {host!r}")
+    return hosts
 
 
 def adapter_list(value: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import orjson
 from handlers import prompts
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, LongJsonReply, json_reply
+from handlers.images.gathering import check_images
 from handlers.sequences import counted
 from handlers.service import Service
 from handlers.wire.conversation import to_conversation
@@ -36,6 +37,7 @@ async def get_chat_tokenize(
     service.metrics.count_request()
     with counted(service.metrics):
         conversation = await call.aside(partial(to_conversation, call.body))
+        check_images(service, call, conversation.images)  # and that is all that is done with them
         text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
     headers = prompts.ignored_headers(service.engine, conversation)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from typing_extensions import TypeIs
 
 from handlers.chat import prepare
 from handlers.cloud import fits
-from handlers.generate import generated, understood
+from handlers.generate import generated, looked_at, understood
 from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
 from handlers.http.support import header_value
+from handlers.images.gathering import placed
 from handlers.sequences import counted, limits_of, run
 from handlers.service import Service
 from handlers.together import together
@@ -43,7 +45,7 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
         places = await call.aside(lambda: sum(_places(service, each) for each in instances))
         with service.engine.admit(places, call.owner):
             aside = call.aside.part(len(instances))
-            jobs = [_predict(service, instance, aside, call.owner, places) for instance in instances]
+            jobs = [_predict(service, call, instance, aside, places) for instance in instances]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
     headers = {"x-ignored-parameters": header_value(ignored)} if ignored else {}
@@ -57,27 +59,29 @@ def _places(service: Service, instance: VertexInstance) -> int:
 
 
 async def _predict(
-    service: Service, instance: VertexInstance, aside: Aside, owner: str, sequences: int
+    service: Service, call: Call[Any], instance: VertexInstance, aside: Aside, sequences: int
 ) -> Answer:
     if _is_chat(instance, service.settings.validator):
-        return await _answer(service, instance, aside, owner)
-    return await _continue(service, instance, aside, owner, sequences)
+        return await _answer(service, call, instance, aside)
+    return await _continue(service, call, instance, aside, sequences)
 
 
 async def _continue(
-    service: Service, instance: GenerateInstance, aside: Aside, owner: str, sequences: int
+    service: Service, call: Call[Any], instance: GenerateInstance, aside: Aside, sequences: int
 ) -> Answer:
     """Return the text that continues a prompt; unlike elsewhere, it's sampled unless `do_sample` is false."""
-    wanted = await aside(partial(understood, service, instance, tokens=Shown.NEVER, do_sample=True))
-    winner, *_ = await generated(service, wanted, owner, sequences=sequences)
+    read = await aside(partial(understood, service, instance, tokens=Shown.NEVER, do_sample=True))
+    wanted = await looked_at(service, call, read)
+    winner, *_ = await generated(service, wanted, call.owner, sequences=sequences)
     return Answer(tgi.to_text(wanted, finish_of(winner)))
 
 
-async def _answer(service: Service, instance: ChatRequest, aside: Aside, owner: str) -> Answer:
+async def _answer(service: Service, call: Call[Any], instance: ChatRequest, aside: Aside) -> Answer:
     """Return a chat's answer as the model wrote it, calls of tools included."""
     alone: ChatRequest = {**instance, "n": 1, "stream": False, "logprobs": None}  # as a text can be
-    prepared = await prepare(service, alone, aside)
-    (events,) = await run(service.engine, prepared.requests, owner)
+    prepared = await prepare(service, call, alone, aside)
+    with placed(prepared.chat.conversation.images, prepared.requests[0].images):
+        (events,) = await run(service.engine, prepared.requests, call.owner)
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)

@@ -22,6 +22,7 @@ from inference.core import Core, Life, ReturningCore
 from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
+from inference.looks import Looks
 from inference.preparation import odd_vocabulary, prepare
 from inference.readiness import Readiness
 from inference.text_side import TextSide
@@ -79,6 +80,7 @@ class EngineClient(TextSide):
             config.max_concurrent_requests, self._check_idle, places, per_owner=config.max_requests_per_owner
         )
         self._running: dict[str, Running] = {}
+        self._looks = Looks(core)
         self._listeners: list[Callable[[StepStats], None]] = []
         self._life_listeners: list[Callable[[Life], None]] = []
         self._meters: list[Callable[[str, int], None]] = []
@@ -183,13 +185,20 @@ class EngineClient(TextSide):
     async def submit(self, request: Request) -> Generation:
         """Tokenise and check a request, compile its grammar, and queue it.
 
-        Raises NotReady, InvalidInput, or Overloaded if too many grammars wait to be compiled.
+        Its images are looked at before. Raises NotReady, InvalidInput, GenerationFailed if the engine failed
+        on an image, or Overloaded if too many grammars wait to be compiled.
         """
         submitted = time.monotonic()
         text = self._ready_text()
-        prepared = await prepare(request, text, self.model, self._compiler, self.config)
-        if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
-            raise self._readiness.refusal()
+        if request.id in self._running or request.id in self._looks:
+            raise ValueError(f"request id {request.id!r} is in use")
+        try:
+            prepared = await prepare(request, text, self.model, self._compiler, self.config, self._looks)
+            if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
+                raise self._readiness.refusal()
+        except BaseException:
+            self._looks.drop(request)
+            raise
         return self._queue(request, prepared, text, submitted)
 
     async def probe(self) -> bool:
@@ -228,9 +237,13 @@ class EngineClient(TextSide):
             log.debug("a frame came after the event loop had been closed")
 
     def _deliver(self, frame: Frame) -> None:
+        for looked in frame.looked:
+            self._looks.deliver(looked)
         for output in frame.outputs:
             running = self._running.get(output.id)
-            if running is None:  # aborted while the step ran
+            if running is None:  # aborted while the step ran, or its images are still looked at
+                if isinstance(output, CoreFailure):
+                    self._looks.fail(output.id, output.message)
                 continue
             if isinstance(output, CoreFailure):
                 failure = GenerationFailed(output.message)
@@ -269,6 +282,7 @@ class EngineClient(TextSide):
             running.generation.fail(error)
 
     def _fail_all(self, message: str) -> None:
+        self._looks.fail_all(message)
         for request_id in list(self._running):
             self._core.abort(request_id)
             self._fail(request_id, GenerationFailed(message))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from inference.types import CoreRequest, Frame, ModelInfo
+from inference.types import CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
     from inference.grammar.vocabulary import GrammarVocabulary
@@ -40,6 +40,17 @@ class Core(Protocol):
     @property
     def alive(self) -> bool:
         """Return whether the loop runs."""
+
+
+@runtime_checkable
+class SeeingCore(Core, Protocol):
+    """A core that can be shown images, if its model sees."""
+
+    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+        """Have a request's images looked at, before it is submitted under this id; callable from any thread.
+
+        One `Looked` of a frame tells what became of them. Until the request is submitted an abort ends this.
+        """
 
 
 class LocalCore(Core, Protocol):

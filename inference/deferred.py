@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from inference.config import EngineConfig
-from inference.core import Core, FrameSink, LocalCore
+from inference.core import Core, FrameSink, LocalCore, SeeingCore
 from inference.errors import ModelUnavailable
-from inference.types import CoreRequest, ModelInfo
+from inference.types import CoreRequest, Image, ModelInfo
 
 
 def torch_core(config: EngineConfig) -> LocalCore:
@@ -32,6 +32,12 @@ class LaterCore(ABC):
     def submit(self, request: CoreRequest) -> None:
         """Queue a request."""
         self._loaded().submit(request)
+
+    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+        """Have a request's images looked at."""
+        core = self._loaded()
+        assert isinstance(core, SeeingCore), "a core that is put off, or elsewhere, is one that can see"
+        core.look(request_id, images)
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""

@@ -30,7 +30,9 @@ from inference.shards.group import Group, ShardLost
 from inference.shards.meeting import agree
 from inference.source import Source, find_source
 from inference.step import Stepper
-from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
+from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
+from inference.vision.looker import Looker, sight_of
+from inference.vision.store import ImageStore
 
 if TYPE_CHECKING:
     from inference.shards.leader import Shards
@@ -62,6 +64,7 @@ class TorchCore:
         self._lost: str | None = None  # why a shard is
         self._shards: Shards | None = None  # set by `load`, if there are others; as is the next
         self._group: Group | None = None
+        self._looker: Looker | None = None  # set by `load`, if the model can be shown images
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Load the model, bring it to its best level and allocate its cache; raise ModelUnavailable."""
@@ -93,7 +96,7 @@ class TorchCore:
         progress(str(plan))
         if group is not None:
             group.tell(np.array([plan.max_total_tokens]))
-        served, vocabulary = source.bring_up(plan.max_total_tokens, progress, group)
+        served, vocabulary, vision = source.bring_up(plan.max_total_tokens, progress, group)
         release_memory()
         for line in filter(None, (str(served), served.weights, *map(str, source.adapters))):
             progress(line)
@@ -101,6 +104,10 @@ class TorchCore:
             plan = fit_plan(config, plan, replace(demand, kv_bytes=served.kv_bytes), machine)
             progress(str(plan))
         plan = self._prepare(served, plan, source, progress)
+        if vision is not None and not vision.reason:
+            threads = config.threads or usable_cores()
+            store = ImageStore(keeps=config.prefix_caching)
+            self._looker = Looker(vision, store, plan.max_input_tokens, self._tell_looked, threads=threads)
         return ModelInfo(
             id=config.model.name,
             sha=source.checkpoint.sha,
@@ -120,6 +127,7 @@ class TorchCore:
             step_seconds=plan.step_seconds(
                 plan.step_tokens if served.level.chunked else plan.max_total_tokens
             ),
+            vision=None if vision is None else vision.info(source.checkpoint.path, config.model, progress),
         )
 
     def start(self, sink: FrameSink) -> None:
@@ -141,8 +149,18 @@ class TorchCore:
         assert self._sink is not None, "start comes first"
         self._sink(Frame((CoreFailure(request.id, "The engine has stopped"),)))
 
+    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+        """Have a request's images looked at."""
+        if self._looker is not None and not self._stopping:
+            self._looker.look(request_id, images)
+            return
+        why = "The engine has stopped" if self._stopping else "The model takes no images"
+        self._tell_looked(Looked(request_id, message=why, invalid=not self._stopping))
+
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
+        if self._looker is not None:
+            self._looker.abort(request_id)
         with self._wake:
             self._inbox = [request for request in self._inbox if request.id != request_id]
             self._aborts.add(request_id)
@@ -155,6 +173,8 @@ class TorchCore:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        if self._looker is not None:
+            self._looker.close()
         if self._masks is not None:
             self._masks.close()
         self._end_shards()
@@ -224,8 +244,19 @@ class TorchCore:
         for request_id in aborts:
             stepper.abort(request_id)
         for request in requests:
-            _add(stepper, request, sink)
+            self._add(stepper, request, sink)
         return not self._stopping
+
+    def _add(self, stepper: AnyStepper, request: CoreRequest, sink: FrameSink) -> None:
+        try:
+            stepper.add(request, sight_of(request, self._looker))
+        except Exception as error:  # whatever is wrong with one request, the others go on
+            LOG.exception("Request %s could not be queued", request.id)
+            sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
+
+    def _tell_looked(self, looked: Looked) -> None:
+        if self._sink is not None:  # else nobody can have asked
+            self._sink(Frame((), looked=(looked,)))
 
     def _begin_device(self) -> None:
         """Have cuBLAS begin in this thread before a request comes: it keeps a handle and memory for each."""
@@ -305,11 +336,3 @@ class TorchCore:
         with memory_named("the cache was made and graphs were captured", source.device):
             self._stepper = assembly.make_stepper(plan, self._masks, progress)
         return plan
-
-
-def _add(stepper: Stepper[Tensor], request: CoreRequest, sink: FrameSink) -> None:
-    try:
-        stepper.add(request)
-    except Exception as error:  # whatever is wrong with one request, the others go on
-        LOG.exception("Request %s could not be queued", request.id)
-        sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))

@@ -2,12 +2,14 @@
 
 InferenceError
 ├── InvalidInput          the request can't be served as it is: the caller's to mend
-│   └── GrammarRefused    its grammar is invalid, unsupported or too much work
+│   ├── GrammarRefused    its grammar is invalid, unsupported or too much work
+│   └── InvalidImage      an image of it can't be read
 ├── ToolRefused           its tools or its choice of one can't be served: the caller's to mend
 ├── TemplateFailed        the chat template is missing or refused the messages
 ├── Overloaded            no room now; `retry_after` says when to come back
 │   ├── OwnerOverloaded   as many requests of this owner as allowed are in flight
-│   └── TextsOverloaded   as much text as allowed waits to be read
+│   ├── TextsOverloaded   as much text as allowed waits to be read
+│   └── ImagesOverloaded  as many bytes of images as allowed are held
 ├── NotReady              loading or draining; `retry_after` says when to come back
 ├── GenerationFailed      the engine failed while it worked on this request
 ├── IncompleteGeneration  the engine ended the request without a last token
@@ -15,6 +17,11 @@ InferenceError
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inference.images import Image
 
 
 class InferenceError(Exception):
@@ -27,6 +34,16 @@ class InvalidInput(InferenceError):
 
 class GrammarRefused(InvalidInput):
     """The grammar is invalid, unsupported or past a limit; the message names member, pointer and limit."""
+
+
+class InvalidImage(InvalidInput):
+    """An image can't be read; the message, which begins with TGI's words, says why."""
+
+    def __init__(self, why: str, number: int = 0, image: Image | None = None) -> None:
+        super().__init__(f"invalid image: {why}")
+        self.why = why
+        self.number = number  # which of the request's images it is, from 1 on; 0: not known here
+        self.image = image  # the very one, where the request is at hand
 
 
 class ToolRefused(InferenceError):
@@ -64,6 +81,17 @@ class TextsOverloaded(Overloaded):
         self.args = (
             f"{waiting:,} {what} wait to be read, and at most {most:,} may. "
             f"Given: {size:,} more: send them again later, or in smaller parts",
+        )
+
+
+class ImagesOverloaded(Overloaded):
+    """As many bytes of images as allowed are held for requests in flight."""
+
+    def __init__(self, size: int, held: int, most: int, retry_after: float) -> None:
+        super().__init__(retry_after)
+        self.args = (
+            f"{held:,} bytes of images are held for requests in flight, and at most {most:,} may "
+            f"(`max_image_memory`). Given: {size:,} more: send them again later, or smaller ones",
         )
 
 

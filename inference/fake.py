@@ -30,6 +30,7 @@ from inference.fake_text import (
     request_key,
     top_tokens,
 )
+from inference.fake_vision import SeeingClient
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
 from inference.text.tokenizer import TextTokenizer
@@ -41,6 +42,7 @@ from inference.types import (
     LogprobsMode,
     ModelInfo,
     StepStats,
+    VisionInfo,
 )
 
 MEANINGLESS = 1e9  # in the place of a log-probability that nobody is told: no answer may show it
@@ -57,6 +59,7 @@ class FakeModel:
     texts: Sequence[str] = ()  # of all ids: by them, texts under a grammar find an end
     id: str = "fake"
     adapters: tuple[str, ...] = ()
+    vision: VisionInfo | None = None  # what it sees needs a SeeingClient
     max_input_tokens: int = 1024
     max_total_tokens: int = 2048
     max_batch_size: int = 32
@@ -97,7 +100,7 @@ class FakeCore:
         return ModelInfo(
             id=model.id,
             sha=None,
-            pipeline_tag="text-generation",
+            pipeline_tag="image-text-to-text" if model.vision is not None else "text-generation",
             dtype="torch.float32",
             device_type="cpu",
             max_input_tokens=model.max_input_tokens,
@@ -108,6 +111,7 @@ class FakeCore:
             eos_token_ids=(model.eos_token_id,),
             vocabulary_size=self._vocabulary.size,
             adapters=model.adapters,
+            vision=model.vision,
         )
 
     def start(self, sink: FrameSink) -> None:
@@ -302,11 +306,13 @@ def fake_client(
     step_seconds: float = 0.0,
     max_batch_size: int = 32,
     unavailable: str | None = None,
+    vision: VisionInfo | None = None,
 ) -> EngineClient:
     """Return a client of a FakeCore, not started, with the embedded model's tokenizer and template.
 
     A request whose prompt contains one of `fail_prompts` fails after `fails_after` tokens; one whose
-    prompt contains a key of `replies` is answered with its value. The first that matches counts.
+    prompt contains a key of `replies` is answered with its value. The first that matches counts. With
+    `vision` it sees.
     """
     config = config or EngineConfig()
     tokenizer, template, eos = stand_in_text()
@@ -325,6 +331,9 @@ def fake_client(
         fails=by_prompt(tokenizer, {text: text for text in fail_prompts}, "injected failure: {}".format),
         fails_after=fails_after,
         unavailable=unavailable,
+        vision=vision,
     )
     pipeline = partial(TextPipeline, tokenizer, template, workers=config.validation_workers)
-    return EngineClient(FakeCore(model), config, pipeline)
+    if vision is None:
+        return EngineClient(FakeCore(model), config, pipeline)
+    return SeeingClient(FakeCore(model), config, pipeline, plausible=model.tokens)

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,10 @@ from inference.shortage import is_shortage
 from inference.step import Runner
 from inference.trace import rotations
 
+if TYPE_CHECKING:
+    from inference.vision.eyes import Eyes
+    from inference.vision.model import Vision
+
 LOG = logging.getLogger(__name__)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
@@ -71,6 +76,7 @@ class Options:
     filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
     adapters: Adapters | None = None
     group: Group | None = None  # of processes that have a share each of the model: level `fused`, or none
+    vision: Vision | None = None  # there if the model sees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,19 @@ class Climb:
             self.probed, reason = _probe(model, options.max_total_tokens)
         if reason:
             self.reasons.append(reason)
+        if options.vision is not None:
+            device = options.ops is not None
+            options.vision.begin(self.probed, self.proof, rounds=self.rounds, device=device)
+
+    @property
+    def rounds(self) -> bool:
+        """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
+        return False
+
+    @property
+    def eyes(self) -> Eyes | None:
+        """Return what sees; None if nothing does."""
+        return None if self.options.vision is None else self.options.vision.eyes
 
     def serve(self, attempt: Attempt) -> Served | None:
         """Return the model at a level if it reproduces its logits there, else note why not."""
@@ -184,6 +203,11 @@ class Climb:
             complaint = self.proof.try_adapter(runner, place)
             if complaint:
                 raise refused(name, f"{complaint}: {MERGE}")
+
+    def check_vision(self, served: Served, *, rounded: bool = False) -> None:
+        """Have images refused if they can't be computed at the level that was found."""
+        if self.options.vision is not None:
+            self.options.vision.prove(served, self.proof, rounded=rounded)
 
     def _plain(self, weight: Tensor) -> Multiply:
         return make_linear(weight.to(self.model.device, self.options.dtype), None)

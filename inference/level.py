@@ -37,18 +37,18 @@ LOG = logging.getLogger(__name__)
 
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
+    climb: DeviceClimb | _NativeClimb
     if options.ops is not None:
-        device = DeviceClimb(model, options, options.ops)
+        climb = device = DeviceClimb(model, options, options.ops)
         served = device.fused() or device.paged() or device.sequential()
-        device.check_adapters(served)
     elif options.group is not None:
-        host = _NativeClimb(model, options)
+        climb = host = _NativeClimb(model, options)
         served = host.fused() or host.refuse_shards(options.group)
-        host.check_adapters(served)
     else:
-        host = _NativeClimb(model, options)
+        climb = host = _NativeClimb(model, options)
         served = host.fused() or host.native() or host.paged() or host.sequential()
-        host.check_adapters(served)
+    climb.check_adapters(served)
+    climb.check_vision(served, rounded=climb.rounds and options.ops is None)
     if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
         options.adapters.release()
     if options.quantize and not (served.level.native and served.packed):
@@ -115,7 +115,7 @@ class _NativeClimb(Climb):
                 make_runner=make_runner,
                 kv_dtype=self.options.kv_dtype,
                 packed=tuple(fused.packed),
-                rounded=self._rounds,
+                rounded=self.rounds,
                 invariant=True,
             )
         )
@@ -157,9 +157,9 @@ class _NativeClimb(Climb):
 
         def make_runner(blocks: int) -> Runner[Tensor]:
             cache = NativeCache(library, self.probed, blocks, self.options.kv_dtype)
-            return PagedRunner(self.model, cache, self.adapting)
+            return PagedRunner(self.model, cache, self.adapting, self.eyes)
 
-        if self._rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+        if self.rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
             return None
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
@@ -172,7 +172,7 @@ class _NativeClimb(Climb):
                 make_runner=make_runner,
                 kv_dtype=self.options.kv_dtype,
                 packed=(*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)),
-                rounded=self._rounds,
+                rounded=self.rounds,
                 invariant=True,
             )
         )
@@ -203,7 +203,9 @@ class _NativeClimb(Climb):
         model, dtype = self.model, self.options.dtype
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(model, PagedCache(self.probed, blocks, dtype, model.device), self.adapting)
+            return PagedRunner(
+                model, PagedCache(self.probed, blocks, dtype, model.device), self.adapting, self.eyes
+            )
 
         undo_merges = self.merge(make_runner)
         swaps = pack_linears(model, reorder) if _reorders(model) else []
@@ -221,7 +223,8 @@ class _NativeClimb(Climb):
         return served
 
     @property
-    def _rounds(self) -> bool:
+    def rounds(self) -> bool:
+        """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
         return self._rounds_linears or self.options.kv_dtype != torch.float32
 
     @property

@@ -1,7 +1,8 @@
 """Which computed blocks are known, and which are being computed, so that nothing is computed twice.
 
-A block's content is told by a digest of all tokens up to its end, chained block by block, and of
-the salt with which the chain begins: sequences with different salts never share anything.
+A block's content is told by a digest of all tokens up to its end, and of the images that they stand for,
+chained block by block, and of the salt with which the chain begins: sequences with different salts never
+share anything.
 """
 
 from __future__ import annotations
@@ -103,8 +104,10 @@ class PrefixCache:
         if len(chain) < count:
             digest = chain[-1] if chain else _root(sequence.request.salt, sequence.request.adapter)
             tokens = sequence.ids[len(chain) * PAGE : count * PAGE].astype("<i8").tobytes()
+            sight = sequence.sight
             for at in range(0, len(tokens), PAGE * 8):
-                digest = _hash(digest + tokens[at : at + PAGE * 8])
+                seen = b"" if sight is None else sight.salt(len(chain))
+                digest = _hash(digest + tokens[at : at + PAGE * 8] + seen)
                 chain.append(digest)
         return chain[:count]
 

@@ -16,6 +16,7 @@ from inference.limits import (
     find_adapter,
     fit_context,
 )
+from inference.looks import Looks, check_images, with_images
 from inference.types import CompiledGrammar, CoreRequest, Grammar, ModelInfo, Request
 
 if TYPE_CHECKING:
@@ -29,17 +30,19 @@ async def prepare(
     model: ModelInfo,
     compiler: GrammarCompiler | None,
     config: EngineConfig,
+    looks: Looks,
 ) -> CoreRequest:
     """Return the request as the engine takes it.
 
     Raises InvalidInput, in TGI's order: the grammar comes last, as it costs the most. Raises
     Overloaded if too many of them wait, or too many long prompts. A caller that is cancelled leaves
-    nothing behind.
+    nothing behind but images, which it drops.
     """
     check_prompt(request, model)
+    check_images(request, model)
     adapter = find_adapter(request.adapter, model)
     check_bias(request.sampling.logit_bias, model.vocabulary_size)
-    ids = await prompt_ids(request, text, model)
+    ids = await prompt_ids(request, text, model, looks)
     max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
     check_minimum(request.min_new_tokens, request.max_new_tokens, max_new_tokens)
     check_logprobs(request, len(ids), max_new_tokens, config.max_sequence_logprobs)
@@ -57,6 +60,7 @@ async def prepare(
         owner=request.owner,
         salt=prefix_salt(request, isolated=config.isolate_owners),
         adapter=adapter,
+        images=len(request.images),
     )
 
 
@@ -84,7 +88,7 @@ def prefix_salt(request: Request, *, isolated: bool) -> str:
     return f"{len(request.owner)}:{request.owner}{request.cache_salt}"  # no owner can write another's
 
 
-async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo) -> tuple[int, ...]:
+async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo, looks: Looks) -> tuple[int, ...]:
     """Return the prompt's tokens, those given or those of its text, from the end as many as asked for."""
     ids = request.prompt_ids
     if ids is None:
@@ -93,7 +97,9 @@ async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo) -> 
         ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
         check_ids(ids, model.vocabulary_size)
-    return ids if request.truncate is None else ids[-request.truncate :]
+    if model.vision is None or model.vision.reason:
+        return ids if request.truncate is None else ids[-request.truncate :]
+    return await with_images(request, ids, text, model.vision, looks)
 
 
 async def compiled(grammar: Grammar, compiler: GrammarCompiler | None) -> CompiledGrammar:

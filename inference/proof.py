@@ -96,9 +96,9 @@ class Proof:
             LOG.debug("A way to run the model failed", exc_info=True)
             return Verdict(False, np.inf, f"{type(error).__name__}: {error}")
         logits = torch.cat([torch.cat(found[sequence.id]) for sequence in sequences])
-        return self._compare(logits, torch.cat(self._expected), rounded)
+        return self.compare(logits, torch.cat(self._expected), rounded=rounded)
 
-    def _compare(self, found: Tensor, expected: Tensor, rounded: bool) -> Verdict:
+    def compare(self, found: Tensor, expected: Tensor, *, rounded: bool = False) -> Verdict:
         """Compare logits (positions, vocabulary) that the model's own code shows, and which it hides."""
         shown, wrong = expected > self._masked, ~(found < math.inf)
         hides_others = not torch.equal(found > self._masked, shown)
@@ -164,12 +164,16 @@ def proof_prompts(model: PreTrainedModel, positions: int = ENDLESS) -> list[NDAr
     """
     generator = np.random.default_rng(0)
     rows = model.get_input_embeddings().weight.shape[0]
-    small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
-    sizes = (83, 21) if small else (19, 6)
+    sizes = (83, 21) if is_small(model) else (19, 6)
     return [
         generator.integers(rows, size=min(size, max(positions, least)))
         for size, least in zip(sizes, _LEAST, strict=True)
     ]
+
+
+def is_small(model: nn.Module) -> bool:
+    """Return whether long prompts take no time worth mentioning."""
+    return sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
 
 
 def packed_steps(sequences: list[Sequence]) -> list[list[Chunk]]:

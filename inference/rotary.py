@@ -22,11 +22,34 @@ class RopeTable:
         self._last = (ENDLESS if positions is None else positions) - 1
         self._spread = spread  # see `spread_pairs`
         self._cosines, self._sines = self._block(0)
+        self._axes: Tensor | None = None  # set by `at`
 
     def upto(self, last: int) -> Pair:
         """Return the cosines and sines (more than last, rotary_dim), contiguous float32, of 0, 1...."""
         self._reach(last)
         return self._cosines, self._sines
+
+    def at(self, positions: Tensor) -> Pair:
+        """Return the cosines and sines (n, rotary_dim) of positions (3, n) in time, height and width.
+
+        Their numbers are those of the tables, bit by bit. Raises ValueError if the embedding's aren't.
+        """
+        self._reach(int(positions.max()))
+        if self._axes is None:
+            self._axes = self._find_axes()
+        which = positions[self._axes].T  # (n, rotary_dim)
+        return self._cosines.gather(0, which), self._sines.gather(0, which)
+
+    def _find_axes(self) -> Tensor:
+        """Return by which of the three each number is rotated, (rotary_dim,)."""
+        steps = torch.eye(3, dtype=torch.int64)
+        moved = self._pair(steps)[1] != self._pair(torch.zeros(3, 1, dtype=torch.int64))[1]  # (3, rotary_dim)
+        axes = moved.int().argmax(0)
+        some = torch.tensor([[3, 0, 5, 2], [1, 4, 0, 7], [2, 6, 8, 0]])
+        found = (table.gather(0, some[axes].T) for table in (self._cosines, self._sines))
+        if not all(_equal(*each) for each in zip(found, self._pair(some), strict=True)):
+            raise ValueError("its rotary embedding makes something else of positions in an image")
+        return axes
 
     def _reach(self, last: int) -> None:
         size = len(self._cosines)
@@ -41,7 +64,10 @@ class RopeTable:
 
     def _block(self, start: int) -> Pair:
         # Rows behind the last position repeat it
-        pair = self._rope.tables(torch.arange(start, start + BLOCK).clamp(max=self._last))
+        return self._pair(torch.arange(start, start + BLOCK).clamp(max=self._last))
+
+    def _pair(self, positions: Tensor) -> Pair:
+        pair = self._rope.tables(positions)
         cosines, sines = spread_pairs(pair) if self._spread else pair
         return cosines.float().contiguous(), sines.float().contiguous()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from transformers import PreTrainedModel
 from inference.isolation import working_for
 from inference.lora import Adapting
 from inference.state import Chunk, Pieces
+from inference.vision.eyes import Eyes
+from inference.vision.seen import seen_in
 
 
 class StepTarget(Protocol):
@@ -29,11 +32,19 @@ class StepTarget(Protocol):
 class PagedRunner:
     """Runs all pieces of a step as one row of tokens over a paged cache."""
 
-    def __init__(self, model: PreTrainedModel, cache: StepTarget, adapting: Adapting | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: StepTarget,
+        adapting: Adapting | None = None,
+        eyes: Eyes | None = None,
+    ) -> None:
+        """`eyes` give the model's code the rows of images; None: it sees none."""
         self._model = model
         self._cache = cache
         self._adapting = adapting
-        self._head = _Head(model)
+        self._eyes = eyes
+        self._head = Head(model)
         self.arrays = cache.arrays
 
     @torch.inference_mode()
@@ -44,12 +55,19 @@ class PagedRunner:
         if self._adapting is not None:
             self._adapting.begin(pieces)
         rows = torch.from_numpy(pieces.rows).to(device)
-        output = self._model(
-            input_ids=torch.from_numpy(pieces.ids)[None].to(device),
-            position_ids=torch.from_numpy(pieces.positions)[None].to(device),
-            use_cache=False,
-            **self._head.arguments(rows),
-        )
+        seen = None if self._eyes is None else seen_in(pieces, embedded=True)
+        spatial = None if seen is None else seen.positions
+        positions = pieces.positions[None] if spatial is None else spatial[:, None]
+        given = None
+        if seen is not None and seen.rows is not None:
+            given = torch.from_numpy(seen.at), seen.rows
+        with nullcontext() if self._eyes is None else self._eyes.giving(given):
+            output = self._model(
+                input_ids=torch.from_numpy(pieces.ids)[None].to(device),
+                position_ids=torch.from_numpy(positions).to(device),
+                use_cache=False,
+                **self._head.arguments(rows),
+            )
         return self._head.logits(output.logits, rows)
 
 
@@ -73,7 +91,7 @@ class SequentialRunner:
         self._adapting = adapting
         self._cached = cached
         self._changing_length = changing_length
-        self._head = _Head(model)
+        self._head = Head(model)
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
@@ -117,13 +135,14 @@ class _Kept:
     logits: Tensor  # (rows, vocabulary): what the piece gave
 
 
-class _Head:
+class Head:
     """Asks the model for the logits of some positions only, or picks them where it can't."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def arguments(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return what the model's forward is told besides."""
         return {"logits_to_keep": rows} if self._selects else {}
 
     def logits(self, logits: Tensor, rows: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_i
 from inference.quantised.asked import to_do
 from inference.served import Served
 from inference.shards.group import Group
+from inference.vision.model import Vision, open_vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,10 +81,10 @@ class Source:
 
     def bring_up(
         self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None = None
-    ) -> tuple[Served, int]:
+    ) -> tuple[Served, int, Vision | None]:
         """Load the model, or its share in a group, and bring it to its best level; raise ModelUnavailable.
 
-        Returns it with the number of its tokens' ids.
+        Returns it with the number of its tokens' ids, and with what its images need if it sees.
         """
         config, device = self.config, self.device
         with memory_named("the model was loaded", device):
@@ -91,8 +92,19 @@ class Source:
             vocabulary = vocabulary_size(model)
             low_ranks = load_adapters(self.adapters, model) if self.adapters else None
             ops = choose_ops(config, device) if self.device_path else None
-            options = replace(self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group)
-            return bring_up(model, options), vocabulary
+            vision = open_vision(
+                model, self.checkpoint.path, self.described, max_total_tokens, self._blind(group)
+            )
+            options = replace(
+                self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group, vision=vision
+            )
+            return bring_up(model, options), vocabulary, vision
+
+    def _blind(self, group: Group | None) -> str:
+        """Return why images can't be computed whatever the model, "" if they may be."""
+        if group is not None:
+            return "they aren't passed on to other shards: start without --num-shard"
+        return ""
 
     def _options(self, max_total_tokens: int) -> Options:
         config = self.config

@@ -31,7 +31,10 @@ from inference.rotary import RopeTable
 from inference.rows import Statistics, statistics
 from inference.shards.group import Group
 from inference.state import Pieces
-from inference.trace import Rope
+from inference.trace import Pair, Rope
+from inference.vision.seen import Seen, seen_in
+
+Rotations = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # cosines and sines of each rotary embedding
 
 
 class FusedModel:
@@ -132,7 +135,7 @@ class FusedRunner:
         self._ropes = ropes
         self._ends = ends
         self._reach = -1  # the last position that the tables of rotations have
-        self._rotations: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = ((), ())
+        self._rotations: Rotations = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
 
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
@@ -141,16 +144,18 @@ class FusedRunner:
         The likeliest tokens are then what `statistics` says of them, and their log-probabilities are 0.
         """
         step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
-        if step.last > self._reach:
-            self._rotate(step.last)
-        cosines, sines = self._rotations
+        seen = seen_in(pieces)
+        spatial = None if seen is None else seen.positions
+        cosines, sines = self._upto(step.last) if spatial is None else self._at(spatial)
         self._last = None  # its memory is free for the next
         finishes = self._ends.finishes
         logits = self._model.run(
-            *(pieces.ids, pieces.rows, cosines, sines, step),
+            *(self._ids(pieces, seen), pieces.rows, cosines, sines, step),
             pieces.adapters if self._adapts else None,
             statistics=not finishes,
             tokens_only=tokens_only,
+            given=None if seen is None else seen.rows,
+            by_row=spatial is not None,
         )
         if finishes:
             with torch.inference_mode():
@@ -158,12 +163,26 @@ class FusedRunner:
         self._last = logits
         return logits.values
 
+    def _ids(self, pieces: Pieces, seen: Seen | None) -> NDArray[np.int64]:
+        """Return the step's tokens, those that stand for an image's rows numbered behind the vocabulary."""
+        if seen is None or seen.rows is None:
+            return pieces.ids
+        ids = pieces.ids.copy()
+        ids[seen.at] = self._model.vocabulary + np.arange(len(seen.at))
+        return ids
+
     @torch.inference_mode()
-    def _rotate(self, last: int) -> None:
-        """Have tables of rotations up to a position at least."""
-        pairs = [rope.upto(last) for rope in self._ropes]
-        self._rotations = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-        self._reach = min((len(cosines) for cosines in self._rotations[0]), default=1 << 62) - 1
+    def _upto(self, last: int) -> Rotations:
+        """Return tables of rotations up to a position at least."""
+        if last > self._reach:
+            self._rotations = _columns([rope.upto(last) for rope in self._ropes])
+            self._reach = min((len(cosines) for cosines in self._rotations[0]), default=1 << 62) - 1
+        return self._rotations
+
+    @torch.inference_mode()
+    def _at(self, positions: NDArray[np.int64]) -> Rotations:
+        """Return the rotations of each of a step's tokens by their positions (3, tokens)."""
+        return _columns([rope.at(torch.from_numpy(positions)) for rope in self._ropes])
 
     def statistics(self, scores: Tensor) -> Statistics:
         """Return the statistics of scores (n, v), which are known of what `run` returned last."""
@@ -171,6 +190,10 @@ class FusedRunner:
             return statistics(scores, self._library)
         _, tokens, best, totals = self._last
         return Statistics(tokens.copy(), best.astype(np.float64), totals.astype(np.float64))
+
+
+def _columns(pairs: list[Pair]) -> Rotations:
+    return tuple(cosines for cosines, _ in pairs), tuple(sines for _, sines in pairs)
 
 
 def fuse_model(

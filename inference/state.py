@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from inference.blocks import PAGE
 from inference.masks import Guide
 from inference.types import CoreRequest
+from inference.vision.sight import Sight
 
 TopTokens = tuple[tuple[int, float], ...]  # (token id, logprob), best first
 Integers = NDArray[np.int64]
@@ -26,9 +27,10 @@ class Sequence:
     What it knows of its tokens is in the slot table while it has a slot, and else in itself.
     """
 
-    def __init__(self, request: CoreRequest, guide: Guide | None = None) -> None:
+    def __init__(self, request: CoreRequest, guide: Guide | None = None, sight: Sight | None = None) -> None:
         self.request = request
         self.guide = guide  # there if the request has a grammar
+        self.sight = sight  # there if its prompt has images
         self.id = request.id
         self.prompt_length = len(request.prompt_ids)
         self.slot = -1  # its row of the table while it runs; set by the table
@@ -45,6 +47,12 @@ class Sequence:
         self.held: object | None = None  # its row of logits until its mask comes; set by the sampler
         self._table: SlotTable | None = None
         self._ids: Integers = np.array(request.prompt_ids, dtype=np.int64)
+
+    def close(self) -> None:
+        """Let go of what it holds outside the engine's books; called once, when it is forgotten."""
+        for each in (self.guide, self.sight):
+            if each is not None:
+                each.close()
 
     @property
     def length(self) -> int:
@@ -117,12 +125,14 @@ class SlotTable:
         self.limits: Integers = np.zeros(slots, dtype=np.int64)  # the length at which the text ends
         self.adapters = np.full(slots, -1, dtype=np.int32)  # which computes them; -1: none
         self.heeds_eos = np.zeros(slots, dtype=np.bool_)  # EOS alone ends the text; no grammar, not ignored
+        self.sights: dict[int, Sight] = {}  # by slot: what the sequences see that see anything
         self._free: list[int] = []
         self.clear()
 
     def clear(self) -> None:
         """Free all slots."""
         self._free = list(range(len(self.lengths) - 1, -1, -1))
+        self.sights.clear()
         for column in (self.lengths, self.computed, self.room):
             column[:] = 0
 
@@ -141,12 +151,15 @@ class SlotTable:
         self.limits[slot] = sequence.prompt_length + request.max_new_tokens
         self.adapters[slot] = request.adapter
         self.heeds_eos[slot] = sequence.guide is None and not request.ignore_eos
+        if sequence.sight is not None:
+            self.sights[slot] = sequence.sight
 
     def leave(self, sequence: Sequence) -> None:
         """Take the slot back; the sequence's blocks are no longer its own."""
         slot = sequence.slot
         sequence.leave()
         self.lengths[slot] = self.computed[slot] = self.room[slot] = 0
+        self.sights.pop(slot, None)
         self._free.append(slot)
 
     def extend(self, sequence: Sequence, blocks: Several[int]) -> None:

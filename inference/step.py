@@ -17,6 +17,7 @@ from inference.shortage import is_shortage
 from inference.speculation import Speculation
 from inference.state import Integers, Pieces, Sequence, SlotTable, Work
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
+from inference.vision.sight import Sight
 
 LOG = logging.getLogger(__name__)
 
@@ -102,10 +103,10 @@ class Stepper(Generic[Logits]):
         """Return whether nothing can be done before a mask is ready, or sequences come or go."""
         return self._stuck and not self._resumable()
 
-    def add(self, request: CoreRequest) -> None:
-        """Queue a request."""
+    def add(self, request: CoreRequest, sight: Sight | None = None) -> None:
+        """Queue a request; `sight`, what its prompt sees, is released when it is forgotten."""
         guide = None if request.grammar is None else self._masks.guide(request.grammar)
-        sequence = Sequence(request, guide)
+        sequence = Sequence(request, guide, sight)
         self._sequences[request.id] = sequence
         if guide is not None:
             self._guided[sequence] = None
@@ -317,9 +318,8 @@ class Stepper(Generic[Logits]):
     def _forget(self, sequence: Sequence, *, keep: bool = True) -> None:
         del self._sequences[sequence.id]
         self._scheduler.remove(sequence, keep=keep)
-        if sequence.guide is not None:
-            sequence.guide.close()
-            del self._guided[sequence]
+        sequence.close()
+        self._guided.pop(sequence, None)
         self._stuck = False
 
     def _stats(

@@ -49,14 +49,17 @@ class TextSide(ABC):
         """Return the prompt for a conversation; raise NotReady, InvalidInput, TemplateFailed or Overloaded.
 
         A last message of the assistant is left open to go on, unless `continue_final` is false; where
-        it is true, the last message must be the assistant's.
+        it is true, the last message must be the assistant's. An image part, `{"type": "image"}`, becomes
+        what the model's prompts have for one.
         """
+        vision = self.model.vision
         return await self._ready_text().render_chat(
             messages,
             tools=tools,
             tool_prompt=tool_prompt,
             template_kwargs=template_kwargs,
             continue_final=continue_final,
+            vision=None if vision is None or vision.reason else vision,
         )
 
     @property

@@ -26,13 +26,14 @@ class Rope:
     keywords: Mapping[str, Any]
 
     def tables(self, positions: Tensor) -> Pair:
-        """Return the cosines and sines (n, rotary_dim) of positions (n,)."""
+        """Return the cosines and sines (n, rotary_dim) of positions (n,), or of (3, n) in images."""
+        told = positions[None] if positions.dim() == 1 else positions[:, None]
 
         def other(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
             # In float32 whatever the model computes in: 16 bits would round each angle's cosine and sine
-            return value[:, :1].float() if value.is_floating_point() else positions[None].to(value.device)
+            return value[:, :1].float() if value.is_floating_point() else told.to(value.device)
 
         keywords = {name: other(value) for name, value in self.keywords.items()}
         with torch.inference_mode():

@@ -17,6 +17,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inference.config import Found
+from inference.images import Image as Image
+from inference.images import Looked as Looked
+from inference.images import VisionInfo as VisionInfo
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -114,6 +117,7 @@ class Request:
     owner: str = ""  # whose it is: owners share the engine evenly
     cache_salt: str = ""  # only requests with the same salt share what the prefix cache holds
     adapter: str | None = None  # by its name; None: the model alone
+    images: tuple[Image, ...] = ()  # in the order of their marks in the prompt
 
     def __post_init__(self) -> None:
         asks = self.top_n_tokens > 0 or self.prompt_logprobs
@@ -208,6 +212,7 @@ class ModelInfo:
     adapters: tuple[str, ...] = ()  # that requests can name
     quantization: str | None = None  # by which the files were quantised before, and what becomes of it
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
+    vision: VisionInfo | None = None  # None: it takes no images
 
     @property
     def found(self) -> Found | None:
@@ -263,6 +268,7 @@ class CoreRequest:
     owner: str = ""
     salt: str = ""  # of the prefix cache
     adapter: int = -1  # the place of the model's adapter that computes it; -1: none
+    images: int = 0  # of its prompt, which were looked at under its id
 
 
 class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in a tenth of a dataclass's time
@@ -326,3 +332,4 @@ class Frame:
 
     outputs: tuple[CoreOutput | CoreFailure, ...]
     stats: StepStats | None = None
+    looked: tuple[Looked, ...] = ()  # of no step

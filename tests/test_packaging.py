@@ -28,6 +28,7 @@ INDIRECT = {
 # imported, and declared under another name
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
+    "PIL": "pillow",
     "triton": "torch",  # the one for CUDA brings what it was made for
     "opentelemetry": "opentelemetry-sdk",
 }

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 # What holds the prompt in the bodies of all routes; a text that looks like it costs a detour, no more
 PROMPT = re.compile(rb'"(?:messages|inputs|prompt|instances|text_input)"\s*:\s*')
 SHORTEST = 256  # bytes: what is computed again sooner than it is looked for
+LONGEST = 2**20  # bytes: enough of an image that stands in a body; the event loop waits meanwhile
 DIGEST_BYTES = 16
 REMEMBERED = 16_384  # beginnings; some 6 MiB
 SLACK = 4  # requests that a replica may have in work beyond twice those of the idlest
@@ -26,13 +27,16 @@ Replica = TypeVar("Replica", bound=Hashable)
 
 
 def beginnings(body: bytes) -> tuple[bytes, ...]:
-    """Return digests of the prompt's first 256, 512, 1,024 and so on bytes, as they stand in a JSON body."""
+    """Return digests of the prompt's first 256, 512, 1,024 and so on bytes, as they stand in a JSON body.
+
+    Prompts that are the same for a MiB count as the same.
+    """
     found = PROMPT.search(body)
     if found is None:
         return ()
     start, digest, told = found.end(), blake2b(digest_size=DIGEST_BYTES), []
     done, length = 0, SHORTEST
-    while start + length <= len(body):
+    while length <= LONGEST and start + length <= len(body):
         digest.update(body[start + done : start + length])
         told.append(digest.digest())
         done, length = length, 2 * length

@@ -28,6 +28,7 @@ from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
 from handlers.http.sse import DONE, Feed, cut_slow, event
+from handlers.images.memory import Hold, Memory
 from handlers.keys import Keyring
 from handlers.metrics import Metrics
 from handlers.settings import Settings
@@ -60,6 +61,7 @@ class Gateway:
         self.metrics = Metrics()  # of what no replica has seen
         self._settings = settings
         self._keys = Keyring(settings.api_key, settings.api_keys_file)
+        self._memory = Memory(settings.max_image_memory)
         self._open: set[asyncio.Task[None]] = set()
         self._draining = False
         self._ended = False  # all that runs was told so
@@ -114,13 +116,21 @@ class Gateway:
             raise NotReady("The server shuts down", LOST_RETRY_SECONDS)
         if self.fleet is None or not self.fleet.populated:
             raise NotReady("The model is loading", LOADING_RETRY_SECONDS)
-        body = b""
-        if scope["method"] == "POST":
-            if not knows(self._keys, scope):
-                raise HTTPException(401)
-            body = await read_body(scope, receive, self._settings.payload_limit, self._settings.body_timeout)
-        async with UntilDisconnect(receive):
-            await Relay(self.fleet, self._settings, scope, body, send, lambda: self._ended).run()
+        with self._memory.hold() as hold:
+            body = b""
+            if scope["method"] == "POST":
+                if not knows(self._keys, scope):
+                    raise HTTPException(401)
+                body = await self._read(scope, receive, hold)
+            async with UntilDisconnect(receive):
+                await Relay(self.fleet, self._settings, scope, body, send, lambda: self._ended).run()
+
+    async def _read(self, scope: Scope, receive: Receive, hold: Hold) -> bytes:
+        """Return a request's body, which may be as large as it may where a model sees: a replica knows."""
+        settings = self._settings
+        limit = max(settings.payload_limit, settings.image_payload_limit)
+        grows = partial(hold.beyond, settings.payload_limit)
+        return await read_body(scope, receive, limit, settings.body_timeout, grows)
 
 
 class Relay:
@@ -145,7 +155,6 @@ class Relay:
         self._request_id = exchange_of(scope).request_id
         self._head = head_of(scope)
         self._beginnings = beginnings(body) if settings.prefix_affinity and settings.prefix_caching else ()
-        self._dialect = dialect_of(scope["path"], body)
         self._avoid: list[str] = []
         self._losses = 0
         self._events = False  # the response is a stream of events, and has begun
@@ -242,7 +251,8 @@ class Relay:
         """Return a stream's one terminal event."""
         failure = describe(error, self._request_id, streamed=True)
         exchange_of(self._scope).error_type = failure.error_type
-        return event(failure.body(self._dialect)) + (DONE if self._dialect is Dialect.OPENAI else b"")
+        dialect = dialect_of(self._scope["path"], self._body)
+        return event(failure.body(dialect)) + (DONE if dialect is Dialect.OPENAI else b"")
 
 
 def dialect_of(path: str, body: bytes) -> Dialect:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any
 
@@ -12,6 +12,8 @@ import orjson
 from starlette.types import Receive, Scope
 
 from handlers.http.errors import ClientDisconnected, Refused
+
+Grows = Callable[[int], None]  # bytes
 
 JSON_TYPE = re.compile(rb"\s*application/(?:[\w!#$&^.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -25,8 +27,10 @@ def require_json(scope: Scope) -> None:
         raise Refused("Expected request with `Content-Type: application/json`", status=415)
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
-    """Return the body.
+async def read_body(
+    scope: Scope, receive: Receive, limit: int, seconds: float, grows: Grows | None = None
+) -> bytes:
+    """Return the body; `grows` is told what it comes to, as soon as that is known, and may raise.
 
     Raises 413 as soon as it is known to be longer than `limit` bytes, 415 for one that is compressed, and 408
     if it isn't there in so many `seconds`.
@@ -34,8 +38,10 @@ async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) 
     _refuse_encoded(scope)
     declared = _header(scope, b"content-length")
     if declared is not None and (not declared.isdigit() or len(declared) > 18 or int(declared) > limit):
-        raise _too_large()
-    reading = _read(receive, limit)
+        raise too_large()
+    if declared is not None and grows is not None:
+        grows(int(declared))
+    reading = _read(receive, limit, grows)
     try:
         waiting = reading.send(None)
     except StopIteration as end:  # it was there, as nearly always: a timer would cost as much as all of this
@@ -57,7 +63,7 @@ def parse_json(raw: bytes) -> Any:
         raise Refused(f"Failed to parse the request body as JSON: {reason}", status=400) from None
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int, grows: Grows | None) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -67,7 +73,9 @@ async def _read(receive: Receive, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise _too_large()
+            raise too_large()
+        if grows is not None:
+            grows(size)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -89,7 +97,8 @@ def _resume(begun: Coroutine[Any, Any, bytes], waiting: Any) -> Generator[Any, A
         return whole
 
 
-def _too_large() -> Refused:
+def too_large() -> Refused:
+    """Return what is raised for a body that is too long."""
     return Refused("Failed to buffer the request body: length limit exceeded", status=413)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from starlette.responses import Response
 
 from handlers.http.aside import AT_ONCE, Aside
+from handlers.images.memory import Hold
 
 if TYPE_CHECKING:
     from handlers.service import Service
@@ -27,6 +28,7 @@ class Call(Generic[Body_co]):
     received: float  # time.monotonic() at which the request came in
     owner: str = ""  # whose it is: a digest of the bearer token that came with it, "" without one
     aside: Aside = AT_ONCE  # runs what is made of the body: a large one's on a thread
+    hold: Hold | None = None  # what is held for it of images; None where there can't be any
 
 
 Operation: TypeAlias = Callable[["Service", Call[Body]], Awaitable[Reply]]

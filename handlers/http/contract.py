@@ -28,11 +28,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.aside import OnThread, is_large
 from handlers.http.auth import owner_of, security_map
-from handlers.http.body import parse_json, read_body, require_json
+from handlers.http.body import parse_json, read_body, require_json, too_large
 from handlers.http.call import Call, Operation
 from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import ClientDisconnected
-from handlers.http.exchange import exchange_of
+from handlers.http.exchange import Exchange, exchange_of
 from handlers.http.middleware import ErrorBoundary
 from handlers.http.operations import operation_table
 from handlers.http.sse import EventStream
@@ -40,10 +40,12 @@ from handlers.http.support import header_value
 from handlers.http.validation import RequestCheck, available, request_check
 from handlers.keys import Keyring
 from handlers.service import Service
+from handlers.wire.images import image_characters
 from inference.adapters import adapter_names
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
+TEXT_ALONE = frozenset({"tokenize"})  # operations in whose bodies nothing is an image
 
 
 def contract_app(
@@ -133,8 +135,11 @@ class Routing(RoutingMiddleware):
 class ValidationStep:
     """Counts a request, then reads, parses and checks its body: a large one's on a thread."""
 
-    def __init__(self, check: RequestCheck, service: Service, next_app: ASGIApp) -> None:
+    def __init__(self, check: RequestCheck, service: Service, next_app: ASGIApp, *, images: bool) -> None:
+        """`images`: the body may have some, and be larger for them."""
         self._check = check
+        self._service = service
+        self._images = images
         self._limit = service.settings.payload_limit
         self._seconds = service.settings.body_timeout
         self._quotas = service.quotas
@@ -145,7 +150,20 @@ class ValidationStep:
         exchange = exchange_of(scope)
         self._quotas.take(exchange.key)
         require_json(scope)
-        raw = await read_body(scope, receive, self._limit, self._seconds)
+        if not self._images or not self._service.sees:
+            raw = await read_body(scope, receive, self._limit, self._seconds)
+            await self._go_on(exchange, raw, scope, receive, send)
+            return
+        limit = max(self._limit, self._service.settings.image_payload_limit)
+        with self._service.image_memory.hold() as hold:
+            exchange.hold = hold
+            grows = partial(hold.beyond, self._limit)
+            raw = await read_body(scope, receive, limit, self._seconds, grows)
+            await self._go_on(exchange, raw, scope, receive, send)
+
+    async def _go_on(
+        self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         exchange.received_bytes = len(raw)
         if is_large(raw):
             exchange.aside = OnThread(self._lane, len(raw))
@@ -158,6 +176,8 @@ class ValidationStep:
     def _read(self, raw: bytes) -> tuple[Any, str]:
         """Return a body, parsed and checked, and the names of what has no effect."""
         body = parse_json(raw)
+        if len(raw) > self._limit and len(raw) - image_characters(body) > self._limit:
+            raise too_large()
         ignored = self._check(body)
         return body, header_value(ignored) if ignored else ""
 
@@ -173,8 +193,11 @@ class ValidationAPI(RoutedAPI[ASGIApp]):
 
     def make_operation(self, operation: Any) -> ASGIApp:
         """Return the step of one operation."""
-        check = self._checks.get(operation.operation_id)
-        return self.next_app if check is None else ValidationStep(check, self._service, self.next_app)
+        name = operation.operation_id
+        if name not in self._checks:
+            return self.next_app
+        images = name not in TEXT_ALONE
+        return ValidationStep(self._checks[name], self._service, self.next_app, images=images)
 
 
 class Validation(RoutedMiddleware[ValidationAPI]):
@@ -201,6 +224,7 @@ class DispatchStep:
             received=exchange.received,
             owner=exchange.owner,
             aside=exchange.aside,
+            hold=exchange.hold,
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))
         if isinstance(reply, EventStream):

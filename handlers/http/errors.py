@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from inference.errors import (
     GenerationFailed,
+    ImagesOverloaded,
     IncompleteGeneration,
     InvalidInput,
     ModelUnavailable,
@@ -113,6 +114,7 @@ TABLE: dict[type[Exception], Row] = {
     Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
     OwnerOverloaded: Row(429, "overloaded"),
     TextsOverloaded: Row(429, "overloaded"),
+    ImagesOverloaded: Row(429, "overloaded"),
     NotReady: Row(503, "not_ready"),
     ModelUnavailable: Row(503, "not_ready", fixed="The model can't be loaded: see the server's log"),
     GenerationFailed: Row(424, "generation", "Request failed during generation: "),

@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from handlers.account import Account
 from handlers.http.aside import AT_ONCE, Aside
+from handlers.images.memory import Hold
 from handlers.keys import Key
 
 KEY = "parley"
@@ -22,6 +23,7 @@ class Exchange(Account):
     body: Any = None  # set by the validation: the JSON body
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
     aside: Aside = AT_ONCE  # set by the validation: where the body is worked on
+    hold: Hold | None = None  # set by the validation: what the request holds of images
     key: Key | None = None  # set by the authentication, where a key is asked for
 
 

@@ -12,7 +12,7 @@ from handlers.wire.requests import numbered, to_request
 from handlers.wire.response_format import to_response_format
 from handlers.wire.types import ChatRequest
 from inference.errors import InvalidInput
-from inference.types import Grammar, LogprobsMode, Request
+from inference.types import Grammar, Image, LogprobsMode, Request
 
 MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
 
@@ -69,10 +69,12 @@ def to_requests(
     draw: Draw,
     grammar: Grammar | None = None,
     logprobs: LogprobsMode = LogprobsMode.RAW,
+    images: tuple[Image, ...] = (),
 ) -> tuple[Request, ...]:
     """Return a request for each choice; the rendered prompt brings its own special tokens.
 
-    `grammar` is what the whole text must follow; `logprobs`, which are told if any are.
+    `grammar` is what the whole text must follow; `logprobs`, which are told if any are; `images`, those whose
+    marks are in the prompt.
     """
     mode = logprobs if chat.logprobs else LogprobsMode.NONE
     request = replace(
@@ -80,6 +82,7 @@ def to_requests(
         add_special_tokens=False,
         grammar=grammar,
         top_n_tokens=chat.top_logprobs,
+        images=images,
     )
     choices = samplings(chat.parameters, draw, chat.choices)
     return numbered(replace(request, sampling=sampling) for sampling in choices)

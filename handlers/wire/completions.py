@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from handlers.wire.images import ImageUrl, to_sighted
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
@@ -12,7 +13,7 @@ from handlers.wire.requests import numbered, to_request
 from handlers.wire.types import CompletionRequest
 from handlers.wire.types import Prompt as WirePrompt
 from inference.errors import InvalidInput
-from inference.types import LogprobsMode, Request
+from inference.types import Image, LogprobsMode, Request, VisionInfo
 
 Ids = tuple[int, ...]
 
@@ -23,8 +24,9 @@ EMPTY_PROMPT = "Empty array detected. Do not use an empty array for the prompt."
 class Prompt:
     """A text to continue."""
 
-    text: str
+    text: str  # with the model's mark in the place of each image
     ids: Ids | None = None  # as given in place of the text
+    image_urls: tuple[ImageUrl, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,15 @@ class Completion:
         """Return the texts of the prompts."""
         return tuple(request.prompt for request in self.requests[:: self.candidates])
 
+    def with_images(self, images: Sequence[tuple[Image, ...]]) -> Completion:
+        """Return the same with the images of each prompt."""
+        requests = (
+            replace(request, images=found)
+            for of_prompt, found in zip(self.by_prompt, images, strict=True)
+            for request in of_prompt
+        )
+        return replace(self, requests=tuple(requests))
+
     @property
     def by_prompt(self) -> tuple[tuple[Request, ...], ...]:
         """Return the requests of each prompt."""
@@ -79,6 +90,16 @@ def to_asked(body: CompletionRequest, limits: Limits) -> Asked:
     if candidates > n and body.get("stream"):
         raise InvalidInput("`best_of` > `n` is not supported when streaming tokens")
     return Asked(n=n, candidates=candidates, prompts=_prompts(body["prompt"]))
+
+
+def to_prompts(given: Sequence[str | Prompt], vision: VisionInfo | None) -> list[Prompt]:
+    """Return prompts with the images of their texts taken out, as `vision` says that prompts have them."""
+    return [
+        _to_prompt(prompt, vision, f"prompt[{at}]" if len(given) > 1 else "prompt")
+        if isinstance(prompt, str)
+        else prompt
+        for at, prompt in enumerate(given)
+    ]
 
 
 def to_completion(
@@ -140,6 +161,11 @@ def _parameters(body: CompletionRequest, limits: Limits, *, scored: bool) -> Par
             f"Given: {least} and 0"
         )
     return parameters
+
+
+def _to_prompt(text: str, vision: VisionInfo | None, where: str) -> Prompt:
+    sighted = to_sighted(text, vision, where)
+    return Prompt(sighted.text, image_urls=sighted.images)
 
 
 def _prompts(given: WirePrompt) -> tuple[str | Ids, ...]:

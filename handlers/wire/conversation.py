@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from handlers.wire.images import ImageUrl
 from handlers.wire.messages import to_template
 from handlers.wire.tools import to_tools
 from handlers.wire.types import ChatRequest, ChatTokenizeRequest
@@ -21,6 +22,7 @@ class Conversation:
     """The members of a chat body that shape its prompt."""
 
     messages: Messages
+    images: tuple[ImageUrl, ...]  # in the messages, in order
     tools: ToolUse | None
     tool_prompt: str | None  # None: the built-in one
     template_kwargs: Mapping[str, object]
@@ -49,8 +51,10 @@ class Conversation:
 
 def to_conversation(body: Body) -> Conversation:
     """Understand what a body says of its prompt; raise InvalidInput or ToolRefused."""
+    messages, images = to_template(body["messages"])
     return Conversation(
-        messages=to_template(body["messages"]),
+        messages=messages,
+        images=images,
         tools=to_tools(body),
         tool_prompt=body.get("tool_prompt") or None,
         template_kwargs=body.get("chat_template_kwargs") or {},

@@ -6,26 +6,34 @@ import json
 from collections.abc import Iterable
 from typing import Literal
 
+from handlers.wire.images import ImageUrl, quoted, to_image_url
 from handlers.wire.tools import same
 from handlers.wire.types import CalledFunction, Message, MessageChunk, MessageContent, MessageToolCall
 from inference.errors import InvalidInput
+from inference.text.contents import IMAGE_PART
+from inference.types import Messages
 
+APART = "make it a part of its own"
 PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
 
 
-def to_template(messages: Iterable[Message]) -> tuple[dict[str, object], ...]:
-    """Return the messages with their parts joined and the arguments of their tool calls parsed.
+def to_template(messages: Iterable[Message]) -> tuple[Messages, tuple[ImageUrl, ...]]:
+    """Return the messages with the arguments of their tool calls parsed, and the images in them, in order.
 
-    Raises InvalidInput for a message that says nothing, and for parts and calls of a type that isn't read.
+    Texts that follow each other are joined; a message with images has a list of texts and images for its
+    content. Raises InvalidInput for a message that says nothing, and for parts and calls of a type that isn't
+    read.
     """
-    return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(messages))
+    images: list[ImageUrl] = []
+    read = tuple(_message(message, f"messages[{at}]", images) for at, message in enumerate(messages))
+    return read, tuple(images)
 
 
-def _message(message: Message, where: str) -> dict[str, object]:
+def _message(message: Message, where: str, images: list[ImageUrl]) -> dict[str, object]:
     content, calls = message.get("content"), message.get("tool_calls")
     if content is None and not calls:
         raise InvalidInput(f"`{where}` has neither `content` nor `tool_calls`: give it one of them")
-    rendered: dict[str, object] = {"role": message["role"], "content": _text(content, where)}
+    rendered: dict[str, object] = {"role": message["role"], "content": _content(content, where, images)}
     rendered |= {member: message[member] for member in PASSED_ON if message.get(member) is not None}
     if calls:
         rendered["tool_calls"] = [
@@ -34,21 +42,46 @@ def _message(message: Message, where: str) -> dict[str, object]:
     return rendered
 
 
-def _text(content: MessageContent | None, where: str) -> str | None:
+def _content(
+    content: MessageContent | None, where: str, images: list[ImageUrl]
+) -> str | list[dict[str, str]] | None:
     if content is None or isinstance(content, str):
         return content
-    return "".join(_part(part, f"{where}.content[{place}]") for place, part in enumerate(content))
+    parts: list[dict[str, str]] = []
+    texts: list[str] = []  # since the last image
+    for place, part in enumerate(content):
+        image = _part(part, f"{where}.content[{place}]", texts)
+        if image is not None:
+            images.append(image)
+            parts += [*_joined(texts), dict(IMAGE_PART)]
+            texts = []
+    if not parts:
+        return "".join(texts)
+    return [*parts, *_joined(texts)]
 
 
-def _part(part: MessageChunk, where: str) -> str:
+def _part(part: MessageChunk, where: str, texts: list[str]) -> ImageUrl | None:
+    """Add a part's text to `texts`, or return its image."""
     kind = part["type"]
+    if kind == "image_url":
+        if "image_url" not in part:
+            raise InvalidInput(f"`{where}` is of type 'image_url' and has no `image_url`: add it")
+        if part.get("text"):
+            raise InvalidInput(f"`{where}` is of type 'image_url' and has a `text`: {APART}")
+        return to_image_url(part["image_url"], f"{where}.image_url")
     if kind != "text":
-        raise InvalidInput(
-            f"`{where}.type` is {kind!r}; this model reads text only: send parts of type 'text'"
-        )
+        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'text' or 'image_url'")
     if "text" not in part:
         raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
-    return part["text"]
+    if "image_url" in part:
+        raise InvalidInput(f"`{where}` is of type 'text' and has an `image_url`: {APART}")
+    texts.append(part["text"])
+    return None
+
+
+def _joined(texts: list[str]) -> list[dict[str, str]]:
+    text = "".join(texts)
+    return [{"type": "text", "text": text}] if text else []
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from handlers.wire.grammar import allowed, to_grammar
+from handlers.wire.images import ImageUrl, to_sighted
 from handlers.wire.limits import Limits
 from handlers.wire.outputs import Output, finish_of, mean_logprob
 from handlers.wire.parameters import Draw, Parameters, check, samplings, several, shortest, single
@@ -27,7 +28,17 @@ from handlers.wire.types import (
 )
 from handlers.wire.types import Token as WireToken
 from inference.errors import InvalidInput
-from inference.types import Event, Finish, Grammar, LogprobsMode, PromptToken, Request, Token
+from inference.types import (
+    Event,
+    Finish,
+    Grammar,
+    Image,
+    LogprobsMode,
+    PromptToken,
+    Request,
+    Token,
+    VisionInfo,
+)
 
 Body: TypeAlias = GenerateRequest | CompatGenerateRequest | GenerateInstance
 
@@ -47,12 +58,13 @@ class Generate:
     requests: tuple[Request, ...]
     details: bool
     return_full_text: bool
+    inputs: str  # as they were given
+    image_urls: tuple[ImageUrl, ...] = ()  # that stand in them
     without_effect: tuple[str, ...] = ()  # members that would have one beside others only
 
-    @property
-    def inputs(self) -> str:
-        """Return the prompt, which all candidates have in common."""
-        return self.requests[0].prompt
+    def with_images(self, images: tuple[Image, ...]) -> Generate:
+        """Return the same with what is at its `image_urls`."""
+        return replace(self, requests=tuple(replace(each, images=images) for each in self.requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +79,11 @@ class Meaning:
     return_full_text: bool
     without_effect: tuple[str, ...]  # see `Generate`
 
-    def of(self, prompt: str, *, id: str, draw: Draw) -> Generate:
-        """Return what is asked for of a prompt."""
+    def of(self, prompt: str, *, id: str, draw: Draw, vision: VisionInfo | None = None) -> Generate:
+        """Return what is asked for of a prompt; `vision`: how the model's prompts have images, if they do."""
+        sighted = to_sighted(prompt, vision, "inputs")
         request = replace(
-            to_request(self.parameters, id=id, prompt=prompt, logprobs=self.logprobs),
+            to_request(self.parameters, id=id, prompt=sighted.text, logprobs=self.logprobs),
             grammar=self.grammar,
             prompt_logprobs=self.prompt_logprobs,
         )
@@ -79,6 +92,8 @@ class Meaning:
             requests=numbered(replace(request, sampling=sampling) for sampling in candidates),
             details=self.details,
             return_full_text=self.return_full_text,
+            inputs=prompt,
+            image_urls=sighted.images,
             without_effect=self.without_effect,
         )
 
@@ -110,6 +125,7 @@ def to_generate(
     do_sample: bool = False,
     logprobs: LogprobsMode = LogprobsMode.PROCESSED,
     tokens: Shown = Shown.ALWAYS,
+    vision: VisionInfo | None = None,
 ) -> Generate:
     """Understand a body that `sequences` let pass; see `to_meaning`."""
     meaning = to_meaning(
@@ -120,7 +136,7 @@ def to_generate(
         logprobs=logprobs,
         tokens=tokens,
     )
-    return meaning.of(body["inputs"], id=id, draw=draw)
+    return meaning.of(body["inputs"], id=id, draw=draw, vision=vision)
 
 
 def to_meaning(

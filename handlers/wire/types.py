@@ -215,12 +215,16 @@ class Url(TypedDict):
     detail: NotRequired[str | None]
 
 
+ImageUrl: TypeAlias = str | Url
+"""An image, or its address alone."""
+
+
 class MessageChunk(TypedDict):
     """A part of a message; `type` names the member that holds it."""
 
     type: str
     text: NotRequired[str]
-    image_url: NotRequired[Url]
+    image_url: NotRequired[ImageUrl]
     input_audio: NotRequired[Mapping[str, Json] | None]
     file: NotRequired[Mapping[str, Json] | None]
     refusal: NotRequired[str | None]
@@ -836,6 +840,10 @@ class KserveInferResponse(TypedDict):
     outputs: list[KserveInferOutput]
 
 
+Modality: TypeAlias = Literal["text", "image"]
+"""A kind of content."""
+
+
 @final
 class Info(TypedDict):
     """The served model and the server's limits."""
@@ -866,6 +874,8 @@ class Info(TypedDict):
     quantization: NotRequired[str | None]
     execution: NotRequired[str]
     deterministic: NotRequired[bool]
+    input_modalities: NotRequired[list[Modality]]
+    images_refused: NotRequired[str | None]
 
 
 Metrics: TypeAlias = str
@@ -881,6 +891,7 @@ class ModelInfo(TypedDict):
     created: int
     owned_by: str
     parent: NotRequired[str]
+    input_modalities: NotRequired[list[Modality]]
 
 
 @final

@@ -30,6 +30,7 @@ from inference.scheduler import Batch, Scheduler
 from inference.state import Integers, Sequence, Work
 from inference.step import Runner, Sampler, Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame
+from inference.vision.sight import Sight
 
 LOG = logging.getLogger(__name__)
 
@@ -108,9 +109,9 @@ class AheadStepper(Stepper[Launch]):
         """Return whether nothing can be done before a mask is ready, or sequences come or go."""
         return not self._flights and super().stuck
 
-    def add(self, request: CoreRequest) -> None:
+    def add(self, request: CoreRequest, sight: Sight | None = None) -> None:
         """Queue a request."""
-        super().add(request)
+        super().add(request, sight)
         if not self._by_device(request):
             self._askers.add(self._sequences[request.id])
 

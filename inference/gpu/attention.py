@@ -10,6 +10,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Sequence as Several
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
 from inference.paged import Probed, install
+from inference.vision.eyes import Eyes
 
 LOG = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class PagedModel:
         multiply: Multiplier,
         dtype: torch.dtype,
         adapting: DeviceAdapting | None,
+        eyes: Eyes | None,
         blocks: int,
     ) -> None:
         self.ops = multiply.ops
@@ -47,6 +50,7 @@ class PagedModel:
         self._model = model
         self._multiply = multiply
         self._adapting = adapting
+        self._eyes = eyes
         self.adapts = adapting is not None
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
         _silence(model)
@@ -76,10 +80,13 @@ class PagedModel:
         if self._adapting is not None:
             self._adapting.adapters = batch.adapters
         rows = {"logits_to_keep": batch.rows} if self._selects and batch.rows is not None else {}
+        images = batch.images
         try:
-            output = self._model(
-                input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, **rows
-            )
+            rows_of = None if images is None else (images.at, images.embedded)
+            with nullcontext() if self._eyes is None else self._eyes.giving(rows_of):
+                output = self._model(
+                    input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, **rows
+                )
         finally:
             self.batch = None
         logits: Tensor = output.logits[0]

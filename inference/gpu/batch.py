@@ -9,6 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePlaces:
+    """The tokens of a step that stand for rows of images."""
+
+    at: Tensor  # (k,) int64
+    rows: Tensor  # (k, hidden) float32: what the first layer is given
+    embedded: Tensor  # (k, hidden): what the language model is given; the same one, mostly
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DeviceBatch:
     """One step: T tokens of n sequences, packed in one row; index tensors are int32 where nothing is said."""
@@ -26,6 +35,7 @@ class DeviceBatch:
     longest: int  # most tokens of one sequence; 1: only decodes
     splits: int  # of the keys in attention
     adapters: Tensor | None = None  # (T,): which computes each token, -1: none; None: of all
+    images: ImagePlaces | None = None  # None: no token stands for a part of an image
 
 
 @dataclass(frozen=True, slots=True, eq=False)

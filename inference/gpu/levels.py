@@ -40,6 +40,11 @@ class DeviceClimb(Climb):
         self._multiply = Multiplier(ops)
         self._adapts = None if options.adapters is None else DeviceAdapting()
 
+    @property
+    def rounds(self) -> bool:
+        """Return whether it computes in 16 bits, so that nearly right will do."""
+        return self.options.dtype != torch.float32
+
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
         if not self.probed:
@@ -65,7 +70,15 @@ class DeviceClimb(Climb):
             return None
         model, make_model = (
             self.model,
-            partial(PagedModel, self.model, self.probed, self._multiply, self.options.dtype, self._adapts),
+            partial(
+                PagedModel,
+                self.model,
+                self.probed,
+                self._multiply,
+                self.options.dtype,
+                self._adapts,
+                self.eyes,
+            ),
         )
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops) if self.options.fuse else []

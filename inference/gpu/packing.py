@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.blocks import PAGE
-from inference.gpu.batch import DeviceBatch, query_blocks
+from inference.gpu.batch import DeviceBatch, ImagePlaces, query_blocks
 from inference.state import Integers, Pieces
+from inference.vision.seen import seen_in
 
 _ALIGNMENT = 16  # bytes: kernels are compiled anew for pointers that are aligned otherwise
 
@@ -68,7 +69,18 @@ def pack_batch(
         longest=int(sizes.max()),
         splits=splits,
         adapters=sent[8] if adapts else None,
+        images=_images(pieces, tables.device),
     )
+
+
+def _images(pieces: Pieces, device: torch.device) -> ImagePlaces | None:
+    seen, embedded = seen_in(pieces), seen_in(pieces, embedded=True)
+    if seen is None or seen.rows is None or embedded is None or embedded.rows is None:
+        return None
+    (at,) = upload([seen.at], device)
+    rows = seen.rows.to(device)
+    same = torch.equal(seen.rows, embedded.rows)
+    return ImagePlaces(at, rows, rows if same else embedded.rows.to(device))
 
 
 def slots_of(pieces: Pieces) -> Integers:

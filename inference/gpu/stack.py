@@ -204,6 +204,8 @@ class StackModel:
         """Return the logits (R, vocabulary)."""
         ops, ends = self.ops, self._ends
         stream, pending = ends.embed(batch.ids), None
+        if batch.images is not None:
+            stream[batch.images.at] = batch.images.rows.to(stream)
         for at, (layer, cache) in enumerate(self._layers, start=1):
             tables = None if layer.rotary is None else self._tables[layer.rotary]
             trims = self._trims and at == len(self._layers) and batch.rows is not None

@@ -74,6 +74,8 @@ class _Tokens(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("stride", "row_count", "columns")),
         *((name, ctypes.c_void_p) for name in ("indices", "maxima", "sums", "scratch", "adapters")),
         ("only", ctypes.c_int64),
+        ("given", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("given_count", "by_row")),
     )
 
 
@@ -112,7 +114,7 @@ class _Room:
             *(None, None, count, None),
             *(None, columns, count, columns),
             *(None, address(self.maxima), address(self.totals), self._scratch.data_ptr(), None),
-            0,
+            *(0, None, 0, 0),
         )
 
     def fill(
@@ -163,23 +165,27 @@ class NativeModel:
         *,
         statistics: bool = True,
         tokens_only: bool = False,
+        given: Tensor | None = None,
+        by_row: bool = False,
     ) -> Logits:
         """Return the logits of some of a step's tokens, the rising `rows` (n,), as the head gives them.
 
         Shapes: ids (tokens,); cos and sin (positions, rotary_dim), contiguous float32, one of each for
-        every rotary embedding that the layers name, with a row for every position of the step; adapters
-        (tokens,), the one that computes each token, -1 for none, or None: of all. Without
-        `statistics` those parts of the result mean nothing. With `tokens_only`, where the head has a
-        screen, only tokens and maxima do. Raises IndexError for an id that the table doesn't have,
-        MemoryError.
+        every rotary embedding that the layers name, with a row for every position of the step, or
+        `by_row` for each of its tokens; adapters (tokens,), the one that computes each token, -1 for
+        none, or None: of all. Ids from the vocabulary's size on count the rows of `given` (m, hidden),
+        contiguous float32, which the layers get as they are. Without `statistics` those parts of the
+        result mean nothing. With `tokens_only`, where the head has a screen, only tokens and maxima do.
+        Raises IndexError for an id that neither the table nor `given` has, MemoryError.
         """
         assert len(ids) == step.tokens, "an id for each of the step's tokens"
         if rows is not self._rows:
             assert (np.diff(rows, prepend=-1) > 0).all(), "rows are of the step's tokens, and rise"
             self._rows, self._last_row = rows, int(rows.max(initial=-1))
         assert self._last_row < step.tokens, "rows are of the step's tokens"
-        if self._rotations is None or not self._rotations.holds(cos, sin, step.last):
-            self._stack.check_tables(cos, sin, step.last)
+        last = step.tokens - 1 if by_row else step.last
+        if self._rotations is None or not self._rotations.holds(cos, sin, last):
+            self._stack.check_tables(cos, sin, last)
             self._rotations = _Rotations(cos, sin)
         if len(rows) != self._room.count:
             self._room = _Room(len(rows), self._columns, self._part_bytes)
@@ -187,6 +193,8 @@ class NativeModel:
         screened = self._screens and tokens_only and statistics and self._is_due()
         values = room.fill(ids, rows, statistics=statistics, tokens_only=screened)
         room.struct.adapters = self._stack.check_adapters(adapters, step.tokens)
+        room.struct.given, room.struct.given_count = self._check_given(given)
+        room.struct.by_row = by_row
         failed = self._run(
             self._library.handle,
             self._stack.handle,
@@ -196,11 +204,27 @@ class NativeModel:
             room.struct,
         )
         if failed == _NO_ROW:
-            raise IndexError(f"ids must be from 0 to {self._ends.vocabulary - 1}")
+            raise IndexError(f"ids must be from 0 to {self.vocabulary + room.struct.given_count - 1}")
         self._stack.check(failed, step.tokens)
         if screened and room.totals[0] != room.maxima[0]:  # all has been computed after it
             self._rest = _REST_STEPS
         return Logits(values, room.tokens, room.maxima, room.maxima if screened else room.totals)
+
+    @property
+    def vocabulary(self) -> int:
+        """Return how many rows the embedding has."""
+        rows: int = self._ends.vocabulary
+        return rows
+
+    def _check_given(self, given: Tensor | None) -> tuple[int | None, int]:
+        """Return where C reads rows that are no embedding's, and how many there are."""
+        if given is None:
+            return None, 0
+        assert given.dim() == 2, "rows"
+        assert given.shape[1] == self._stack.shape.hidden, "what the layers are given"
+        assert given.dtype is torch.float32, "C reads float32"
+        assert given.is_contiguous(), "C reads one after the other"
+        return given.data_ptr(), len(given)
 
     def _is_due(self) -> bool:
         """Return whether the screen is to be tried: where logits are flat, it leaves too much each time."""

@@ -1,10 +1,10 @@
 """What crosses between the processes; nothing else is read from their sockets.
 
-Over the engine's socket an API process sends `Attach`, `Vocabulary`, `Submit` and `Abort`, and gets
-`Progress`, then `Ready` or `Unavailable`, and a `Batch` for each step that concerns it. Requests are
-numbered by the API process that has them. The process that spawned the engine talks to it over a pair
-of sockets of their own: `Configuration` and `Stop` there; `Logged`, `Progress`, `Ready`, `Unavailable`
-and `Pulse` back.
+Over the engine's socket an API process sends `Attach`, `Vocabulary`, `Look`, `Submit` and `Abort`, and gets
+`Progress`, then `Ready` or `Unavailable`, and a `Batch` for each step that concerns it, or for images that
+were looked at. Requests are numbered by the API process that has them. The process that spawned the engine
+talks to it over a pair of sockets of their own: `Configuration` and `Stop` there; `Logged`, `Progress`,
+`Ready`, `Unavailable` and `Pulse` back.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ class Submit(Message, frozen=True, tag=2):
     owner: str
     salt: str
     adapter: int
+    images: int = 0
+
+
+class Look(Message, frozen=True, tag=4):
+    """The images of a request, which will be submitted under this number."""
+
+    number: int
+    id: str
+    images: tuple[bytes, ...]  # files, of at most IMAGE_BYTES together
 
 
 class Abort(Message, frozen=True, tag=3):
@@ -113,6 +122,16 @@ class Failed(Message, frozen=True):
     own: bool = False
 
 
+class Seen(Message, frozen=True):
+    """What became of a request's images; see `Looked`."""
+
+    number: int
+    images: tuple[tuple[int, ...], ...]
+    message: str
+    invalid: bool
+    which: int = 0
+
+
 class Batch(msgspec.Struct, array_like=True, gc=False, tag=13):
     """All that one step has to say to one API process; tokens are columns of the same length."""
 
@@ -121,6 +140,7 @@ class Batch(msgspec.Struct, array_like=True, gc=False, tag=13):
     logprobs: list[float] = []
     more: list[More] = []
     failures: list[Failed] = []
+    looked: list[Seen] = []
     stats: StepStats | None = None
 
 
@@ -161,7 +181,7 @@ class Pulse(Message, frozen=True, tag=31):
     step: int | None  # number of the step that is computed; None between steps, and before the first
 
 
-FromApi = Attach | Vocabulary | Submit | Abort
+FromApi = Attach | Vocabulary | Submit | Look | Abort
 FromEngine = Progress | Ready | Unavailable | Batch
 FromParent = Configuration | Stop
 FromChild = Logged | Progress | Ready | Unavailable | Pulse
@@ -172,6 +192,6 @@ FROM_PARENT: msgspec.msgpack.Decoder[FromParent] = msgspec.msgpack.Decoder(FromP
 FROM_CHILD: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
 
 MIB = 2**20
-API_LIMIT = 32 * MIB  # of a frame: the longest prompt, the longest grammar, or a vocabulary
+API_LIMIT = 64 * MIB  # of a frame: the longest prompt, the longest grammar, a vocabulary, or images
 ENGINE_LIMIT = 256 * MIB  # the log-probabilities of the longest prompt, with top tokens
 CONTROL_LIMIT = MIB

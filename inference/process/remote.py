@@ -21,6 +21,7 @@ from inference.process.messages import (
     Attach,
     Batch,
     FromEngine,
+    Look,
     Progress,
     Ready,
     Unavailable,
@@ -29,7 +30,7 @@ from inference.process.messages import (
 from inference.process.requests import to_submit
 from inference.process.routing import Numbers
 from inference.process.stream import READ_BYTES, connected, received, shut
-from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
+from inference.types import CoreFailure, CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
     from inference.grammar.vocabulary import GrammarVocabulary
@@ -109,19 +110,15 @@ class RemoteCore:
 
     def submit(self, request: CoreRequest) -> None:
         """Queue a request; while the engine is down it fails at once."""
-        assert self._loop is not None, "start comes first"
-        if threading.get_ident() == self._home:
-            self._submit(request)
-        else:
-            self._loop.call_soon_threadsafe(self._submit, request)
+        self._at_home(lambda: self._submit(request))
+
+    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+        """Have a request's images looked at; while the engine is down it fails at once."""
+        self._at_home(lambda: self._look(request_id, images))
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
-        assert self._loop is not None, "start comes first"
-        if threading.get_ident() == self._home:
-            self._abort(request_id)
-        else:
-            self._loop.call_soon_threadsafe(self._abort, request_id)
+        self._at_home(lambda: self._abort(request_id))
 
     def stop(self) -> None:
         """Detach: the engine aborts what runs, and here it fails; callable from any thread."""
@@ -155,6 +152,22 @@ class RemoteCore:
         return self._life is Life.UP and not self._halt.is_set()
 
     # --- below ------------------------------------------------------------------------------------
+
+    def _at_home(self, call: Callable[[], None]) -> None:
+        """Have something done on the event loop: at once, if this is its thread."""
+        assert self._loop is not None, "start comes first"
+        if threading.get_ident() == self._home:
+            call()
+        else:
+            self._loop.call_soon_threadsafe(call)
+
+    def _look(self, request_id: str, images: tuple[Image, ...]) -> None:
+        assert self._sink is not None
+        if not self.alive:
+            self._sink(Frame((CoreFailure(request_id, STOPPED),)))
+            return
+        number = self._numbers.add(request_id)
+        self._post(pack(Look(number, request_id, tuple(image.data for image in images))))
 
     def _submit(self, request: CoreRequest) -> None:
         assert self._sink is not None

@@ -23,6 +23,7 @@ def to_submit(number: int, request: CoreRequest) -> Submit:
         request.owner,
         request.salt,
         request.adapter,
+        request.images,
     )
 
 
@@ -50,4 +51,5 @@ def from_submit(message: Submit, core_id: str, grammar: CompiledGrammar | None) 
         owner=message.owner,
         salt=message.salt,
         adapter=message.adapter,
+        images=message.images,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from inference.process.framing import FrameFault
-from inference.process.messages import Batch, Failed, More
-from inference.types import CoreFailure, CoreOutput, Frame
+from inference.process.messages import Batch, Failed, More, Seen
+from inference.types import CoreFailure, CoreOutput, Frame, Looked
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -22,11 +22,17 @@ class Routes(Generic[Owner]):
         self._routes: dict[str, tuple[Owner, int]] = {}  # by the id that the core knows
         self._ids: dict[tuple[Owner, int], str] = {}
         self._new: set[str] = set()  # core's ids of those of whom nothing has been said yet
+        self._early: set[str] = set()  # of those that come in two parts, of which one has come
 
-    def add(self, owner: Owner, number: int, core_id: str) -> None:
-        """Take a request on; raise FrameFault if its sender has one of that number."""
-        if (owner, number) in self._ids:
+    def add(self, owner: Owner, number: int, core_id: str, *, early: bool = False) -> None:
+        """Take a request on; raise FrameFault if its sender has one of that number.
+
+        It may have, once, if that was `early`: then this is the rest of it.
+        """
+        known = self._ids.get((owner, number))
+        if known is not None and (early or known not in self._early):
             raise FrameFault(f"request number {number} is in use")
+        (self._early.add if early else self._early.discard)(core_id)
         self._new.add(core_id)
         self._routes[core_id] = (owner, number)
         self._ids[owner, number] = core_id
@@ -37,6 +43,7 @@ class Routes(Generic[Owner]):
         if core_id is not None:
             self._routes.pop(core_id, None)
             self._new.discard(core_id)
+            self._early.discard(core_id)
         return core_id
 
     def drop(self, owner: Owner) -> list[str]:
@@ -66,6 +73,14 @@ class Routes(Generic[Owner]):
             put(batch, number, output, first=first)
             if output.finish is not None:
                 self.remove(owner, number)
+        for looked in frame.looked:
+            route = self._routes.get(looked.id)
+            if route is not None:
+                owner, number = route
+                seen = Seen(number, looked.images, looked.message, looked.invalid, looked.which)
+                batches.setdefault(owner, Batch()).looked.append(seen)
+                if looked.message:
+                    self.remove(owner, number)
         return batches
 
     def __len__(self) -> int:
@@ -100,7 +115,9 @@ class Numbers:
         self._numbers: dict[str, int] = {}
 
     def add(self, request_id: str) -> int:
-        """Return the number of a new request."""
+        """Return the number of a request, a new one unless it was added before."""
+        if request_id in self._numbers:
+            return self._numbers[request_id]
         number = self._next
         self._next += 1
         self._ids[number] = request_id
@@ -130,7 +147,15 @@ class Numbers:
         for output in outputs:
             if isinstance(output, CoreFailure) or output.finish is not None:
                 self.remove(output.id)
-        return Frame(tuple(outputs), batch.stats)
+        return Frame(tuple(outputs), batch.stats, tuple(self._looked(batch)))
+
+    def _looked(self, batch: Batch) -> Iterator[Looked]:
+        for each in batch.looked:
+            request_id = self._ids.get(each.number)
+            if request_id is not None:
+                yield Looked(request_id, each.images, each.message, each.invalid, each.which)
+                if each.message:
+                    self.remove(request_id)
 
     def _outputs(self, batch: Batch) -> list[CoreOutput | CoreFailure]:
         if not len(batch.numbers) == len(batch.tokens) == len(batch.logprobs):

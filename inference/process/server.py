@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from inference.core import Core
+from inference.core import Core, SeeingCore
 from inference.process.connection import OUTBOX_BYTES, Connection
 from inference.process.framing import FrameFault, Payload, pack, unpack
 from inference.process.grammars import Shelf
@@ -24,6 +24,7 @@ from inference.process.messages import (
     Abort,
     Attach,
     Batch,
+    Look,
     Progress,
     Ready,
     Submit,
@@ -32,7 +33,7 @@ from inference.process.messages import (
 )
 from inference.process.requests import from_submit
 from inference.process.routing import Routes
-from inference.types import CoreFailure, CoreRequest, Frame, ModelInfo
+from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
 
 LOG = logging.getLogger(__name__)
 
@@ -201,6 +202,8 @@ class EngineServer:
             self._attach(connection, message)
         elif isinstance(message, Submit):
             self._submit(connection, message)
+        elif isinstance(message, Look):
+            self._look(connection, message)
         elif isinstance(message, Abort):
             core_id = self._routes.remove(connection, message.number)
             if core_id is not None:
@@ -218,18 +221,32 @@ class EngineServer:
                 connection.post(frame)
 
     def _submit(self, connection: Connection, message: Submit) -> None:
-        if self._core is None:
-            raise FrameFault("a request came before the model was loaded")
-        # The client's id is for the log; another process may have the same
-        core_id = f"{message.id}#{connection.number}.{message.number}"
-        self._routes.add(connection, message.number, core_id)
+        core_id = self._add(connection, message)
         try:
-            self._core.submit(self._request(connection, message, core_id))
+            self._loaded().submit(self._request(connection, message, core_id))
         except FrameFault:
             raise
         except BaseException as error:  # even a panic of native code: the other requests go on
             LOG.exception("Request %s could not be queued", message.id)
             self.sink(Frame((CoreFailure(core_id, f"The request could not be queued: {error}"),)))
+
+    def _look(self, connection: Connection, message: Look) -> None:
+        core, core_id = self._core, self._add(connection, message, early=True)
+        if isinstance(core, SeeingCore):
+            core.look(core_id, tuple(Image(data=data) for data in message.images))
+        else:
+            self.sink(
+                Frame((), looked=(Looked(core_id, message="The engine takes no images", invalid=True),))
+            )
+
+    def _add(self, connection: Connection, message: Submit | Look, *, early: bool = False) -> str:
+        """Return the core's id of a request that is taken on; raise FrameFault."""
+        if self._core is None:
+            raise FrameFault("a request came before the model was loaded")
+        # The client's id is for the log; another process may have the same
+        core_id = f"{message.id}#{connection.number}.{message.number}"
+        self._routes.add(connection, message.number, core_id, early=early)
+        return core_id
 
     def _request(self, connection: Connection, message: Submit, core_id: str) -> CoreRequest:
         grammar = None

@@ -114,7 +114,7 @@ def _meet(line: Control, task: Task, library: Library) -> Group:
 
 def _load(source: Source, group: Group) -> tuple[SharedRunner, Sizes]:
     (max_total_tokens,) = hear(group, 1).tolist()
-    served, _ = source.bring_up(max_total_tokens, LOG.debug, group)
+    served, *_ = source.bring_up(max_total_tokens, LOG.debug, group)
     release_memory()
     sizes = Sizes.heard(group)
     runner = served.make_runner(sizes.blocks)

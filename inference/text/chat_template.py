@@ -11,6 +11,7 @@ from typing import Any
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import InvalidInput, TemplateFailed
+from inference.text.contents import ContentHabits, Images, probe_contents
 from inference.text.files import ModelFiles, named_tokens, read_json, read_text
 from inference.text.sandbox import Clock
 from inference.text.template import RENDER_SECONDS, ChatJinja
@@ -28,10 +29,11 @@ PROBE_SECONDS = 0.5  # for each of the texts that a template is asked for to kno
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A template with what it does with tools."""
+    """A template with what it does with tools, and what contents it takes."""
 
     jinja: ChatJinja
     habits: Habits
+    contents: ContentHabits
 
 
 class ChatTemplate:
@@ -68,41 +70,63 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, object]] | None = None,
         template_kwargs: Mapping[str, object] | None = None,
         continue_final: bool | None = None,
+        images: Images | None = None,
     ) -> str:
         """Return the prompt; raise TemplateFailed.
 
         It ends where the assistant's turn begins, or right after the last message's content, so that
         the model goes on with it: with `continue_final` if that is possible, which else raises
         InvalidInput; without it never; and if it is None, when the last message is the assistant's
-        and has words but no calls.
+        and has words but no calls. The messages' contents are texts, with the marks of `images` in them.
         """
-        template = self._template(has_tools=bool(tools)).jinja
+        images = images or Images()
+        template = self._template(has_tools=bool(tools))
         context = self._context(tools, template_kwargs or {})
         chat = plain_chat(messages)
         marked = None if continue_final is False else mark_end(chat)
         if marked is not None:
-            rendered = self._rendered(template, {**context, "messages": marked})
+            rendered = self._rendered(template, context, marked, images)
             prompt, found, _ = rendered.rpartition(CONTINUE_HERE)
             if found:
                 return prompt.rstrip()
         if continue_final:
             raise InvalidInput(cannot_continue(chat))
         # Nothing to go on with, or the template leaves it out
-        return self._rendered(template, {**context, "messages": chat})
+        return self._rendered(template, context, chat, images)
 
-    def _rendered(self, template: ChatJinja, context: Mapping[str, object]) -> str:
-        return template.render(context, seconds=self._seconds, characters=self._characters)
+    def _rendered(
+        self, template: Compiled, context: Mapping[str, object], chat: list[dict[str, Any]], images: Images
+    ) -> str:
+        """Return the prompt of messages, in the form that the template takes them in."""
+
+        def render(shown: list[dict[str, Any]]) -> str:
+            whole = {**context, "messages": shown}
+            return template.jinja.render(whole, seconds=self._seconds, characters=self._characters)
+
+        if images.marks.count and template.contents.images:
+            prompt = render(images.as_parts(chat))
+            if images.shown_in(prompt):
+                return prompt
+        texts = images.in_texts(chat)
+        prompt = render(texts if template.contents.texts else images.as_parts(texts))
+        if not images.shown_in(prompt):
+            raise images.complaint(prompt)
+        return prompt
 
     def _compile(self, source: object, clock: Clock) -> Compiled | TemplateFailed:
         jinja = compiled_or_failure(source, clock)
         if isinstance(jinja, TemplateFailed):
             return jinja
 
-        def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
+        def render(messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
             context = self._context(tools, {}) | {"messages": plain_chat(messages)}
             return jinja.render(context, seconds=PROBE_SECONDS)
 
-        return Compiled(jinja, probe(render))
+        contents = probe_contents(render)
+        if contents.texts:
+            return Compiled(jinja, probe(render), contents)
+        as_parts = Images().as_parts
+        return Compiled(jinja, probe(lambda messages, tools: render(as_parts(messages), tools)), contents)
 
     def _context(
         self, tools: Sequence[Mapping[str, object]] | None, template_kwargs: Mapping[str, object]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
 from inference.text.chat_template import ChatTemplate, load_chat_template
+from inference.text.contents import Images
 from inference.text.files import find_files
 from inference.text.lanes import Lanes, size_of
 from inference.text.sequence import SequenceText
@@ -19,7 +20,7 @@ from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
 from inference.tools.history import fit
 from inference.tools.prompt import template_tools, with_tool_prompt
 from inference.tools.types import ToolUse
-from inference.types import Messages, TextToken
+from inference.types import Messages, TextToken, VisionInfo
 
 if TYPE_CHECKING:
     from inference.grammar.compiler import GrammarCompiler
@@ -101,22 +102,30 @@ class TextPipeline:
         tool_prompt: str | None = None,
         template_kwargs: Mapping[str, object] | None = None,
         continue_final: bool | None = None,
+        vision: VisionInfo | None = None,
     ) -> str:
         """Return the prompt for a conversation; raise TemplateFailed, InvalidInput or Overloaded.
 
-        `tool_prompt` is the client's word on how to use the tools, None or "" for none. For
-        `continue_final` see `ChatTemplate.render`.
+        `vision` says how prompts have images, which messages have in lists of parts. `tool_prompt` is the
+        client's word on how to use the tools, None or "" for none. For `continue_final` see
+        `ChatTemplate.render`.
         """
 
         def render() -> str:
             habits = self._template.habits(has_tools=tools is not None)
-            chat = fit(messages, habits, self.tool_format)
+            images = Images(vision=vision)
+            chat = fit(images.marks.write(messages), habits, self.tool_format)
+            images.marks.check_order(chat)
             shown = None
             if tools is not None:
                 chat = with_tool_prompt(chat, tools, tool_prompt, self.tool_format, shown=habits.shows_tools)
                 shown = template_tools(tools.tools, describe=habits.needs_description)
             return self._template.render(
-                chat, tools=shown, template_kwargs=template_kwargs, continue_final=continue_final
+                chat,
+                tools=shown,
+                template_kwargs=template_kwargs,
+                continue_final=continue_final,
+                images=images,
             )
 
         shapes = () if tools is None else [(tool.description, tool.parameters) for tool in tools.tools]

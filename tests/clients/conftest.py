@@ -26,6 +26,7 @@ from handlers.service import Service
 from handlers.settings import Settings
 from inference.config import EMBEDDED_MODEL
 from inference.fake import fake_client
+from inference.fake_vision import FAKE_VISION
 from tests.clients.interpreters import Ask, Results, run_client
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,13 @@ MAX_TOTAL_TOKENS = 512  # TGI's own client test asks for 10,000 tokens and expec
 def fake_server() -> Iterator[str]:
     """Serve the fake engine; give the address."""
     with in_thread(Settings(hostname="127.0.0.1", max_total_tokens=MAX_TOTAL_TOKENS), {}) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def seeing_server() -> Iterator[str]:
+    """Serve a fake engine that sees; give the address."""
+    with in_thread(Settings(hostname="127.0.0.1"), {"vision": FAKE_VISION}) as url:
         yield url
 
 

@@ -71,3 +71,10 @@ def test_overload_and_failure_have_the_clients_types(ask: Ask, narrow_server: st
     results = ask(CLIENT, narrow_server, "overloaded", "generation_error")
     assert results["overloaded"]["raised"] == "OverloadedError"
     assert results["generation_error"]["raised"] == "GenerationError"
+
+
+def test_images_are_seen_in_chats_and_in_prompts(ask: Ask, seeing_server: str) -> None:
+    told = ask(CLIENT, seeing_server, "images")["images"]
+    red, blue = (answer["choices"][0]["message"]["content"] for answer in told["chats"])
+    assert red != blue
+    assert len(set(told["texts"])) == 2

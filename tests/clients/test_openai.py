@@ -155,6 +155,19 @@ def test_bad_input_has_the_clients_type(results: Results, case: str) -> None:
     assert results[case]["body"] == "Input validation error: `top_p` must be > 0.0 and < 1.0"
 
 
+def test_images_are_seen_whole_streamed_and_in_earlier_turns(ask: Ask, seeing_server: str) -> None:
+    told = ask(CLIENT, seeing_server, "images", "bad_image")
+    red, blue = (answer["choices"][0]["message"]["content"] for answer in told["images"]["answers"])
+    assert red != blue
+    assert content_of(told["images"]["chunks"]) == red
+    assert (
+        told["images"]["later"]["usage"]["prompt_tokens"]
+        > told["images"]["answers"][0]["usage"]["prompt_tokens"]
+    )
+    assert told["bad_image"]["raised"] == "UnprocessableEntityError"
+    assert "`messages[0].content[0].image_url.url`: Could not fetch image: " in told["bad_image"]["body"]
+
+
 def test_keys_overload_and_failure_have_the_clients_types(ask: Ask, narrow_server: str) -> None:
     results = ask(CLIENT, narrow_server, "wrong_key", "overloaded", "generation_error_in_a_stream")
     assert (results["wrong_key"]["raised"], results["wrong_key"]["status_code"]) == (

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
+from handlers.settings import Settings
 from inference.fake import fake_client
+from inference.fake_vision import FAKE_VISION
+from tests.contract.seeing import Serve
+from tests.image_server import ImageServer, image_server
 from tests.support import LiveServer, live_server, make_service
 
 if TYPE_CHECKING:
@@ -31,6 +36,39 @@ def client(server: LiveServer) -> Iterator[httpx.Client]:
     """Talk to that server."""
     with httpx.Client(base_url=server.base_url) as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[ImageServer]:
+    """Serve images on this machine."""
+    with image_server() as server:
+        yield server
+
+
+@pytest.fixture
+def serve(images: ImageServer) -> Iterator[Serve]:
+    """Return a function that serves a fake engine that sees, with settings by name."""
+    with ExitStack() as stack:
+
+        def start(**changes: Any) -> LiveServer:
+            settings = Settings(validate_responses=True, image_hosts=(images.entry,))
+            service = make_service(settings, **changes)
+            engine = fake_client(service.settings.engine_config(), vision=FAKE_VISION)
+            return stack.enter_context(live_server(make_service(service.settings, engine)))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def seeing(images: ImageServer) -> Iterator[httpx.Client]:
+    """Talk to a fake engine that sees, and may ask that server."""
+    settings = Settings(validate_responses=True, image_hosts=(images.entry,))
+    engine = fake_client(settings.engine_config(), vision=FAKE_VISION)
+    with (
+        live_server(make_service(settings, engine)) as live,
+        httpx.Client(base_url=live.base_url) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,10 @@ from tests.contract.members import Place
 ABSENT = object()  # in place of a value: take the member away
 SPEAKING = "What is the weather?"  # a prompt that is answered with REPLY
 REPLY = "It is sunny. Bye"
+RED, BLUE = (
+    "data:image/png;base64,iVBORw0KGgoAcmVk",
+    "data:image/png;base64,iVBORw0KGgoAYmx1ZQ==",
+)  # as it seems
 
 # --- bodies: every object is there that a member can be in ------------------------------------
 
@@ -44,6 +48,7 @@ TOOLS = {"tools": [TOOL], "tool_choice": "required"}
 NAMED = {"type": "function", "function": {"name": "f"}}
 FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
 HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands there for the members in it
+    "image_url": {"type": "image_url", "image_url": {"url": RED}, "text": ABSENT},
     "grammar": {"grammar": {"type": "json", "value": SCHEMA}},
     "response_format": {"response_format": FORMAT},
     "tools": TOOLS,
@@ -154,7 +159,12 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "tool_calls": Pair([CALL], [CALL, CALL]),
         "tool_call_id": Pair("0", "1"),
     },
-    "MessageChunk": {"type": Pair("text", "image_url"), "text": Pair("Hello", "Bye")},
+    "MessageChunk": {
+        "type": Pair("text", "image_url"),
+        "text": Pair("Hello", "Bye"),
+        "image_url": Pair({"url": RED}, {"url": BLUE}, {"type": "image_url", "text": ABSENT}),
+    },
+    "Url": {"url": Pair(RED, BLUE)},
     "MessageToolCall": {
         "id": Pair("0", "1"),
         "type": Pair("function", "custom"),
@@ -217,6 +227,9 @@ REFUSED_BEST_OF = Pair(1, 3, {"temperature": 1.0})  # more than the server allow
 PAIRS_OF: dict[tuple[str, str], Pair] = {  # where the answer shows less: by the body's schema and the member
     ("VertexRequest", "best_of"): REFUSED_BEST_OF,
     ("KserveInferRequest", "best_of"): REFUSED_BEST_OF,
+    # What an image shows isn't looked at there
+    ("ChatTokenizeRequest", "image_url"): Pair(RED, "red.png", {"type": "image_url", "text": ABSENT}),
+    ("ChatTokenizeRequest", "url"): Pair(RED, "red.png"),
 }
 VALUES = [  # of any member, as far as they fit its schema
     *(True, False, 0, 1, 3, 0.25, "", "x", {}, [], {"a": 1}, [{}], ["x"], {"7": 1.5}, [0.5]),
@@ -237,7 +250,7 @@ def body_of(place: Place, value: Any, pair: Pair | None = None) -> dict[str, Any
     holder: Any = body
     for step in place.steps:
         if isinstance(step, str) and step not in holder:
-            holder.update(copy.deepcopy(HOLDERS[step]))
+            set_all(holder, HOLDERS[step])
         holder = holder[step]
     if pair is not None:
         set_all(request, pair.request)

@@ -98,6 +98,7 @@ async def test_adapters_are_listed_beside_their_model() -> None:
         second = (await server.http.get("/v1/models/org/second")).json()
         unknown = await server.http.get("/v1/models/third")
     model = {"id": "org/m", "object": "model", "created": 0, "owned_by": "org/m"}
+    model |= {"input_modalities": ["text"]}
     adapters = [{**model, "id": name, "parent": "org/m"} for name in ("first", "org/second")]
     assert listed["data"] == [model, *adapters]
     assert listed["id"] == "org/m"

@@ -16,6 +16,7 @@ from codegen.document import EVENTS, JSON, Document
 from codegen.examples import read_transcript
 from codegen.exchanges import FAILURE, Exchange, exchanges
 from inference.fake import fake_client
+from inference.fake_vision import FAKE_VISION
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, send
 from tests.contract.likeness import differences, sequences, stream_differences
@@ -57,6 +58,18 @@ def asked(model: LiveServer) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def seeing() -> Iterator[httpx.Client]:
+    """Serve a fake engine that sees."""
+    service = make_service()
+    engine = fake_client(vision=FAKE_VISION)
+    with (
+        live_server(make_service(service.settings, engine)) as live,
+        httpx.Client(base_url=live.base_url) as client,
+    ):
+        yield client
+
+
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda each: f"{each.operation.id}-{each.name}")
 def test_an_example_is_answered_as_it_shows(exchange: Exchange, asked: httpx.Client) -> None:
     response = send(asked, exchange.operation, exchange.body)
@@ -65,6 +78,19 @@ def test_an_example_is_answered_as_it_shows(exchange: Exchange, asked: httpx.Cli
         return
     assert f"{response.status_code}" == exchange.status, response.text
     assert response.headers.get("content-type", "").partition(";")[0] == exchange.media_type
+    assert unlike(exchange, response) == []
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [each for each in EXCHANGES if each.name == "image"],
+    ids=lambda each: f"{each.operation.id}-{each.name}",
+)
+def test_an_example_with_an_image_is_answered_by_a_model_that_sees(
+    exchange: Exchange, seeing: httpx.Client
+) -> None:
+    response = send(seeing, exchange.operation, exchange.body)
+    assert f"{response.status_code}" == exchange.status, response.text
     assert unlike(exchange, response) == []
 
 

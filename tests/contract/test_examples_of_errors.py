@@ -49,7 +49,7 @@ ERRORS = [
 # No request brings these about by itself: a test here does, by the state of the server
 BY_STATE = {
     ("Invalid", "length"),
-    ("InvalidChat", "template"),
+    *(("InvalidChat", name) for name in ("template", "image")),
     ("NotFound", "model"),
     ("PayloadTooLarge", "large"),
     ("UnsupportedMediaType", "text"),

@@ -63,12 +63,13 @@ async def test_info_tells_how_the_model_is_computed(quantize: str | None) -> Non
 
 
 async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
-    flat = {"id": "org/m", "object": "model", "created": 0, "owned_by": "org/m"}
+    own = {"id": "org/m", "created": 0, "owned_by": "org/m"}
+    flat = {**own, "object": "model", "input_modalities": ["text"]}
     async with served(model_id="org/m") as server:
         listed = (await server.http.get("/v1/models")).json()
         found = [(await server.http.get(f"/v1/models/{name}")).json() for name in ("org/m", "tgi")]
         unknown = await server.http.get("/v1/models/gpt-4")
-    assert listed == {"object": "list", "data": [flat], "id": "org/m", "created": 0, "owned_by": "org/m"}
+    assert listed == {"object": "list", "data": [flat], **own}
     assert found == [flat, flat]
     assert unknown.status_code == 404
     assert error_of(unknown) == {

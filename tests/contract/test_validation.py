@@ -203,7 +203,8 @@ def test_a_long_list_of_members_is_cut(client: httpx.Client) -> None:
         (
             "messages",
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png,"}}]}],
-            "`messages[].content[].image_url` is not supported yet; leave it out or send null",
+            "`messages[0].content[0].type` is 'image_url'; this model reads text only: "
+            "send parts of type 'text'",
         ),
         (
             "function_call",

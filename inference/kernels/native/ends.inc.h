@@ -28,8 +28,13 @@ static void ISA(embed_row)(const Ends *ends, int64_t id, int64_t n, float *out) 
 static void ISA(embed)(Worker *worker, const StackCall *call, float *out) {
     int64_t hidden = call->stack->shape.hidden;
     for (int64_t i; (i = pool_tile(worker, ISA(blocks)(call->rows, ROW_BLOCK))) >= 0;)
-        for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++)
-            ISA(embed_row)(call->ends, call->tokens->ids[row], hidden, out + row * hidden);
+        for (int64_t row = i * ROW_BLOCK; row < ISA(least)((i + 1) * ROW_BLOCK, call->rows); row++) {
+            int64_t id = call->tokens->ids[row], given = id - call->ends->vocabulary;
+            if (given < 0)
+                ISA(embed_row)(call->ends, id, hidden, out + row * hidden);
+            else
+                memcpy(out + row * hidden, call->tokens->given + given * hidden, (size_t)hidden * sizeof(float));
+        }
     pool_barrier(worker);
 }
 

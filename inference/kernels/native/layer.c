@@ -176,13 +176,14 @@ EXPORT int parley_stack_run(const Library *library, Stack *stack, const Step *st
     return step->tokens ? run(&call) : 0;
 }
 
-/* A whole model; `cosines` and `sines` of each rotary embedding are by position. Returns 0, -1 if there is no
- * memory, -2 if an id is no row of the embedding, or -3 if shares could not be added up. */
+/* A whole model; `cosines` and `sines` of each rotary embedding are by position, unless the tokens say by row. Returns 0,
+ * -1 if there is no memory, -2 if an id is no row of the embedding or of what is given, or -3 if shares could not be
+ * added up. */
 EXPORT int parley_model_run(const Library *library, Stack *stack, const Ends *ends, const Step *step,
                             const float *const *cosines, const float *const *sines, const Tokens *tokens) {
     StackCall call = {.stack = stack, .library = library, .step = step, .cosines = cosines, .sines = sines,
-                      .by_position = 1, .adapters = tokens->adapters, .ends = ends, .tokens = tokens};
+                      .by_position = !tokens->by_row, .adapters = tokens->adapters, .ends = ends, .tokens = tokens};
     for (int64_t row = 0; row < step->tokens; row++)
-        if (tokens->ids[row] < 0 || tokens->ids[row] >= ends->vocabulary) return -2;
+        if (tokens->ids[row] < 0 || tokens->ids[row] >= ends->vocabulary + tokens->given_count) return -2;
     return step->tokens ? run(&call) : 0;
 }

@@ -118,13 +118,16 @@ static inline int shares_input(const Ends *ends) { return ends->head->kind == KI
 
 /* A step's tokens, and what is made of them. */
 typedef struct Tokens {
-    const int64_t *ids;    /* [row] */
+    const int64_t *ids;    /* [row]; from `vocabulary` on they count the rows of `given` */
     const int64_t *rows;   /* [count]: which rows get logits, rising; NULL: all that there are */
     int64_t count;
     float *logits;         /* [count][vocabulary of the head] */
     Statistics statistics; /* of the logits; its indices NULL: not wanted */
     const int32_t *adapters; /* [row]: which adapter computes it, -1: none; NULL: none of all */
     int64_t only; /* 1: of the statistics, which are wanted, indices and maxima, and no logits; if there is a screen */
+    const float *given;  /* [given_count][hidden]: what the layers are given in place of rows of the embedding */
+    int64_t given_count;
+    int64_t by_row; /* 1: the tables of rotations have a row for each row of the step, and not for each position */
 } Tokens;
 
 typedef struct StackCall {

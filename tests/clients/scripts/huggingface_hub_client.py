@@ -7,6 +7,7 @@ from typing import Any
 
 from cases import run
 from huggingface_hub import InferenceClient
+from images import BLUE, RED
 
 PROMPT = "Hello, how are"
 MESSAGES: Any = [{"role": "user", "content": "Hi, who are you?"}]
@@ -47,6 +48,25 @@ def chat_stream_with_usage(url: str) -> Any:
     return [asdict(chunk) for chunk in chunks]
 
 
+def images(url: str) -> Any:
+    """Ask about images: as parts of a chat, and in a prompt as TGI has them."""
+
+    def about(data: str) -> Any:
+        part = {"type": "image_url", "image_url": {"url": data}}
+        return [{"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]}]
+
+    chats, texts = InferenceClient(base_url=url), InferenceClient(url)
+    return {
+        "chats": [
+            asdict(chats.chat_completion(about(data), max_tokens=8, temperature=0.0)) for data in (RED, BLUE)
+        ],
+        "texts": [
+            texts.text_generation(f"![]({data})What is it?", max_new_tokens=8, do_sample=False)
+            for data in (RED, BLUE)
+        ],
+    }
+
+
 def endpoint_info(url: str) -> Any:
     return InferenceClient(url, provider="hf-inference").get_endpoint_info()
 
@@ -85,4 +105,4 @@ ON_ANY_SERVER = [
 ON_A_NARROW_SERVER = [overloaded, generation_error]
 
 if __name__ == "__main__":
-    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER])
+    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER, images])

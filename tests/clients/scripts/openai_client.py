@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cases import run
+from images import BLUE, RED
 from openai import OpenAI
 from pydantic import BaseModel
 
@@ -129,6 +130,36 @@ def choices(url: str) -> Any:
     return {"whole": whole.model_dump(), "chunks": [chunk.model_dump() for chunk in chunks]}
 
 
+def images(url: str) -> Any:
+    """Ask about images: one, another, and the first again in an earlier turn and as a stream."""
+
+    def about(data: str) -> Any:
+        part = {"type": "image_url", "image_url": {"url": data, "detail": "high"}}
+        return {"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}
+
+    client = connect(url)
+    asked: Any = {"model": "tgi", "temperature": 0, "max_tokens": 8}
+    answers = [client.chat.completions.create(**asked, messages=[about(data)]) for data in (RED, BLUE)]
+    later: Any = [
+        about(RED),
+        {"role": "assistant", "content": "It is red."},
+        {"role": "user", "content": "Is it?"},
+    ]
+    chunks = client.chat.completions.create(**asked, messages=[about(RED)], stream=True)
+    return {
+        "answers": [answer.model_dump() for answer in answers],
+        "later": client.chat.completions.create(**asked, messages=later).model_dump(),
+        "chunks": [chunk.model_dump() for chunk in chunks],
+    }
+
+
+def bad_image(url: str) -> Any:
+    part: Any = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/cat.png"}}
+    return connect(url).chat.completions.create(
+        model="tgi", messages=[{"role": "user", "content": [part]}], max_tokens=8
+    )
+
+
 def biased(url: str) -> Any:
     """Leave one token no chance but to be chosen."""
     answer = connect(url).chat.completions.create(
@@ -205,4 +236,4 @@ ON_ANY_SERVER = [
 ON_A_NARROW_SERVER = [wrong_key, overloaded, generation_error_in_a_stream]
 
 if __name__ == "__main__":
-    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER])
+    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER, images, bad_image])

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, processors
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.fake import FakeCore, FakeModel, by_prompt
+from inference.fake_vision import FAKE_VISION, SeeingClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer
@@ -45,13 +46,14 @@ def telling_engine(config: EngineConfig, failing: str | None = None, fails_after
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
         adapters=ADAPTERS,
+        vision=FAKE_VISION,
         script=script,
         fails=by_prompt(tokenizer, {failing: failing} if failing else {}, "injected failure: {}".format),
         fails_after=fails_after,
     )
     template = ChatTemplate({"default": TEMPLATE}, {})
     pipeline = partial(TextPipeline, tokenizer, template, workers=config.validation_workers)
-    return EngineClient(FakeCore(model), config, pipeline)
+    return SeeingClient(FakeCore(model), config, pipeline, plausible=model.tokens)
 
 
 def _tokenizer() -> FastTokenizer:

@@ -108,7 +108,12 @@ def in_process(app: ASGIApp) -> Target:
 
 def application(**changes: Any) -> ASGIApp:
     """Return the application on a fake engine, with a key; `changes` are settings."""
-    told = {"validate_responses": False, "enable_prefill_logprobs": True, **changes}
+    told = {
+        "validate_responses": False,
+        "enable_prefill_logprobs": True,
+        "image_fetching": "off",  # cases may name any host
+        **changes,
+    }
     service = make_service(api_key=OUR_KEY, payload_limit=PAYLOAD_LIMIT, **told)
     engine = telling_engine(service.settings.engine_config(), FAILING, 2)
     return create_app(make_service(service.settings, engine))

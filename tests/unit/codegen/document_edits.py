@@ -298,8 +298,8 @@ COMPATIBLE: list[tuple[Edit, str, str]] = [
         "MINOR",
     ),
     (
-        lambda d: member(d, "Url", "url").update({"x-support": "honoured"}),
-        "support-added request Url/url",
+        lambda d: member(d, "MessageChunk", "file").update({"x-support": "honoured"}),
+        "support-added request MessageChunk/file",
         "MINOR",
     ),
     (

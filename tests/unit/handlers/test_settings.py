@@ -66,6 +66,7 @@ TGI = [
     ("--kv-cache-dtype", "KV_CACHE_DTYPE", "bfloat16", "kv_cache_dtype", "bfloat16"),
     ("--prefix-caching", "PREFIX_CACHING", "0", "prefix_caching", False),
     ("--speculate", "SPECULATE", "2", "speculate", 2),
+    ("--max-image-fetch-size", "MAX_IMAGE_FETCH_SIZE", "1000", "max_image_fetch_size", 1000),
     ("--lora-adapters", "LORA_ADAPTERS", "a=x, org/b@v1", "lora_adapters", ("a=x", "org/b@v1")),
 ]
 ENVIRONMENT_ONLY = [

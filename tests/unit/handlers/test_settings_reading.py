@@ -20,7 +20,7 @@ from tests.unit.handlers.test_settings import read_line
         (("--port", "0"), {}, r"--port must be from 1 to 65535; it is '0'"),
         ((), {"PORT": "70000"}, r"PORT must be from 1 to 65535; it is '70000'"),
         ((), {"MAX_BATCH_SIZE": "9" * 19}, r"MAX_BATCH_SIZE must be from 1 to 65536; it is '9+': change it"),
-        (("--max-image-fetch-size", "-1"), {}, r"--max-image-fetch-size must be at least 0; it is '-1'"),
+        (("--max-image-fetch-size", "-1"), {}, r"--max-image-fetch-size must be from 0 to 1099511627776"),
         (("--step-timeout", "0.5"), {}, r"--step-timeout must be 0, or at least 1 and at most 86400; it is"),
         (
             ("--tokens-per-minute", "1e9"),

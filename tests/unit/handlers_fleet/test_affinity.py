@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.fleet.affinity import SHORTEST, SLACK, Ledger, beginnings
+from handlers.fleet.affinity import LONGEST, SHORTEST, SLACK, Ledger, beginnings
 
 NAMES = st.sampled_from("abcdef")
 
@@ -111,3 +111,10 @@ def test_every_replica_is_ranked_once_and_none_with_far_more_to_do_is_first(
     if loads:
         assert loads[order[0]] <= 2 * min(loads.values()) + SLACK
         assert [loads[each] for each in order[1:]] == sorted(loads[each] for each in order[1:])
+
+
+def test_the_beginning_of_a_large_body_is_enough() -> None:
+    body = b'{"inputs": "' + b"x" * (4 * LONGEST)
+    told = beginnings(body)
+    assert told == beginnings(body + b"y")
+    assert len(told) == (LONGEST // SHORTEST).bit_length()

@@ -79,7 +79,7 @@ async def test_a_request_that_no_replica_is_found_for_is_told(monkeypatch: pytes
 
 async def test_a_body_that_is_too_long_is_refused_here() -> None:
     fleet = LocalFleet({"one": answers()})
-    async with client_of(fleet, payload_limit=100) as client:
+    async with client_of(fleet, payload_limit=100, image_payload_limit=100) as client:
         response = await client.post("/generate", json={"inputs": "x" * 200})
     assert response.status_code == 413
     assert fleet.asked == []
@@ -91,7 +91,7 @@ async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
     text = b"# HELP parley_http_failures x\n# TYPE parley_http_failures counter\nparley_http_failures 1\n"
     fleet = LocalFleet({"one": answers(), "two": answers()}, exposition=text)
     with caplog.at_level(logging.INFO, "parley.access"):
-        async with client_of(fleet, payload_limit=100) as client:
+        async with client_of(fleet, payload_limit=100, image_payload_limit=100) as client:
             assert (await client.post("/generate", json=GENERATE)).status_code == 200
             assert (await client.post("/generate", json={"inputs": "x" * 200})).status_code == 413
             response = await client.get("/metrics")
@@ -126,7 +126,7 @@ async def test_without_a_key_no_body_is_taken() -> None:
     service = make_service(api_key="secret")
     app = create_app(service)
     fleet = LocalFleet({"one": app})
-    limits = {"api_key": "secret", "payload_limit": 100}
+    limits = {"api_key": "secret", "payload_limit": 100, "image_payload_limit": 100}
     async with serving(app, service) as direct, client_of(fleet, **limits) as client:
         for headers in ({}, {"authorization": "Bearer wrong"}):
             refused = await client.post("/generate", json={"inputs": "x" * 200}, headers=headers)

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from handlers.wire.messages import to_template
+from handlers.wire import messages as wire
+from handlers.wire.images import ImageUrl
 from handlers.wire.types import Message, MessageChunk
 from inference.errors import InvalidInput
+from inference.types import Messages
+
+
+def to_template(messages: Iterable[Message]) -> Messages:
+    """Return messages without images as the template gets them."""
+    read, images = wire.to_template(messages)
+    assert images == ()
+    return read
 
 
 def call(arguments: Any, **changes: Any) -> Any:
@@ -27,6 +37,27 @@ def test_a_plain_message_passes_through() -> None:
 def test_parts_of_text_are_put_together_without_anything_between() -> None:
     parts: list[MessageChunk] = [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]
     assert to_template([{"role": "user", "content": parts}])[0]["content"] == "a b"
+
+
+def test_images_stand_between_the_texts_around_them_in_order() -> None:
+    parts: list[MessageChunk] = [
+        {"type": "image_url", "image_url": "https://x/1"},
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+        {"type": "image_url", "image_url": {"url": "https://x/2", "detail": "low"}},
+        {"type": "text", "text": ""},
+        {"type": "image_url", "image_url": {"url": "https://x/2"}},
+    ]
+    read, images = wire.to_template(
+        [{"role": "user", "content": "Hi"}, {"role": "tool", "content": parts, "tool_call_id": "0"}]
+    )
+    image = {"type": "image"}
+    assert read[1]["content"] == [image, {"type": "text", "text": "ab"}, image, image]
+    assert images == (
+        ImageUrl("`messages[1].content[0].image_url`", "https://x/1"),
+        ImageUrl("`messages[1].content[3].image_url.url`", "https://x/2"),
+        ImageUrl("`messages[1].content[5].image_url.url`", "https://x/2"),
+    )
 
 
 def test_name_and_tool_call_id_reach_the_template() -> None:
@@ -123,13 +154,19 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]},
-            "`messages[1].content[1].type` is 'image_url'; "
-            "this model reads text only: send parts of type 'text'",
+            "`messages[1].content[1]` is of type 'image_url' and has no `image_url`: add it",
         ),
         (
             {"role": "user", "content": [{"type": "input_audio"}]},
-            "`messages[1].content[0].type` is 'input_audio'; "
-            "this model reads text only: send parts of type 'text'",
+            "`messages[1].content[0].type` is 'input_audio': send parts of type 'text' or 'image_url'",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a", "image_url": "https://x/"}]},
+            "`messages[1].content[0]` is of type 'text' and has an `image_url`: make it a part of its own",
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": "https://x/", "text": "a"}]},
+            "`messages[1].content[0]` is of type 'image_url' and has a `text`: make it a part of its own",
         ),
         (
             {"role": "user", "content": [{"type": "text"}]},

@@ -217,7 +217,7 @@ def test_model_whose_logits_are_no_numbers_is_refused(
 
 
 def test_model_that_no_level_makes_numbers_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference.runner._Head.logits", lambda self, logits, rows: logits[0] * torch.nan)
+    monkeypatch.setattr("inference.runner.Head.logits", lambda self, logits, rows: logits[0] * torch.nan)
     with pytest.raises(ModelUnavailable, match="passed on either; nor without a cache"):
         bring_up(toy("bloom"), Options(library=None, max_total_tokens=256))
 

@@ -186,3 +186,45 @@ def test_tables_that_end_before_the_step_are_refused() -> None:
     step = native_step([(0, 8, 9)], page_table([9], spare=1, seed=0))
     with pytest.raises(AssertionError, match="a rotation for each position"):
         made.run(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), [COS[:8]], [SIN[:8]], step)
+
+
+@every_library
+@pytest.mark.parametrize("length", [6, 70], ids=["few rows", "many rows"])
+def test_rows_that_are_given_stand_for_tokens_without_any_factor(library: Library, length: int) -> None:
+    ends = replace(plain_ends(library), embedding_factor=7.5)
+    ids, pieces, table = prompt(length), [(0, 0, length)], page_table([length], spare=1, seed=0)
+    given = TABLE[ids[1::3]] * 7.5
+    numbered = ids.clone()
+    numbered[1::3] = WORDS + torch.arange(len(given))
+    found = [
+        model(library, ends, page_count([length], spare=1)).run(
+            each.numpy(), np.arange(length), [COS], [SIN], native_step(pieces, table), given=rows
+        )
+        for each, rows in ((ids, None), (numbered, given))
+    ]
+    assert torch.equal(found[0].values, found[1].values)
+    with pytest.raises(IndexError, match=f"from 0 to {WORDS + len(given) - 2}"):
+        model(library, ends, page_count([length], spare=1)).run(
+            numbered.numpy(), np.arange(length), [COS], [SIN], native_step(pieces, table), given=given[1:]
+        )
+
+
+@every_library
+@pytest.mark.parametrize("length", [6, 70], ids=["few rows", "many rows"])
+def test_rotations_by_row_are_those_by_position_where_they_are_the_same(
+    library: Library, length: int
+) -> None:
+    ends = plain_ends(library)
+    prompts, steps = [prompt(length), prompt(5)], [[(0, 0, length - 2), (1, 0, 5)], [(0, length - 2, length)]]
+    by_position = run(model(library, ends, page_count([length, 5], spare=1)), prompts, steps)
+    table = page_table([length, 5], spare=1, seed=0)
+    made = model(library, ends, page_count([length, 5], spare=1))
+    found = [torch.empty(len(each), WORDS) for each in prompts]
+    for pieces in steps:
+        ids = torch.cat([prompts[i][start:stop] for i, start, stop in pieces]).numpy()
+        at = torch.cat([torch.arange(start, stop) for _, start, stop in pieces])
+        step = native_step(pieces, table)
+        logits = made.run(ids, np.arange(len(ids)), [COS[at]], [SIN[at]], step, by_row=True).values
+        for (i, start, stop), part in zip(pieces, logits.split([b - a for _, a, b in pieces]), strict=True):
+            found[i][start:stop] = part
+    assert all(torch.equal(*each) for each in zip(found, by_position, strict=True))

@@ -11,6 +11,7 @@ import pytest
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.errors import GrammarRefused, InvalidInput, NotReady
+from inference.looks import Looks
 from inference.preparation import odd_vocabulary, prepare
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
@@ -214,7 +215,7 @@ def test_what_the_model_knows_counts_and_not_what_its_tokenizer_does() -> None:
         assert core.requests[0].prompt_ids == (5, padding)
         assert await client.decode((last, padding)) == "z"
         with pytest.raises(InvalidInput, match=f"holds token {last}"):
-            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None, EngineConfig())
+            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None, EngineConfig(), Looks(core))
 
     with_puppet(check)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
 
-from inference.rotary import BLOCK, RopeTable, is_static  # noqa: E402
+from inference.rotary import BLOCK, RopeTable, is_static, spread_pairs  # noqa: E402
 from inference.trace import Rope  # noqa: E402
 
 
@@ -106,3 +106,45 @@ def test_rotation_with_a_memory_is_not_static() -> None:
     assert not is_static(
         Rope(Forgetful(), (torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.int64)), {}), 8
     )
+
+
+class Spatial(nn.Module):
+    """Rotates each number by one of three positions, as models that see do."""
+
+    def __init__(self, section: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.section = section
+        self.inv_freq = 1.0 / 10_000 ** (torch.arange(sum(section)) / sum(section))
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids.expand(3, -1, -1)[..., None].float() * self.inv_freq
+        parts = angles.split(self.section, dim=-1)
+        one = torch.cat([part[at % 3] for at, part in enumerate(parts)], dim=-1)
+        both = torch.cat((one, one), dim=-1)
+        return both.cos(), both.sin()
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["halves", "neighbours"])
+def test_positions_in_images_have_the_tables_bits(spread: bool) -> None:
+    module = Spatial((4, 2, 2))
+    called = Rope(module, (torch.zeros(1, 1, 16), torch.zeros(3, 1, 1, dtype=torch.int64)), {})
+    table = RopeTable(called, spread=spread)
+    positions = torch.randint(0, 3 * BLOCK, (3, 40), generator=torch.Generator().manual_seed(0))
+    cosines, sines = table.at(positions)
+    whole = table.upto(3 * BLOCK)
+    own = called.tables(positions)
+    expected = spread_pairs(own) if spread else own
+    for found, wanted, known in zip((cosines, sines), expected, whole, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+        assert all((found[:, d, None] == known[:, d]).any(1).all() for d in range(16))
+    along = torch.arange(20).expand(3, -1)
+    assert torch.equal(table.at(along)[0], whole[0][:20])
+
+
+def test_other_rotation_of_images_is_refused() -> None:
+    module = Spatial((4, 2, 2))
+    forward = module.forward
+    module.forward = lambda x, position_ids: forward(x, position_ids.sum(0, keepdim=True))  # type: ignore[method-assign]
+    called = Rope(module, (torch.zeros(1, 1, 16), torch.zeros(3, 1, 1, dtype=torch.int64)), {})
+    with pytest.raises(ValueError, match="something else of positions in an image"):
+        RopeTable(called).at(torch.ones(3, 2, dtype=torch.int64))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference.process.framing import FrameFault, pack, unpack
 from inference.process.messages import FROM_ENGINE, Batch, Failed, More
 from inference.process.routing import Numbers, Routes
-from inference.types import CoreFailure, CoreOutput, FinishReason, Frame, StepStats
+from inference.types import CoreFailure, CoreOutput, FinishReason, Frame, Looked, StepStats
 from tests.unit.inference_process.outputs import STATS, outputs
 
 PROCESSES = ("one", "two", "three")
@@ -160,3 +160,29 @@ def test_what_is_said_besides_a_token_belongs_to_its_row() -> None:
         wanted,
         CoreOutput("d", 4, 0.0),
     )
+
+
+def test_what_became_of_images_reaches_whose_they_are() -> None:
+    wire = Wire()
+    good, bad = Looked("a@one", ((1, 2), (3,))), Looked("b@two", message="no", invalid=True, which=2)
+    heard = wire.send(Frame((), looked=(good, bad, Looked("gone", ((1,),)))))
+    assert heard["one"].looked == (Looked("a", good.images),)
+    assert heard["two"].looked == (Looked("b", message="no", invalid=True, which=2),)
+    assert "a@one" in wire.routes._routes
+    assert "b@two" not in wire.routes._routes  # it has ended with that
+    assert wire.numbers["two"].remove("b") is None
+
+
+def test_request_that_comes_in_two_parts_has_one_number() -> None:
+    routes: Routes[str] = Routes()
+    numbers = Numbers()
+    number = numbers.add("a")
+    routes.add("one", number, "a@one", early=True)
+    assert numbers.add("a") == number
+    with pytest.raises(FrameFault):
+        routes.add("one", number, "a@one", early=True)
+    routes.add("one", number, "a@one")
+    with pytest.raises(FrameFault):
+        routes.add("one", number, "a@one")
+    assert routes.drop("one") == ["a@one"]
+    assert not routes._early

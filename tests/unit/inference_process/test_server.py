@@ -13,7 +13,18 @@ import pytest
 
 from inference.fake import FakeCore, FakeModel
 from inference.process.framing import pack
-from inference.process.messages import Abort, Attach, Batch, Failed, More, Progress, Ready, Unavailable
+from inference.process.messages import (
+    Abort,
+    Attach,
+    Batch,
+    Failed,
+    Look,
+    More,
+    Progress,
+    Ready,
+    Seen,
+    Unavailable,
+)
 from inference.process.server import EngineServer
 from inference.types import CoreFailure, CoreOutput, Frame, LogprobsMode, Sampling, StepStats
 from tests.unit.inference.puppet import MODEL
@@ -258,3 +269,16 @@ def test_joining_a_core_waits_for_its_end() -> None:
         core.stop()
         waiting.join(10)
         assert not waiting.is_alive()
+
+
+def test_core_that_takes_no_images_says_so_and_the_request_ends() -> None:
+    with recorder() as (_, core, address):
+        caller = Caller(address)
+        assert caller.receive() == Ready(MODEL)
+        caller.send(Look(7, "mine", (b"image",)))
+        said = caller.receive()
+        assert isinstance(said, Batch)
+        assert said.looked == [Seen(7, (), "The engine takes no images", True)]
+        caller.send(submit(7, "mine"))  # the number is free again
+        core.wait(lambda: len(core.requests) == 1)
+        caller.close()

@@ -1,0 +1,83 @@
+"""Connections to the very addresses that were checked, so that a name can't lead elsewhere in between."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+import httpcore
+
+from handlers.images.hosts import UNREACHED, Hosts, NotFetched
+
+LOOKUPS = 16  # at a time; the system's resolver can't be told to give up, and holds a thread until it does
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]  # host, port -> addresses, none for an unknown host
+
+
+class Resolver:
+    """Looks names up by the system, on threads that nobody waits for; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(LOOKUPS)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host, each once."""
+        await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[str]] = loop.create_future()
+
+        def end(addresses: list[str]) -> None:
+            self._free.release()
+            if not found.done():  # whoever asked may have gone
+                found.set_result(addresses)
+
+        def work() -> None:
+            addresses = look_up(host, port)
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(end, addresses)
+
+        # A thread of its own: at the end of the process nobody waits for a slow name server
+        threading.Thread(target=work, name="look-up", daemon=True).start()
+        return await found
+
+
+def look_up(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, each once; none if it isn't known."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+class Pinned(httpcore.AsyncNetworkBackend):
+    """Connects for httpcore, where the hosts allow it; raises NotFetched where they don't."""
+
+    def __init__(self, hosts: Hosts, resolve: Resolve) -> None:
+        self._hosts = hosts
+        self._resolve = resolve
+        self._below = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Look a host up, check what was found, and connect to that, the first address that answers."""
+        failure: Exception | None = None
+        for address in self._hosts.allowed(host, port, await self._resolve(host, port)):
+            try:
+                return await self._below.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise NotFetched(UNREACHED) from failure
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._below.sleep(seconds)

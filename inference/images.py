@@ -1,0 +1,37 @@
+"""The vocabulary of images in prompts: a part of `types.py`, which everybody takes it from.
+
+An `Image` comes with a request and goes to the engine, and what the engine makes of it comes back as
+`Looked`: the tokens that stand for the image in the prompt, which is then submitted as any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image as a client sent it."""
+
+    data: bytes  # of a file: PNG, JPEG, GIF, WebP, TIFF or BMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionInfo:
+    """How a model's prompts have images, or why they can't."""
+
+    token: str  # the text of the token that marks one image in a prompt
+    placeholder: str  # what stands in a prompt for one image, whole, with the mark once in it
+    reason: str = ""  # why images are refused though the model sees; else both of the above are set
+    row_id: int = -1  # of the token that images' rows stand in the places of; -1: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What became of a request's images: the tokens that stand for each, or why there are none."""
+
+    id: str
+    images: tuple[tuple[int, ...], ...] = ()
+    message: str = ""  # why not; then the request is forgotten
+    invalid: bool = False  # they can't be served as they are: the caller's to mend
+    which: int = 0  # of the images can't be read, from 1 on: what the message is about; 0: none by itself

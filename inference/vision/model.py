@@ -1,0 +1,292 @@
+"""Whether a model that sees can be shown images, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig, PreTrainedModel
+
+from inference.blocks import blocks_for
+from inference.config import ModelConfig
+from inference.errors import ModelUnavailable, TemplateFailed
+from inference.proof import Proof, Verdict, is_small
+from inference.runner import Head
+from inference.served import Level, Served
+from inference.shortage import is_shortage
+from inference.state import Chunk, Decodes, Integers, SlotTable, pack
+from inference.state import Sequence as Text
+from inference.text.chat_template import load_chat_template
+from inference.text.files import ModelFiles
+from inference.trace import eager_attention
+from inference.types import CoreRequest, LogprobsMode, Sampling, VisionInfo
+from inference.vision.eyes import Eyes, forget, on_device
+from inference.vision.sight import CannotSee, ImageRows, Sight
+
+if TYPE_CHECKING:
+    from inference.vision.processor import Prepared, Processor
+
+_SAME_CODE = 1e-3  # of the logits' norm: the model's own code makes the same of the same in any dtype
+_BEFORE, _BETWEEN, _BEHIND = (
+    "What is in ",
+    " and in ",
+    " is to be told in a few words",
+)  # of the proof's prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """A prompt with images, and the logits that the model's own code has for its text."""
+
+    ids: tuple[int, ...]
+    images: tuple[Prepared, ...]
+    rows: Integers  # (n,): its tokens that stand for themselves
+    expected: Tensor  # (n, vocabulary), float32
+
+
+class Vision:
+    """A model's images; `reason` says why they are refused, "" if they aren't."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        path: Path,
+        described: PreTrainedConfig,
+        positions: int,
+        reason: str = "",
+    ) -> None:
+        """Ask the model's own code about a prompt with images, before anything of it is changed.
+
+        `positions`: how many there can be. With a `reason` nothing is asked.
+        """
+        self.reason = reason
+        self.eyes: Eyes | None = None  # set by `begin`
+        self.most = 0  # images of one prompt; 0: any number
+        self._model = model
+        if reason:
+            return
+        try:
+            self.processor = _processor(path, described)
+            self._sample = self._ask(positions)
+        except CannotSee as error:
+            self.refuse(str(error))
+        except Exception as error:  # any model's code may fail in any way on an image
+            if is_shortage(error):
+                raise  # told elsewhere, with what is free
+            self.refuse(f"its own code fails on an image ({type(error).__name__}: {error})")
+
+    def refuse(self, reason: str) -> None:
+        """Have images refused; the first reason stays."""
+        self.reason = self.reason or reason
+
+    def begin(
+        self, attentions: Iterable[nn.Module], proof: Proof, *, rounds: bool, device: bool = False
+    ) -> None:
+        """Find what sees, by the attention modules of the layers that text comes through.
+
+        With `rounds` the model will be rounded, and its logits hide how images' tokens attend to each other:
+        so it is asked before whether it makes the same of rows that it is given. `device`: by what GPUs do.
+        """
+        if self.reason:
+            return
+        try:
+            self.eyes = Eyes(self._model, list(attentions), self.processor.row_id)
+            if device and self.eyes.spatial:
+                self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
+            elif rounds:
+                with eager_attention(self._model):
+                    verdict = proof.compare(self._by_rows(self.eyes), self._sample.expected)
+                same = verdict.error <= _SAME_CODE
+                self._judge(replace(verdict, holds=verdict.holds and same))
+        except CannotSee as error:
+            self.refuse(str(error))
+        except Exception as error:  # as where the model's own code was asked
+            if is_shortage(error):
+                raise
+            self.refuse(f"its code can't be given rows of images ({type(error).__name__}: {error})")
+
+    def prove(self, served: Served, proof: Proof, *, rounded: bool) -> None:
+        """Compute the prompt with images at the model's level, or have them refused."""
+        if not served.level.chunked:
+            self.refuse(f"at level {served.level} they have no form")
+        if self.reason or self.eyes is None:
+            return
+        _attend_by_torch(self._model)
+        if served.level is Level.FUSED and served.make_model is None:
+            self.eyes.rest_embedding()
+        try:
+            found = self._compute(served)
+        except Exception as error:  # as where the model's own code was asked
+            if is_shortage(error):
+                raise
+            self.refuse(f"computing an image fails ({type(error).__name__}: {error})")
+            return
+        self._judge(proof.compare(found, self._sample.expected, rounded=rounded))
+        self._sample = replace(self._sample, expected=self._sample.expected[:0])
+
+    def info(self, path: Path, config: ModelConfig, progress: Callable[[str], None]) -> VisionInfo:
+        """Return what callers are told, and say it; the model's files are in `path`."""
+        if self.reason:
+            progress(f"Images are refused: {self.reason}")
+            return VisionInfo(token="", placeholder="", reason=self.reason)
+        mark, placeholder = self.processor.mark, placeholder_of(path, config)
+        whole = placeholder if placeholder.count(mark) == 1 else mark
+        progress(f"Images are taken: prompts have {whole} for one")
+        return VisionInfo(token=mark, placeholder=whole, row_id=self.processor.row_id)
+
+    def sight(
+        self,
+        ids: Integers,
+        keys: Sequence[bytes],
+        images: Sequence[ImageRows],
+        release: Callable[[], None] | None = None,
+    ) -> Sight:
+        """Return what a prompt sees; raise ValueError if its tokens are for other images."""
+        assert self.eyes is not None, "it is there where images aren't refused"
+        places = (ids == self.processor.row_id).nonzero()[0]
+        if len(places) != sum(len(each.rows) for each in images):
+            raise ValueError("its tokens stand for other images")
+        return Sight(keys, images, places, self.eyes.positions(ids, images), release)
+
+    def _ask(self, positions: int) -> _Sample:
+        """Return what the model's own code says of two images, or of one if it can't tell two apart."""
+        from inference.vision.processor import sample_pictures
+
+        processor, pictures = self.processor, sample_pictures()
+        prepared = [processor.prepare(each) for each in pictures]
+        text = _BEFORE + processor.mark + _BETWEEN + processor.mark + _BEHIND
+        inputs = processor.whole(text, pictures)
+        if inputs["input_ids"][0].tolist() != self._spliced(text, prepared):
+            self.most = 1
+        if self.most or not is_small(self._model):
+            text, prepared = _BEFORE + processor.mark + _BEHIND, prepared[:1]
+            inputs = processor.whole(text, pictures[:1])
+        ids = self._spliced(text, prepared)
+        if inputs["input_ids"][0].tolist() != ids:
+            raise CannotSee("its images' tokens depend on the text around them")
+        if len(ids) >= positions:
+            raise CannotSee(f"a small one with a few words takes {len(ids)} of {positions} tokens")
+        rows = (np.array(ids) != processor.row_id).nonzero()[0]
+        return _Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows))
+
+    def _spliced(self, text: str, prepared: Sequence[Prepared]) -> list[int]:
+        """Return a text's tokens with those of images in the places of their marks."""
+        ids: list[int] = []
+        images = iter(prepared)
+        for each in self.processor.ids(text):
+            ids += next(images).ids if each == self.processor.mark_id else (each,)
+        return ids
+
+    @torch.inference_mode()
+    def _own_logits(self, inputs: dict[str, Tensor], rows: Integers) -> Tensor:
+        device = self._model.device
+        head, wanted = Head(self._model), torch.from_numpy(rows).to(device)
+        try:
+            output = self._model(**on_device(self._model, inputs), use_cache=False, **head.arguments(wanted))
+        finally:
+            forget(self._model)
+        return head.logits(output.logits, wanted).clone()
+
+    def _judge(self, verdict: Verdict) -> None:
+        if not verdict.holds:
+            why = verdict.complaint or f"{verdict.error:.1e} off"
+            self.refuse(f"with an image the model's own logits aren't reproduced ({why})")
+
+    @torch.inference_mode()
+    def _by_rows(self, eyes: Eyes) -> Tensor:
+        """Return the same logits by the model's own code, which is given the images' rows."""
+        ids = np.array(self._sample.ids)
+        images = [eyes.look(each) for each in self._sample.images]
+        sight = self.sight(ids, [b""] * len(images), images)
+        rows = torch.cat(sight.rows(0, len(sight.places), embedded=True))
+        positions = np.arange(len(ids))[None] if sight.positions is None else sight.positions[:, None]
+        head, wanted = Head(self._model), torch.from_numpy(self._sample.rows).to(self._model.device)
+        with eyes.giving((torch.from_numpy(sight.places), rows)):
+            output = self._model(
+                input_ids=torch.from_numpy(ids)[None].to(self._model.device),
+                position_ids=torch.from_numpy(positions).to(self._model.device),
+                use_cache=False,
+                **head.arguments(wanted),
+            )
+        return head.logits(output.logits, wanted)
+
+    def _compute(self, served: Served) -> Tensor:
+        """Return the same logits, computed in pieces that cut an image, and token by token at the end."""
+        sample, eyes = self._sample, self.eyes
+        assert eyes is not None
+        images = [eyes.look(each) for each in sample.images]
+        ids = np.array(sample.ids)
+        sight = self.sight(ids, [b"%d" % at for at in range(len(images))], images)
+        table = SlotTable(slots=1, pages=blocks_for(len(ids)))
+        text = Text(_request(sample.ids), sight=sight)
+        table.enter(text)
+        table.extend(text, list(reversed(range(blocks_for(len(ids))))))
+        runner = served.make_runner(blocks_for(len(ids)))
+        middle, end = int(sight.places[len(sight.places) // 2]), len(ids)
+        found = []
+        for start, stop in ((0, middle), (middle, end - 2), (end - 2, end - 1), (end - 1, end)):
+            pieces = pack(table, Decodes(), [Chunk(text, start, stop)])
+            wanted = sample.rows[(sample.rows >= start) & (sample.rows < stop)] - start
+            if len(wanted) == 0:
+                wanted = np.array([stop - start - 1])  # a step has one at least
+            found.append(runner.run(replace(pieces, rows=wanted)).clone())
+        return torch.cat(found)
+
+
+def open_vision(
+    model: PreTrainedModel, path: Path, described: PreTrainedConfig, positions: int, reason: str = ""
+) -> Vision | None:
+    """Return what a model's images need, or why they are refused; None if it doesn't see."""
+    if type(described) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return None
+    return Vision(model, path, described, positions, reason)
+
+
+def placeholder_of(path: Path, config: ModelConfig) -> str:
+    """Return what a model's chat template writes for an image, "" if that isn't plain."""
+    before, behind = "an image comes now", "and now it has come"
+    parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": behind}]
+    try:
+        template = load_chat_template(ModelFiles(path), config)
+        prompt = template.render([{"role": "user", "content": parts}])
+    except (TemplateFailed, ModelUnavailable):
+        return ""
+    _, found, rest = prompt.partition(before)
+    between, also, _ = rest.partition(behind)
+    return between.strip() if found and also else ""
+
+
+def _processor(path: Path, described: PreTrainedConfig) -> Processor:
+    """Return what a model's files have for images; raise CannotSee."""
+    try:
+        from inference.vision.processor import Processor  # and with it Pillow
+    except ImportError as error:
+        raise CannotSee(f"{error}: pip install pillow, and start again") from error
+    return Processor(path, described)
+
+
+def _attend_by_torch(model: PreTrainedModel) -> None:
+    """Have what isn't the language model attend by torch: the paged cache is for that alone."""
+    text = model.config.get_text_config()
+    others = [name for name in model.config.sub_configs if getattr(model.config, name, None) is not text]
+    try:
+        model.set_attn_implementation(dict.fromkeys(others, "sdpa"))
+    except ValueError:  # its code has another one only
+        model.set_attn_implementation(dict.fromkeys(others, "eager"))
+
+
+def _request(ids: tuple[int, ...]) -> CoreRequest:
+    return CoreRequest(
+        id="image",
+        prompt_ids=ids,
+        max_new_tokens=1,
+        sampling=Sampling(),
+        logprobs=LogprobsMode.RAW,
+        top_n_tokens=0,
+        prompt_logprobs=True,
+    )

@@ -1,0 +1,107 @@
+"""What a sequence sees: its images' rows, where they stand in its prompt, and the positions behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.blocks import PAGE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Integers = NDArray[np.int64]
+
+
+class CannotSee(Exception):
+    """A model's images can't be computed here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageRows:
+    """What a model makes of an image."""
+
+    rows: Tensor  # (n, hidden), float32: what the first layer is given
+    embedded: Tensor  # (n, hidden): what the language model is given; the same one, mostly
+    layout: Mapping[str, Tensor]  # what positions depend on, by the model's own names
+
+    @property
+    def nbytes(self) -> int:
+        """Return how much memory it takes."""
+        several = {id(each): each for each in (self.rows, self.embedded)}
+        return sum(each.numel() * each.element_size() for each in several.values())
+
+
+class Sight:
+    """The images of one prompt, which doesn't change."""
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        images: Sequence[ImageRows],
+        places: Integers,
+        positions: Integers | None = None,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        """Of each image there are its key, by which equal ones are known, and its rows.
+
+        `places` are those of all rows in the prompt, rising.
+        `positions` (3, prompt) are the rotary embedding's; None: they are those of the prompt's tokens.
+        `release` is called when nobody needs them any more. Raises ValueError for other places than rows.
+        """
+        sizes = [len(each.rows) for each in images]
+        if sum(sizes) != len(places):
+            raise ValueError(
+                f"{len(places)} of its tokens stand for images' rows, and there are {sum(sizes)}"
+            )
+        self._release = release
+        self.places = places
+        self.positions = positions
+        self.shift = 0 if positions is None else int(positions.max()) + 1 - positions.shape[1]
+        self._images = tuple(images)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._salts = _salts(keys, self._starts, places)
+
+    def close(self) -> None:
+        """Let go of the images; called once."""
+        if self._release is not None:
+            self._release()
+
+    def salt(self, block: int) -> bytes:
+        """Return what tells a block of the prompt from one that has the same tokens and other images."""
+        return self._salts.get(block, b"")
+
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        """Return which of the rows, [first, last), stand in the positions [start, stop)."""
+        first, last = np.searchsorted(self.places, (start, stop)).tolist()
+        return first, last
+
+    def rows(self, first: int, last: int, *, embedded: bool = False) -> list[Tensor]:
+        """Return the rows [first, last) of all images one behind the other, in parts."""
+        parts = []
+        for start, image in zip(self._starts.tolist(), self._images, strict=False):
+            whole = image.embedded if embedded else image.rows
+            low, high = max(first - start, 0), min(last - start, len(whole))
+            if low < high:
+                parts.append(whole[low:high])
+        return parts
+
+    def rotary(self, start: int, stop: int) -> Integers:
+        """Return the rotary positions (3, stop - start) of the sequence's tokens [start, stop)."""
+        assert self.positions is not None, "those of other models are the tokens' own"
+        known = self.positions.shape[1]
+        within = self.positions[:, start : min(stop, known)]
+        behind = np.arange(max(start, known), stop) + self.shift
+        return np.concatenate([within, np.broadcast_to(behind, (3, len(behind)))], axis=1)
+
+
+def _salts(keys: Sequence[bytes], starts: Integers, places: Integers) -> dict[int, bytes]:
+    salts: dict[int, bytes] = {}
+    for index, key in enumerate(keys):
+        for block in dict.fromkeys((places[starts[index] : starts[index + 1]] // PAGE).tolist()):
+            salts[block] = salts.get(block, b"") + key
+    return salts

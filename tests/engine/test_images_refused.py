@@ -1,0 +1,172 @@
+"""Images and prompts that are refused: the request alone, with what is wrong, and nothing is left held."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference.client import EngineClient
+from inference.engine import TorchCore
+from inference.errors import GenerationFailed, InvalidInput
+from inference.types import Image
+from tests.engine.seeing import (
+    CASES,
+    LONG,
+    Toy,
+    answer,
+    check,
+    encoded,
+    make_toy,
+    picture,
+    png,
+    said,
+    with_client,
+)
+
+FAMILIES = ("llava", "llava_onevision", "aya_vision", "qwen2_5_vl")
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Toy]:
+    return {family: make_toy(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (b"no image", "invalid image: it is no PNG, JPEG, GIF, WEBP, TIFF, BMP file"),
+        (png(1)[:400], "invalid image: .*truncated"),
+        (encoded(picture(1), "PPM"), "invalid image: it is no PNG"),
+        (b"", "invalid image: it is no PNG"),
+    ],
+    ids=["nonsense", "truncated", "other format", "empty"],
+)
+def test_bad_image_fails_its_request_alone(toys: dict[str, Toy], file: bytes, message: str) -> None:
+    toy = toys["llava"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        good = asyncio.create_task(check(client, toy, "good", CASES))
+        images = (Image(data=png(1)), Image(data=file))
+        bad = replace(toy.request("bad", ("{} {}", (1, 1))), images=images)
+        with pytest.raises(InvalidInput, match=message):
+            await client.submit(bad)
+        await good
+
+    with_client(toy, test)
+
+
+@pytest.mark.parametrize("marks", [0, 1, 3])
+def test_each_image_needs_its_mark(toys: dict[str, Toy], marks: int) -> None:
+    toy = toys["qwen2_5_vl"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        asked = replace(
+            toy.request("a", LONG), prompt="x" + "<|image_pad|>" * marks, images=(Image(data=png(1)),) * 2
+        )
+        with pytest.raises(InvalidInput, match=re.escape(f"Given: {marks} and 2 images")):
+            await client.submit(asked)
+
+    with_client(toy, test)
+
+
+def test_token_that_stands_for_rows_is_refused_in_texts(toys: dict[str, Toy]) -> None:
+    toy = toys["aya_vision"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        with pytest.raises(InvalidInput, match="stands for a part of an image"):
+            await client.submit(toy.request("a", ("{} <|IMG_PATCH|>", (1,))))
+        with pytest.raises(InvalidInput, match="stands for a part of an image"):
+            await client.submit(toy.request("a", ("<|IMG_PATCH|>", ())))
+
+    with_client(toy, test)
+
+
+def test_truncating_may_not_cut_an_image(toys: dict[str, Toy]) -> None:
+    toy = toys["llava"]
+    text = ("Some words before {} it", (1,))
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        length = toy.generate(text)[1]
+        kept = await answer(client, toy.request("kept", text, truncate=length - 5))
+        assert said(kept) == toy.generate(("words before {} it", (1,)))[0]
+        with pytest.raises(InvalidInput, match="`truncate` must leave images whole: 19 tokens"):
+            await client.submit(toy.request("cut", text, truncate=18))
+
+    with_client(toy, test)
+
+
+def test_prompt_is_too_long_by_its_images(toys: dict[str, Toy]) -> None:
+    toy = toys["llava"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        with pytest.raises(
+            InvalidInput, match=r"must have less than 149 tokens\. Given: 160 of its images alone"
+        ):
+            await client.submit(toy.request("a", ("{}" * 12, tuple(range(12)))))
+        await check(client, toy, "short enough", (LONG,))
+
+    with_client(toy, test, max_total_tokens=150)
+
+
+def test_several_images_are_refused_where_the_model_computes_them_otherwise(toys: dict[str, Toy]) -> None:
+    toy = toys["llava_onevision"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        with pytest.raises(InvalidInput, match="must have <= 1 image"):
+            await client.submit(toy.request("a", ("{}{}", (1, 2))))
+
+    with_client(toy, test)
+
+
+def test_model_whose_images_attend_both_ways_is_served_without(tmp_path: Path) -> None:
+    toy = make_toy("gemma3", tmp_path)
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        assert client.model.vision is not None
+        assert "aren't reproduced" in client.model.vision.reason
+        await check(client, toy, "text", (CASES[1],))
+        with pytest.raises(InvalidInput, match="Images are refused, as with an image the model's own logits"):
+            await client.submit(toy.request("a", LONG))
+
+    with_client(toy, test)
+
+
+def test_rounded_model_is_asked_exactly_before(tmp_path: Path) -> None:
+    toy = make_toy("gemma3", tmp_path)
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        assert client.model.vision is not None
+        assert "aren't reproduced" in client.model.vision.reason
+
+    with_client(toy, test, kv_cache_dtype="bfloat16")
+
+
+class Panic(BaseException):
+    """What native code raises where it can't go on."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, MemoryError, Panic])
+def test_failure_of_the_models_code_fails_its_request_alone(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    toy = toys["llava"]
+
+    def fail(prepared: object) -> None:
+        raise kind("out of light")
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        assert core._looker is not None
+        assert core._looker._vision.eyes is not None
+        text = asyncio.create_task(check(client, toy, "text", (CASES[1],)))
+        with monkeypatch.context() as patched:
+            patched.setattr(core._looker._vision.eyes, "look", fail)
+            with pytest.raises(GenerationFailed, match="An image could not be computed"):
+                await client.submit(toy.request("dark", LONG))
+        await text
+        await check(client, toy, "light", (LONG,))
+
+    with_client(toy, test)
