@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -18,7 +18,8 @@ from inference.kernels.native import Library, open_library
 
 ROUNDS = 7  # of each measurement; the best counts
 READ_FLOATS = 64 << 20  # 256 MB: far beyond any cache
-SIDE = 2048  # of the matrices
+SIDES = (256, 2048)  # of the matrices; the larger ones where they take less than this:
+LONGEST_SECONDS = 1.0
 PEAK_ROUNDS = 20_000  # of our own loop, some milliseconds
 FLOAT, INT8, BFLOAT16 = range(3)  # what `parley_peak` calls them
 
@@ -46,7 +47,13 @@ def measure_limits(library: Library | None, threads: int | None = None) -> Limit
         found = _by_torch()
     finally:
         torch.set_num_threads(before)
-    return found.larger(_by_library(library)) if library else found
+    found = found.larger(_by_library(library)) if library else found
+    # Whatever has fewer bits can be widened: without instructions of its own it is as fast as float32
+    return replace(
+        found,
+        bfloat16_flops=max(found.bfloat16_flops, found.float_flops),
+        int8_flops=max(found.int8_flops, found.float_flops),
+    )
 
 
 def _by_library(library: Library) -> Limits:
@@ -93,13 +100,29 @@ def _by_torch() -> Limits:
 
 
 def _products(dtype: torch.dtype) -> float:
-    left, right = (torch.rand(SIDE, SIDE).to(dtype) for _ in range(2))
-    return 2 * SIDE**3 / _seconds(lambda: left @ right)
+    def product(side: int) -> Callable[[], object]:
+        left, right = (torch.rand(side, side).to(dtype) for _ in range(2))
+        return lambda: left @ right
+
+    return _fastest(product)
 
 
 def _int8_products() -> float:
-    left, right = (torch.randint(-100, 100, (SIDE, SIDE), dtype=torch.int8) for _ in range(2))
-    return 2 * SIDE**3 / _seconds(lambda: torch._int_mm(left, right))
+    def product(side: int) -> Callable[[], object]:
+        left, right = (torch.randint(-100, 100, (side, side), dtype=torch.int8) for _ in range(2))
+        return lambda: torch._int_mm(left, right)
+
+    return _fastest(product)
+
+
+def _fastest(product: Callable[[int], Callable[[], object]]) -> float:
+    """Return the operations of a second; of a CPU without the instructions large matrices take minutes."""
+    small, large = SIDES
+    seconds = _seconds(product(small))
+    rate = 2 * small**3 / seconds
+    if seconds * (large / small) ** 3 > LONGEST_SECONDS:
+        return rate
+    return max(rate, 2 * large**3 / _seconds(product(large)))
 
 
 def _seconds(run: Callable[[], object]) -> float:

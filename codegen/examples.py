@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,17 @@ from jsonschema import Draft4Validator
 from codegen.document import EVENTS, SCHEMAS, At, Content, Document, Node, at
 
 Finding = tuple[str, str]
+FRAME = re.compile(r"(?:event: (?P<name>[^\r\n]+)\n)?data: (?P<data>[^\r\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One dialect of a stream: the names of its events' schemas, and the line that ends it."""
+    """One dialect of a stream: the names of its events' schemas, and how they are framed."""
 
     event: str
     error: str
-    terminator: str | None
+    terminator: str | None  # the line that ends it
+    named_by: str | None = None  # the member that the `event:` lines repeat; None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Transcript:
 
     events: tuple[Any, ...]
     terminator: str | None
+    names: tuple[str | None, ...]  # of each event, by its `event:` line
 
 
 def read_transcript(text: str) -> Transcript:
@@ -36,18 +40,28 @@ def read_transcript(text: str) -> Transcript:
     if not text.endswith("\n\n"):
         raise ValueError("each event, the last one too, ends with an empty line")
     events: list[Any] = []
+    names: list[str | None] = []
     terminator = None
     for frame in text.removesuffix("\n\n").split("\n\n"):
-        if not frame.startswith("data: ") or "\n" in frame:
-            raise ValueError(f"an event is one line that begins with 'data: ', not {frame[:40]!r}")
+        name, payload = read_frame(frame)
         if terminator is not None:
             raise ValueError(f"nothing follows {terminator!r}")
-        payload = frame.removeprefix("data: ")
         if payload.startswith("["):
             terminator = payload
         else:
             events.append(json.loads(payload))
-    return Transcript(tuple(events), terminator)
+            names.append(name)
+    return Transcript(tuple(events), terminator, tuple(names))
+
+
+def read_frame(frame: str) -> tuple[str | None, str]:
+    """Return an event's name, if it has one, and its data; ValueError for a frame of any other form."""
+    found = FRAME.fullmatch(frame)
+    if found is None:
+        raise ValueError(
+            f"an event is one line that begins with 'data: ', and maybe its name, not {frame[:40]!r}"
+        )
+    return found["name"], found["data"]
 
 
 def streams(document: Document) -> Iterator[Stream]:
@@ -131,6 +145,9 @@ def _disagreement(document: Document, stream: Stream, transcript: Transcript) ->
         Draft4Validator(document.draft4({"$ref": SCHEMAS + name})) for name in (stream.event, stream.error)
     )
     last = len(transcript.events) - 1
+    named = [None if stream.named_by is None else event[stream.named_by] for event in transcript.events]
+    if list(transcript.names) != named:
+        return f"{stream.event}: the events' names are those in {stream.named_by!r}, not {transcript.names}"
     for place, payload in enumerate(transcript.events):
         if not event.is_valid(payload) and not (place == last and error.is_valid(payload)):
             return f"{stream.event}: event {place}: {next(event.iter_errors(payload)).message[:200]}"

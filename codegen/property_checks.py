@@ -14,6 +14,7 @@ from math import isinf
 from typing import Any
 
 from codegen.document import EVENTS, JSON
+from codegen.examples import read_frame
 from codegen.property_contract import NOT_DECLARED, Answer, Promise
 from codegen.property_relations import relation_problems
 from codegen.property_streams import stream_problems
@@ -214,7 +215,7 @@ def events_of(exchange: Exchange) -> list[Any] | None:
     events = []
     for frame in exchange.content.decode().split("\n\n"):
         try:
-            events.append(json.loads(frame.removeprefix("data: ")))
+            events.append(json.loads(read_frame(frame)[1]))
         except ValueError:
             continue
     return events

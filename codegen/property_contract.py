@@ -35,6 +35,7 @@ class Dialect:
     event: Shape
     error: Shape
     terminator: str | None
+    named_by: str | None  # the member that the `event:` line of each event repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _answer(document: Document, response: Node) -> Answer:
 
 def _dialect(document: Document, form: Node) -> Dialect:
     event, error = (shape(document, document.schemas[form[key]], closed=True) for key in ("event", "error"))
-    return Dialect(form["event"], event, error, form["terminator"])
+    return Dialect(form["event"], event, error, form["terminator"], form.get("named_by"))
 
 
 def _closed(schema: Any) -> Any:

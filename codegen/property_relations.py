@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from codegen.property_contract import Promise
+from codegen.property_responses import echo_problems
 from codegen.property_texts import choice_problems, generated_problems, token_problems
 
 Body = Mapping[str, Any]
@@ -24,7 +25,9 @@ def relation_problems(
         yield f"`stream` is {body.get('stream')!r}, and the answer {'no' if events is None else 'a'} stream"
         return
     whole = answer if events is None else _folded(events)
-    if isinstance(whole, dict) and "choices" in whole:
+    if isinstance(whole, dict) and whole.get("object") == "response":
+        yield from echo_problems(body, whole)
+    elif isinstance(whole, dict) and "choices" in whole:
         yield from _openai_problems(body, whole)
         yield from _usage_problems(body, events) if events else ()
         yield from choice_problems(body, whole, events) if "error" not in whole else ()
@@ -73,6 +76,8 @@ def _prompts(prompt: Any) -> int:
 
 def _folded(events: Sequence[Any]) -> dict[str, Any]:
     """Return OpenAI's chunks as one answer, as far as they say the same; {} for other events."""
+    if events and "response" in events[-1]:  # the last event of a Responses stream has it all
+        return dict(events[-1]["response"])
     chunks = [event for event in events if "choices" in event]
     if not chunks:
         return {}

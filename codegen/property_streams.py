@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from codegen.examples import read_frame
 from codegen.property_contract import Dialect, Promise
+from codegen.property_responses import response_problems
 
-DATA = "data: "
 COMMENT = ":"
+Frame = tuple[str | None, str]  # an event's name, if it has one, and its data
 SAME_IN_ALL = ("id", "object", "model", "created", "system_fingerprint")
 
 
@@ -20,26 +22,30 @@ def stream_problems(promise: Promise, text: str) -> Iterator[str]:
     if frames.pop() != "":
         yield f"the stream ends within an event: {text[-80:]!r}"
     frames = [frame for frame in frames if frame != COMMENT]
-    for frame in frames:
-        if not frame.startswith(DATA) or "\n" in frame or "\r" in frame:
-            yield f"an event is one line that begins with `data: `: {frame[:80]!r}"
-            return
-    payloads = [frame.removeprefix(DATA) for frame in frames]
-    found = {dialect.name: list(_in_dialect(dialect, payloads)) for dialect in promise.dialects}
+    try:
+        read = [read_frame(frame) for frame in frames]
+    except ValueError as error:
+        yield str(error)
+        return
+    found = {dialect.name: list(_in_dialect(dialect, read)) for dialect in promise.dialects}
     yield from min(found.values(), key=len, default=["the operation has no streams"])
 
 
-def _in_dialect(dialect: Dialect, payloads: Sequence[str]) -> Iterator[str]:
+def _in_dialect(dialect: Dialect, frames: Sequence[Frame]) -> Iterator[str]:
     """Yield what is wrong with a stream if it is of this dialect; more complaints, the farther off."""
-    yield from _end_problems(dialect, payloads)
+    yield from _end_problems(dialect, [payload for _, payload in frames])
     events: list[Any] = []
-    for payload in payloads:
+    for name, payload in frames:
         if payload == dialect.terminator:
             continue
         try:
-            events.append(json.loads(payload))
+            event = json.loads(payload)
         except ValueError:
             yield f"an event is no JSON: {payload[:80]!r}"
+            continue
+        events.append(event)
+        if name != (None if dialect.named_by is None else event.get(dialect.named_by)):
+            yield f"an event has the name {name!r}: {payload[:80]!r}"
     if not events:
         yield "the stream has no events"
         return
@@ -66,6 +72,8 @@ def _end_problems(dialect: Dialect, payloads: Sequence[str]) -> Iterator[str]:
 def _story_problems(events: Sequence[Any], *, failed: bool) -> Iterator[str]:
     if events and "choices" in events[0]:
         yield from _openai_problems(events, failed=failed)
+    elif events and "sequence_number" in events[0]:
+        yield from response_problems(events, failed=failed)
     else:
         yield from _tgi_problems(events, failed=failed)
 

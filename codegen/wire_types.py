@@ -113,6 +113,8 @@ def _alias(name: str, schema: Schema, unknown: Set[str]) -> Iterator[str]:
     (kind,) = _expressions(schema)
     told = _quoted(kind, unknown)
     line = f"{name}: TypeAlias = {told}"
+    if len(INDENT + told) > WIDTH:
+        told = told.replace(" | ", f"\n{INDENT}| ")
     yield line if len(line) <= WIDTH else f"{name}: TypeAlias = (\n{INDENT}{told}\n)"
     yield from _docstring(schema, "")
 

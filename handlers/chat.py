@@ -80,24 +80,30 @@ async def prepare(
     """Understand a body, render its prompt and fetch its images.
 
     `body` and `aside` are the call's own, or those of a part of it; places in the engine are the caller's to
-    take. Raises InvalidInput, ToolRefused,
-    TemplateFailed or Overloaded.
+    take. Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
+    """
+    aside = aside or call.aside
+    chat = await aside(partial(wire.to_chat, body, limits_of(service.settings)))
+    return await ready(service, call, chat, aside, prefix="chatcmpl-")
+
+
+async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, prefix: str) -> Prepared:
+    """Render the prompt of a body that was understood and fetch its images; `prefix` begins the answer's id.
+
+    Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
     """
     engine, limits = service.engine, limits_of(service.settings)
-    aside = aside or call.aside
-    chat = await aside(partial(wire.to_chat, body, limits))
     check_images(service, call, chat.conversation.images)
     grammar = allowed(await _grammar(engine, chat, aside, limits), limits)
     prompt = await prompts.render(engine, chat.conversation)
     images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
-    requests = wire.to_requests(
-        chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode, images=images
-    )
     return Prepared(
         chat=chat,
-        requests=requests,
-        stamp=_stamp(service, chat, id),
+        requests=wire.to_requests(
+            chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode, images=images
+        ),
+        stamp=_stamp(service, chat, prefix + id),
         ignored=prompts.ignored_headers(engine, chat.conversation, chat.without_effect),
     )
 
@@ -108,7 +114,7 @@ async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limit
     if tools is None:
         return chat.grammar
     of_each = GrammarLimits(source_bytes=limits.max_grammar_size)
-    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools, of_each))
+    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools, of_each, form=chat.grammar))
 
 
 def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
@@ -152,7 +158,7 @@ async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) 
 
 def _stamp(service: Service, chat: Chat, id: str) -> Stamp:
     return Stamp(
-        id=f"chatcmpl-{id}",
+        id=id,
         created=int(time.time()),
         model=chat.model or service.engine.model.id,
         fingerprint=fingerprint(service.settings.docker_label),

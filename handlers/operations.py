@@ -18,6 +18,7 @@ from handlers.kserve import (
 from handlers.metrics import metrics
 from handlers.models import get_model_info, openai_get_model, openai_get_model_info
 from handlers.protocol import operations
+from handlers.responses import create_response
 from handlers.tokenize import get_chat_tokenize, tokenize
 from handlers.vertex import vertex_compatibility
 
@@ -26,6 +27,7 @@ OPERATIONS = operations(
     generate=generate,
     generate_stream=generate_stream,
     chat_completions=chat_completions,
+    create_response=create_response,
     completions=completions,
     tokenize=tokenize,
     get_chat_tokenize=get_chat_tokenize,

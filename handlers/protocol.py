@@ -25,6 +25,10 @@ def operations(
         wire.ChatRequest,
         JsonReply[wire.ChatCompletion] | EventStream[wire.ChatStreamEvent],
     ],
+    create_response: Operation[
+        wire.ResponsesRequest,
+        JsonReply[wire.ModelResponse] | EventStream[wire.ResponseStreamEvent],
+    ],
     completions: Operation[
         wire.CompletionRequest,
         JsonReply[wire.CompletionFinal] | EventStream[wire.CompletionStreamEvent],
@@ -61,6 +65,7 @@ def operations(
         "generate": generate,
         "generate_stream": generate_stream,
         "chat_completions": chat_completions,
+        "create_response": create_response,
         "completions": completions,
         "tokenize": tokenize,
         "get_chat_tokenize": get_chat_tokenize,

@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from handlers.http.replies import Dialect, EventStream, Refused, event
+from handlers.http.replies import Dialect, EventStream, Failure, Refused, event
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
@@ -141,8 +141,10 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
         metrics: Metrics,
         render: Render[Body],
         told: Callable[[Finish], Finish] = lambda finish: finish,
+        frame: Callable[[Body], bytes] = event,
     ) -> None:
         """`told` is how the client is told of a text's end, and so what the metrics count of it."""
+        self._framed = frame
         self._told = told
         self._generations = generations
         self._metrics = metrics
@@ -182,7 +184,7 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
         if item.finish is not None:
             self._running -= 1
             self._metrics.finished(self._told(item.finish), self._generations[place].request)
-        return b"".join(event(body) for body in self._render(place, item))
+        return b"".join(self._framed(body) for body in self._render(place, item))
 
 
 def streamed(
@@ -191,9 +193,13 @@ def streamed(
     dialect: Dialect = Dialect.TGI,
     headers: Mapping[str, str],
     on_close: Callable[[], None],
+    failed: Callable[[Failure], bytes] | None = None,
 ) -> EventStream[Body]:
-    """Return the response of a flow; `on_close` is called once it is over."""
-    return EventStream(flow, dialect=dialect, headers=headers, on_close=on_close)
+    """Return the response of a flow; `on_close` is called once it is over.
+
+    `failed` frames the event that ends a stream early, where the dialect alone can't.
+    """
+    return EventStream(flow, dialect=dialect, headers=headers, on_close=on_close, failed=failed)
 
 
 async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Output], None]:

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Generic, TypeVar
 
 # What holds the prompt in the bodies of all routes; a text that looks like it costs a detour, no more
-PROMPT = re.compile(rb'"(?:messages|inputs|prompt|instances|text_input)"\s*:\s*')
+PROMPT = re.compile(rb'"(?:messages|inputs?|prompt|instances|text_input)"\s*:\s*')
 SHORTEST = 256  # bytes: what is computed again sooner than it is looked for
 LONGEST = 2**20  # bytes: enough of an image that stands in a body; the event loop waits meanwhile
 DIGEST_BYTES = 16

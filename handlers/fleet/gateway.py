@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -27,7 +28,7 @@ from handlers.http.errors import Dialect, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
-from handlers.http.sse import DONE, Feed, cut_slow, event
+from handlers.http.sse import DONE, Feed, cut_slow, event, named_event
 from handlers.images.memory import Hold, Memory
 from handlers.keys import Keyring
 from handlers.metrics import Metrics
@@ -44,6 +45,8 @@ LOADING_RETRY_SECONDS = 5.0
 LOST_RETRY_SECONDS = 10.0
 SILENT = 86_400.0  # seconds: it is the replica that sends comments into silence
 EVENTS = b"text/event-stream"
+RESPONSES = "/v1/responses"
+NUMBER = b'"sequence_number":'  # in a text, its quotes would be escaped
 FAREWELL_SECONDS = 1.0  # for requests that are ended to say so
 # error types that mean: another replica may be able to; of a caller's rate each has its share
 DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")
@@ -158,6 +161,7 @@ class Relay:
         self._avoid: list[str] = []
         self._losses = 0
         self._events = False  # the response is a stream of events, and has begun
+        self._sent = b""  # what has the last event with a number, if events have some
 
     async def run(self) -> None:
         """Have the request answered; raises NotReady or GenerationFailed where nothing was sent."""
@@ -232,6 +236,8 @@ class Relay:
         await self._send_body(body)
 
     async def _send_body(self, body: bytes, *, more: bool = False) -> None:
+        if self._scope["path"] == RESPONSES and NUMBER in body:
+            self._sent = body
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     def _lose(self, error: Exception, route: Route) -> None:
@@ -252,11 +258,16 @@ class Relay:
         failure = describe(error, self._request_id, streamed=True)
         exchange_of(self._scope).error_type = failure.error_type
         dialect = dialect_of(self._scope["path"], self._body)
-        return event(failure.body(dialect)) + (DONE if dialect is Dialect.OPENAI else b"")
+        told = failure.body(dialect)
+        if dialect is Dialect.RESPONSES:
+            return named_event({**told, "sequence_number": next_number(self._sent)})
+        return event(told) + (DONE if dialect is Dialect.OPENAI else b"")
 
 
 def dialect_of(path: str, body: bytes) -> Dialect:
     """Return the dialect in which a stream's errors are told: on /invocations the body's shape says it."""
+    if path == RESPONSES:
+        return Dialect.RESPONSES
     openai = path.startswith("/v1/")
     if path == "/invocations":
         try:
@@ -265,6 +276,12 @@ def dialect_of(path: str, body: bytes) -> Dialect:
             told = None
         openai = isinstance(told, dict) and "inputs" not in told
     return Dialect.OPENAI if openai else Dialect.TGI
+
+
+def next_number(sent: bytes) -> int:
+    """Return the number of the event that follows on those that were sent."""
+    found = re.match(rb"\d+", sent.rpartition(NUMBER)[2])
+    return 1 + int(found[0]) if found else 0
 
 
 async def _bodies(pieces: Pieces) -> AsyncIterator[bytes]:

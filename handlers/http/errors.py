@@ -42,6 +42,7 @@ class Dialect(StrEnum):
 
     TGI = "tgi"
     OPENAI = "openai"
+    RESPONSES = "responses"  # OpenAI's newer one, whose events have names
 
 
 class Refused(Exception):
@@ -83,7 +84,14 @@ class Failure:
             told["request_id"] = self.request_id
         if dialect is Dialect.TGI:
             return {"error": self.error, **told}
+        if dialect is Dialect.RESPONSES:
+            return self._event()
         return {"error": {"message": self.error, "http_status_code": self.status, **told}}
+
+    def _event(self) -> dict[str, object]:
+        """Return OpenAI's event for an answer that isn't known any more."""
+        told = {"request_id": self.request_id} if self.request_id else {}
+        return {"type": "error", "code": self.error_type, "message": self.error, "param": None, **told}
 
     def reply(self) -> Response:
         """Return the response; 401 has no body, as in TGI."""

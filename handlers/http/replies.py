@@ -11,18 +11,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import Dialect, Refused
-from handlers.http.sse import EventStream, event
+from handlers.http.errors import Dialect, Failure, Refused
+from handlers.http.sse import EventStream, event, named_event
 
 __all__ = [
     "Dialect",
     "EventStream",
+    "Failure",
     "JsonReply",
     "LongJsonReply",
     "Refused",
     "TextReply",
     "event",
     "json_reply",
+    "named_event",
     "text_reply",
 ]
 

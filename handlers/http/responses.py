@@ -8,6 +8,7 @@ are not.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from handlers.http.validation import Verdict, available, compile_schema
 from openapi.schema import to_draft4
 
 EVENT_STREAM = "text/event-stream"
+FRAME = re.compile(rb"(?:event: (?P<name>[^\r\n]+)\n)?data: (?P<data>[^\n]*)")
 JSON = "application/json"
 BROKEN = Failure(500, "Internal error: the answer broke the contract; the server's log says how", "internal")
 
@@ -73,6 +75,11 @@ class SseDialect:
     event: Json
     error: Json
     terminator: str | None
+    named_by: str | None  # the member that the `event:` line of each event repeats; None: there is none
+
+    def is_named(self, data: bytes, name: str | None) -> bool:
+        """Return whether an event has the name that belongs to it."""
+        return name == (None if self.named_by is None else orjson.loads(data)[self.named_by])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Compiler:
     def _dialect(self, form: Mapping[str, Any]) -> SseDialect:
         schemas = self._components["schemas"]
         event, error = self._json(schemas[form["event"]]), self._json(schemas[form["error"]])
-        return SseDialect(event, error, form["terminator"])
+        return SseDialect(event, error, form["terminator"], form.get("named_by"))
 
     def _json(self, schema: Mapping[str, Any]) -> Json:
         draft4 = to_draft4(schema, self._components)
@@ -216,9 +223,10 @@ class StreamCheck:
     def _event(self, event: bytes) -> str | None:
         if event == b":":
             return None
-        if b"\n" in event or not event.startswith(b"data: "):
+        found = FRAME.fullmatch(event)
+        if found is None:
             return f"not one line of data: {event[:100]!r}"
-        data = event.removeprefix(b"data: ")
+        data, name = found["data"], None if found["name"] is None else found["name"].decode()
         if self._terminator is not None:
             return f"an event after the end: {data[:100]!r}"
         if any(dialect.terminator == data.decode() for dialect in self._dialects):
@@ -226,18 +234,20 @@ class StreamCheck:
             return None
         if self._failed:
             return f"an event after the error: {data[:100]!r}"
-        return self._narrow(data)
+        return self._narrow(data, name)
 
-    def _narrow(self, data: bytes) -> str | None:
+    def _narrow(self, data: bytes, name: str | None) -> str | None:
         before = self._dialects
         self._dialects = tuple(dialect for dialect in before if dialect.event.misfit(data) is None)
         if not self._dialects:
             self._dialects = tuple(dialect for dialect in before if dialect.error.misfit(data) is None)
             self._failed = True
-        if self._dialects:
-            return None
-        self._dialects = before
-        return f"an event doesn't fit: {before[0].event.misfit(data)}"
+        if not self._dialects:
+            self._dialects = before
+            return f"an event doesn't fit: {before[0].event.misfit(data)}"
+        if not all(dialect.is_named(data, name) for dialect in self._dialects):
+            return f"the name of an event isn't its own: {name!r}"
+        return None
 
 
 def _misfit(expected: Expected, media_type: str, body: bytes) -> str | None:

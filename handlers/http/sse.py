@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import Dialect, settle
+from handlers.http.errors import Dialect, Failure, settle
 from handlers.http.exchange import exchange_of
 
 logger = logging.getLogger("parley.connections")
@@ -37,12 +37,18 @@ def event(data: object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
+def named_event(data: Mapping[str, object]) -> bytes:
+    """Frame one event of those that have names: `event: ` and its type on a line before the data."""
+    return b"event: " + str(data["type"]).encode() + b"\n" + event(data)
+
+
 class EventStream(Response, Generic[Body_co]):
     """A response of events that are sent as they come; `Body_co` is what the contract says an event holds.
 
     `events` gives framed events (see `event`). The status is sent with the first of them: an exception
-    raised before is answered with its own status, one raised after it becomes an error event. OpenAI's
-    dialect ends with `[DONE]`, which this class adds in either case: `events` doesn't give it. After
+    raised before is answered with its own status, one raised after it becomes an error event, which `failed`
+    frames if it is given: there the answer so far is part of it. OpenAI's dialect ends with `[DONE]`, which
+    this class adds in either case: `events` doesn't give it. After
     `keep_alive_seconds` of silence a comment line is sent; if nothing was sent before, the status goes with
     it, because proxies give up on connections that stay silent. When more than `buffer_bytes` wait for a
     client that is still being sent something, its connection is cut.
@@ -58,6 +64,7 @@ class EventStream(Response, Generic[Body_co]):
         dialect: Dialect = Dialect.TGI,
         headers: Mapping[str, str] | None = None,
         on_close: Callable[[], None] | None = None,
+        failed: Callable[[Failure], bytes] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -66,6 +73,7 @@ class EventStream(Response, Generic[Body_co]):
         self.buffer_bytes = BUFFER_BYTES
         self._feed = Feed(events)
         self._on_close = on_close
+        self._failed = failed
         self.init_headers({**(headers or {}), **HEADERS})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +123,7 @@ class EventStream(Response, Generic[Body_co]):
         exchange = exchange_of(scope)
         seen = settle(failure, exchange.request_id, streamed=True)
         exchange.error_type = seen.error_type
-        return event(seen.body(self.dialect)) + done
+        return (event(seen.body(self.dialect)) if self._failed is None else self._failed(seen)) + done
 
 
 def cut_slow(scope: Scope, buffer_bytes: int, task: asyncio.Task[None]) -> None:

@@ -28,6 +28,7 @@ class Conversation:
     template_kwargs: Mapping[str, object]
     reasoning_effort: str | None
     continue_final: bool | None  # None: a last message of the assistant is continued, as in TGI
+    effort_member: str = "reasoning_effort"  # that the request has it in
 
     @property
     def variables(self) -> Mapping[str, object]:
@@ -43,7 +44,7 @@ class Conversation:
         """
         names = [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
         if self.reasoning_effort is not None and "reasoning_effort" not in known:
-            names.append("reasoning_effort")
+            names.append(self.effort_member)
         if self.tool_prompt is not None and self.tools is None:
             names.append("tool_prompt")
         return tuple(names)

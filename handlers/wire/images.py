@@ -27,6 +27,7 @@ class ImageUrl:
 
     where: str  # the member, in backticks, for messages: "`messages[0].content[1].image_url.url`"
     url: str
+    kind: str = "image_url"  # the type of its part
 
     @property
     def whole(self) -> bool:
@@ -140,8 +141,9 @@ def refuse(image: ImageUrl, vision: VisionInfo | None) -> InvalidInput:
     """Return what is raised because the model takes no images."""
     if vision is None:
         part = image.where.removesuffix("`").removesuffix(".url").removesuffix(".image_url")
+        text = "input_text" if image.kind == "input_image" else "text"
         return InvalidInput(
-            f"{part}.type` is 'image_url'; this model reads text only: send parts of type 'text'"
+            f"{part}.type` is {image.kind!r}; this model reads text only: send parts of type {text!r}"
         )
     return image.refused(f"this model can't be given images here: {vision.reason}: send text only")
 

@@ -42,26 +42,34 @@ def _message(message: Message, where: str, images: list[ImageUrl]) -> dict[str, 
     return rendered
 
 
+def joined(pieces: Iterable[str | ImageUrl], images: list[ImageUrl]) -> str | list[dict[str, str]]:
+    """Return the content of a message whose texts and images are these; the images are added to `images`."""
+    parts: list[dict[str, str]] = []
+    texts: list[str] = []  # since the last image
+    for piece in pieces:
+        if isinstance(piece, str):
+            texts.append(piece)
+            continue
+        images.append(piece)
+        parts += [*_text("".join(texts)), dict(IMAGE_PART)]
+        texts = []
+    return [*parts, *_text("".join(texts))] if parts else "".join(texts)
+
+
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}] if text else []
+
+
 def _content(
     content: MessageContent | None, where: str, images: list[ImageUrl]
 ) -> str | list[dict[str, str]] | None:
     if content is None or isinstance(content, str):
         return content
-    parts: list[dict[str, str]] = []
-    texts: list[str] = []  # since the last image
-    for place, part in enumerate(content):
-        image = _part(part, f"{where}.content[{place}]", texts)
-        if image is not None:
-            images.append(image)
-            parts += [*_joined(texts), dict(IMAGE_PART)]
-            texts = []
-    if not parts:
-        return "".join(texts)
-    return [*parts, *_joined(texts)]
+    return joined((_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)), images)
 
 
-def _part(part: MessageChunk, where: str, texts: list[str]) -> ImageUrl | None:
-    """Add a part's text to `texts`, or return its image."""
+def _part(part: MessageChunk, where: str) -> str | ImageUrl:
+    """Return a part's text, or its image."""
     kind = part["type"]
     if kind == "image_url":
         if "image_url" not in part:
@@ -75,13 +83,7 @@ def _part(part: MessageChunk, where: str, texts: list[str]) -> ImageUrl | None:
         raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
     if "image_url" in part:
         raise InvalidInput(f"`{where}` is of type 'text' and has an `image_url`: {APART}")
-    texts.append(part["text"])
-    return None
-
-
-def _joined(texts: list[str]) -> list[dict[str, str]]:
-    text = "".join(texts)
-    return [{"type": "text", "text": text}] if text else []
+    return part["text"]
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:
@@ -100,15 +102,18 @@ def _arguments(function: CalledFunction, where: str) -> object:
     """Return the arguments of a call; TGI takes them under two names."""
     arguments, other = function.get("arguments"), function.get("parameters")
     if arguments is None or other is None:
-        return _parsed(other if arguments is None else arguments)
-    parsed = _parsed(arguments)
-    if not same(parsed, _parsed(other)):
+        return parsed_arguments(other if arguments is None else arguments)
+    parsed = parsed_arguments(arguments)
+    if not same(parsed, parsed_arguments(other)):
         raise InvalidInput(f"`{where}` has `arguments` and `parameters`: they mean the same, give one")
     return parsed
 
 
-def _parsed(arguments: object) -> object:
-    """Return the object that JSON text holds; templates print it, and text would be escaped twice."""
+def parsed_arguments(arguments: object) -> object:
+    """Return the object that the JSON text of a call's arguments holds, or what isn't one as it is.
+
+    Templates print it, and text would be escaped twice.
+    """
     if arguments is None:
         return {}
     if not isinstance(arguments, str):

@@ -1,4 +1,4 @@
-"""What OpenAI's two routes have in common: sampling, finish reasons, usage, log-probabilities."""
+"""What OpenAI's routes have in common: sampling, finish reasons, usage, log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from handlers.wire.types import (
     ChatCompletionTopLogprob,
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
     Usage,
 )
 from inference.errors import InvalidInput
@@ -41,8 +42,8 @@ class Stamp:
     fingerprint: str
 
 
-def to_parameters(body: Body, max_tokens: int | None, limits: Limits) -> Parameters:
-    """Return the parameters that both routes know; OpenAI samples unless `temperature` is 0.
+def to_parameters(body: Body | ResponsesRequest, max_tokens: int | None, limits: Limits) -> Parameters:
+    """Return the parameters that all of its routes know; OpenAI samples unless `temperature` is 0.
 
     As in TGI, `model` names an adapter if there is one of that name, and else the model itself.
     """

@@ -10,6 +10,7 @@ from inference.errors import InvalidInput, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
+SCHEMAS_AT = "function.parameters"  # of a tool
 
 
 def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
@@ -20,17 +21,24 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     """
     tools = _tools(body.get("tools") or ())
     choice, name = _choice(body.get("tool_choice"))
+    return to_use(tools, choice, name, parallel=body.get("parallel_tool_calls") is not False)
+
+
+def to_use(
+    tools: tuple[Tool, ...], choice: str, name: str, *, parallel: bool, schemas_at: str = SCHEMAS_AT
+) -> ToolUse | None:
+    """Return how tools are used by a choice that is a word, or "" and a tool's name; None: none is called."""
     if choice == NONE or (choice == AUTO and not tools):
         return None
     if choice in (AUTO, REQUIRED):
         if not tools:
             raise ToolRefused("`tool_choice` is 'required' and there are no `tools`: give at least one")
-        parallel = body.get("parallel_tool_calls") is not False
-        return ToolUse(tools=tools, required=choice == REQUIRED, parallel=parallel)
+        required = choice == REQUIRED
+        return ToolUse(tools=tools, required=required, parallel=parallel, schemas_at=schemas_at)
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
         raise ToolRefused(f"Tool with name {name} not found")
-    return ToolUse(tools=named, required=True, parallel=False)
+    return ToolUse(tools=named, required=True, parallel=False, schemas_at=schemas_at)
 
 
 def same(value: object, other: object) -> bool:
@@ -43,7 +51,7 @@ def same(value: object, other: object) -> bool:
 
 def _tools(given: Sequence[WireTool]) -> tuple[Tool, ...]:
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
-    _refuse_namesakes(tools)
+    refuse_namesakes(tools, "function.name")
     return tools
 
 
@@ -94,11 +102,12 @@ def _choice(given: ToolChoice | None) -> tuple[str, str]:
     return "", function["name"]
 
 
-def _refuse_namesakes(tools: Iterable[Tool]) -> None:
+def refuse_namesakes(tools: Iterable[Tool], member: str) -> None:
+    """Raise InvalidInput where two tools have one name; `member` of a tool has it."""
     first: dict[str, int] = {}
     for place, tool in enumerate(tools):
         if first.setdefault(tool.name, place) != place:
             raise InvalidInput(
-                f"`tools[{place}].function.name` is {tool.name!r}, as is that of tools[{first[tool.name]}]: "
+                f"`tools[{place}].{member}` is {tool.name!r}, as is that of tools[{first[tool.name]}]: "
                 "give each tool a name of its own"
             )

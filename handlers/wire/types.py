@@ -590,6 +590,510 @@ ChatStreamEvent: TypeAlias = ChatCompletionChunk | StreamError
 """One event of a chat stream."""
 
 
+class InputPart(TypedDict):
+    """A part of a message or of a result; `type` names what it is."""
+
+    type: str
+    text: NotRequired[str | None]
+    image_url: NotRequired[str | None]
+    detail: NotRequired[str | None]
+    annotations: NotRequired[list[Mapping[str, Json]] | None]
+    logprobs: NotRequired[list[Mapping[str, Json]] | None]
+    file_id: NotRequired[str | None]
+    file_data: NotRequired[str | None]
+    file_url: NotRequired[str | None]
+    filename: NotRequired[str | None]
+    input_audio: NotRequired[Mapping[str, Json] | None]
+    refusal: NotRequired[str | None]
+    prompt_cache_breakpoint: NotRequired[Mapping[str, Json] | None]
+
+
+InputContent: TypeAlias = str | list[InputPart]
+"""A text, or parts that are put together without anything between them."""
+
+
+class InputItem(TypedDict):
+    """A message, a call that the model asked for, or the result of one."""
+
+    type: NotRequired[str | None]
+    role: NotRequired[str | None]
+    content: NotRequired[InputContent | None]
+    call_id: NotRequired[str | None]
+    name: NotRequired[str | None]
+    arguments: NotRequired[str | None]
+    output: NotRequired[InputContent | None]
+    id: NotRequired[str | None]
+    status: NotRequired[str | None]
+    phase: NotRequired[str | None]
+    summary: NotRequired[list[Mapping[str, Json]] | None]
+    encrypted_content: NotRequired[str | None]
+    namespace: NotRequired[str | None]
+    caller: NotRequired[Mapping[str, Json] | None]
+
+
+ResponsesInput: TypeAlias = str | list[InputItem]
+"""What is asked: a text, which is a message of the user, or the items of a conversation, the oldest first."""
+
+
+class ResponsesFormat(TypedDict):
+    """The form of the text."""
+
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    schema: NotRequired[Mapping[str, Json] | None]
+    value: NotRequired[str | None]
+    name: NotRequired[str | None]
+    description: NotRequired[str | None]
+    strict: NotRequired[bool | None]
+
+
+class ResponsesText(TypedDict):
+    """What the answer's text looks like."""
+
+    format: NotRequired[ResponsesFormat | None]
+    verbosity: NotRequired[str | None]
+
+
+class ResponsesTool(TypedDict):
+    """A function that the model may ask to be called."""
+
+    type: str
+    name: NotRequired[str | None]
+    description: NotRequired[str | None]
+    parameters: NotRequired[Mapping[str, Json] | None]
+    strict: NotRequired[bool | None]
+    output_schema: NotRequired[Mapping[str, Json] | None]
+    allowed_callers: NotRequired[list[str] | None]
+    defer_loading: NotRequired[bool | None]
+
+
+class AllowedTool(TypedDict):
+    """A function that may be called."""
+
+    type: str
+    name: NotRequired[str | None]
+
+
+class ResponsesNamedChoice(TypedDict):
+    """A function to call, or a choice of those in `tools`."""
+
+    type: str
+    name: NotRequired[str | None]
+    mode: NotRequired[str | None]
+    tools: NotRequired[list[AllowedTool] | None]
+
+
+ResponsesToolChoice: TypeAlias = str | ResponsesNamedChoice
+"""`none`, `auto` (the model decides) or `required` (some function is called); or an object that names the
+function to call, or those that may be called."""
+
+
+class ResponsesReasoning(TypedDict):
+    """How the model thinks before it answers."""
+
+    effort: NotRequired[str | None]
+    summary: NotRequired[str | None]
+    generate_summary: NotRequired[str | None]
+    context: NotRequired[str | None]
+    mode: NotRequired[str | None]
+
+
+class ResponsesRequest(TypedDict):
+    """What to answer, and how."""
+
+    input: ResponsesInput
+    model: NotRequired[str | None]
+    instructions: NotRequired[str | None]
+    max_output_tokens: NotRequired[int | None]
+    temperature: NotRequired[float | None]
+    top_p: NotRequired[float | None]
+    top_k: NotRequired[int | None]
+    typical_p: NotRequired[float | None]
+    min_p: NotRequired[float | None]
+    repetition_penalty: NotRequired[float | None]
+    frequency_penalty: NotRequired[float | None]
+    presence_penalty: NotRequired[float | None]
+    seed: NotRequired[int | None]
+    stop: NotRequired[Stop | None]
+    min_tokens: NotRequired[int | None]
+    ignore_eos: NotRequired[bool | None]
+    logit_bias: NotRequired[LogitBias | None]
+    tool_prompt: NotRequired[str | None]
+    chat_template_kwargs: NotRequired[Mapping[str, Json] | None]
+    continue_final_message: NotRequired[bool | None]
+    cache_salt: NotRequired[str | None]
+    text: NotRequired[ResponsesText | None]
+    tools: NotRequired[list[ResponsesTool] | None]
+    tool_choice: NotRequired[ResponsesToolChoice | None]
+    parallel_tool_calls: NotRequired[bool | None]
+    reasoning: NotRequired[ResponsesReasoning | None]
+    include: NotRequired[list[str] | None]
+    top_logprobs: NotRequired[int | None]
+    stream: NotRequired[bool | None]
+    stream_options: NotRequired[Mapping[str, Json] | None]
+    metadata: NotRequired[Mapping[str, str] | None]
+    truncation: NotRequired[str | None]
+    store: NotRequired[bool | None]
+    max_tool_calls: NotRequired[int | None]
+    user: NotRequired[str | None]
+    safety_identifier: NotRequired[str | None]
+    service_tier: NotRequired[str | None]
+    prompt_cache_key: NotRequired[str | None]
+    prompt_cache_retention: NotRequired[str | None]
+    prompt_cache_options: NotRequired[Mapping[str, Json] | None]
+    background_options: NotRequired[Mapping[str, Json] | None]
+    image: NotRequired[Mapping[str, Json] | None]
+    access_programs: NotRequired[Mapping[str, Json] | None]
+    previous_response_id: NotRequired[str | None]
+    conversation: NotRequired[Json]
+    background: NotRequired[bool | None]
+    prompt: NotRequired[Mapping[str, Json] | None]
+    context_management: NotRequired[list[Mapping[str, Json]] | None]
+    moderation: NotRequired[Mapping[str, Json] | None]
+    messages: NotRequired[list[Mapping[str, Json]] | None]
+    max_tokens: NotRequired[int | None]
+    max_completion_tokens: NotRequired[int | None]
+    response_format: NotRequired[Json]
+    reasoning_effort: NotRequired[str | None]
+    guided_json: NotRequired[Json]
+    guided_regex: NotRequired[str | None]
+    guided_choice: NotRequired[Json]
+    guided_grammar: NotRequired[str | None]
+    grammar: NotRequired[Json]
+    structured_outputs: NotRequired[Mapping[str, Json] | None]
+
+
+@final
+class ResponseError(TypedDict):
+    """What went wrong."""
+
+    code: Literal["server_error"]
+    message: str
+    type: str
+    request_id: NotRequired[str]
+
+
+@final
+class IncompleteDetails(TypedDict):
+    """Why an answer is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+"""Whether it is whole; `incomplete` if it was cut, `in_progress` where a stream begins it."""
+
+
+@final
+class OutputText(TypedDict):
+    """A text, without special tokens."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Mapping[str, Json]]
+    logprobs: list[ChatCompletionLogprob]
+
+
+@final
+class OutputTextMessage(TypedDict):
+    """A text."""
+
+    type: Literal["message"]
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+@final
+class OutputCall(TypedDict):
+    """A call that the model asks for."""
+
+    type: Literal["function_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItem: TypeAlias = OutputTextMessage | OutputCall
+"""A part of what the model says."""
+
+
+@final
+class InputTokensDetails(TypedDict):
+    """More on the prompt's tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+@final
+class OutputTokensDetails(TypedDict):
+    """More on the generated tokens."""
+
+    reasoning_tokens: int
+
+
+@final
+class ResponseUsage(TypedDict):
+    """What the request took."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+@final
+class PlainFormat(TypedDict):
+    """Any text, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+@final
+class SchemaFormat(TypedDict):
+    """What follows a JSON Schema."""
+
+    type: Literal["json_schema"]
+    name: str
+    schema: Mapping[str, Json]
+    strict: Literal[True]
+
+
+@final
+class ExpressionFormat(TypedDict):
+    """What matches a regular expression."""
+
+    type: Literal["regex"]
+    value: str
+
+
+ResponseFormatTold: TypeAlias = PlainFormat | SchemaFormat | ExpressionFormat
+"""The form of the text; `text` if the request has none."""
+
+
+@final
+class ResponseText(TypedDict):
+    """The form of the text, as in the request."""
+
+    format: ResponseFormatTold
+
+
+@final
+class ResponseReasoning(TypedDict):
+    """How the model was told to think."""
+
+    effort: str | None
+    summary: None
+
+
+@final
+class ResponseTool(TypedDict):
+    """A function, as in the request."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None
+    parameters: Mapping[str, Json] | None
+    strict: Literal[True]
+
+
+ChoiceWord: TypeAlias = Literal["none", "auto", "required"]
+"""Whether a function is called."""
+
+
+@final
+class ChosenFunction(TypedDict):
+    """The function that is called."""
+
+    type: Literal["function"]
+    name: str
+
+
+@final
+class AllowedFunctions(TypedDict):
+    """The functions that may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[ChosenFunction]
+
+
+ResponseToolChoice: TypeAlias = ChoiceWord | ChosenFunction | AllowedFunctions
+"""The choice of a function, as in the request; `auto` if it has none."""
+
+
+@final
+class ModelResponse(TypedDict):
+    """The answer; what was asked is echoed as it was understood."""
+
+    object: Literal["response"]
+    id: str
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    background: Literal[False]
+    store: Literal[False]
+    previous_response_id: None
+    model: str
+    instructions: str | None
+    output: list[OutputItem]
+    usage: ResponseUsage | None
+    max_output_tokens: int | None
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    text: ResponseText
+    reasoning: ResponseReasoning
+    tools: list[ResponseTool]
+    tool_choice: ResponseToolChoice
+    parallel_tool_calls: bool
+    truncation: Literal["disabled"]
+    metadata: Mapping[str, str]
+
+
+SequenceNumber: TypeAlias = int
+"""The event's place in the stream, from 0."""
+
+
+@final
+class ResponseStateEvent(TypedDict):
+    """The answer begins, goes on, or has ended; with what is known of it then."""
+
+    type: Literal["response.created", "response.in_progress", "response.completed", "response.incomplete"]
+    sequence_number: SequenceNumber
+    response: ModelResponse
+
+
+OutputIndex: TypeAlias = int
+"""The item's place in `output`."""
+
+
+@final
+class OutputItemEvent(TypedDict):
+    """An item begins, or is done."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item: OutputItem
+
+
+ItemId: TypeAlias = str
+"""The item's id."""
+
+
+ContentIndex: TypeAlias = int
+"""The text's place in the message; always 0."""
+
+
+@final
+class ContentPartEvent(TypedDict):
+    """A message's text begins, or is done."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    part: OutputText
+
+
+@final
+class OutputTextDelta(TypedDict):
+    """A piece of a text."""
+
+    type: Literal["response.output_text.delta"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    delta: str
+    logprobs: list[ChatCompletionLogprob]
+
+
+@final
+class OutputTextDone(TypedDict):
+    """A text is whole."""
+
+    type: Literal["response.output_text.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    text: str
+    logprobs: list[ChatCompletionLogprob]
+
+
+@final
+class CallArgumentsDelta(TypedDict):
+    """A piece of a call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    delta: str
+
+
+@final
+class CallArgumentsDone(TypedDict):
+    """A call's arguments are whole, or cut."""
+
+    type: Literal["response.function_call_arguments.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    name: str
+    arguments: str
+
+
+ResponseEvent: TypeAlias = (
+    ResponseStateEvent
+    | OutputItemEvent
+    | ContentPartEvent
+    | OutputTextDelta
+    | OutputTextDone
+    | CallArgumentsDelta
+    | CallArgumentsDone
+)
+"""One event of a stream, by its `type`."""
+
+
+@final
+class ResponseFailedEvent(TypedDict):
+    """The answer has failed; with what there was of it, and why."""
+
+    type: Literal["response.failed"]
+    sequence_number: SequenceNumber
+    response: ModelResponse
+
+
+@final
+class ResponseErrorEvent(TypedDict):
+    """The replica that answered was lost, of a server that has several, and the answer with it."""
+
+    type: Literal["error"]
+    sequence_number: SequenceNumber
+    code: str
+    message: str
+    param: None
+    request_id: NotRequired[str]
+
+
+ResponseFailure: TypeAlias = ResponseFailedEvent | ResponseErrorEvent
+"""The last event of a stream that failed."""
+
+
+ResponseStreamEvent: TypeAlias = ResponseEvent | ResponseFailure
+"""One event of a stream."""
+
+
 TokenId: TypeAlias = int
 """A token's id."""
 

@@ -31,15 +31,21 @@ ROOM = BLANK + "{0,20}"  # in what has to be a call: white space without end wou
 ID = "[a-zA-Z0-9]{9}"
 
 
-def call_grammar(fmt: ToolFormat, use: ToolUse, limits: GrammarLimits = LIMITS) -> Grammar:
+def call_grammar(
+    fmt: ToolFormat, use: ToolUse, limits: GrammarLimits = LIMITS, *, form: Grammar | None = None
+) -> Grammar:
     """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called.
 
-    `limits` are of the parameters of each tool.
+    `limits` are of the parameters of each tool. With a `form`, of a use that is `formed`, the answer is a
+    text that follows it, or calls and nothing before them.
     """
     check_names(fmt, use.tools)
-    rules = [*answer_rules(fmt, use), *call_rules(fmt, use.tools)]
+    rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
     for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
-        rules += [f"// {member_of(tool)}", f"args_{at}: %json {arguments_json(tool, limits)}"]
+        member = member_of(tool, use.schemas_at)
+        rules += [f"// {member}", f"args_{at}: %json {arguments_json(tool, limits, member)}"]
+    if form is not None and not use.required:
+        rules += [f"// {form.member}", f"form: %json {form_json(form, limits)}"]
     return Grammar(kind=GrammarKind.LARK, source="\n".join(rules) + "\n", member=MEMBER)
 
 
@@ -71,17 +77,29 @@ def marker_in(fmt: ToolFormat, name: str) -> str | None:
     return next((marker.text for marker in fmt.markers if marker.text in name), None)
 
 
-def arguments_json(tool: Tool, limits: GrammarLimits = LIMITS) -> str:
-    """Return the grammar of a tool's arguments; raise ToolRefused or GrammarRefused."""
+def arguments_json(tool: Tool, limits: GrammarLimits, member: str) -> str:
+    """Return the grammar of a tool's arguments, which `member` has; raise ToolRefused or GrammarRefused."""
     try:
         return embedded_json(arguments_schema(tool), limits)
     except GrammarFault as fault:
-        raise fault.refusal(member_of(tool)) from None
+        raise fault.refusal(member) from None
 
 
-def member_of(tool: Tool) -> str:
+def form_json(form: Grammar, limits: GrammarLimits) -> str:
+    """Return the grammar of the text beside calls; raise GrammarRefused, or ToolRefused for no schema."""
+    if form.kind is not GrammarKind.JSON_SCHEMA:
+        raise ToolRefused(
+            f"`{form.member}` and `{MEMBER}` are mutually exclusive: beside tools, give a JSON Schema"
+        )
+    try:
+        return embedded_json(json.loads(form.source), limits)
+    except GrammarFault as fault:
+        raise fault.refusal(form.member) from None
+
+
+def member_of(tool: Tool, schemas_at: str) -> str:
     """Return where a request has the parameters of a tool."""
-    return f"tools[{shortened(tool.name)}].function.parameters"
+    return f"tools[{shortened(tool.name)}].{schemas_at}"
 
 
 def arguments_schema(tool: Tool) -> dict[str, object]:
@@ -109,8 +127,8 @@ def shortened(value: object) -> str:
 # --- the answer -----------------------------------------------------------------------------
 
 
-def answer_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
-    """Yield the rules of the whole answer, without those of single calls."""
+def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str]:
+    """Yield the rules of the whole answer, without those of single calls; `formed`: its text has a form."""
     more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
     end = symbols(fmt.ending)
     if use.parallel:  # a line break at the very end, so that it doesn't have to lead to a further call
@@ -120,10 +138,35 @@ def answer_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
     if use.required:
         optional = "?" if fmt.bare else ""
         yield f"start: ({symbols(fmt.opening)}){optional} calls" if fmt.opening else "start: calls"
+    elif formed:
+        yield from formed_rules(fmt, use.tools, end)
     elif fmt.bare:
         yield from bare_rules(fmt, use.tools, end)
     else:
         yield from opened_rules(fmt)
+
+
+def formed_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
+    """Yield the rules of an answer that is a text of a form, or calls."""
+    opened = f" | {symbols(fmt.opening)} calls" if fmt.opening else ""
+    if not fmt.bare:
+        yield f"start: form{opened}"
+        return
+    yield f"start: form | first {symbols(fmt.closing)} {end}{opened}"
+    yield "first: " + " | ".join(f"first_{at}" for at in range(len(tools)))
+    yield "W: / /"
+    for at, tool in enumerate(tools):
+        yield f"first_{at}: {' W? '.join(json_pieces(fmt, tool, at))}"
+
+
+def json_pieces(fmt: ToolFormat, tool: Tool, at: int) -> Iterator[str]:
+    """Yield the symbols of a call, cut as those of JSON are: one that is longer would win over these."""
+    yield literal("{")
+    yield f"({' W? '.join(map(literal, (json_string('type'), ':', json_string('function'), ',')))} W?)?"
+    for text in ("name", ":", tool.name, ",", fmt.arguments_key, ":"):
+        yield literal(text if text in (":", ",") else json_string(text))
+    yield f"args_{at}"
+    yield literal("}")
 
 
 def opened_rules(fmt: ToolFormat) -> Iterator[str]:

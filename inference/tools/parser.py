@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
 from inference.text.stop import overlap
-from inference.tools.formats import ToolFormat
+from inference.tools.formats import Marker, ToolFormat
 from inference.tools.heads import Beginning, head_pattern, written_names
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
 from inference.types import Event
@@ -33,6 +33,7 @@ class CallParser:
 
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._sign = fmt.opening[0] if fmt.opening else None
+        self._formed = use.formed
         self._markers = {marker.id: marker.text for marker in fmt.markers if marker.id is not None}
         self._head = head_pattern(fmt, use.tools)
         self._names = written_names(fmt, use.tools)
@@ -119,6 +120,8 @@ class CallParser:
     def _words(self, text: str) -> tuple[list[Part], str]:
         """Return what is text for sure, and what follows the sign of a call."""
         text, self._held = self._held + text, ""
+        if self._formed and self._sign is not None and not begins_alike(text, self._sign):
+            self._sign = None  # where it stands in a text of a form, it is part of that
         if self._sign is None:
             return self._show(text), ""
         if self._sign.id is None:
@@ -161,6 +164,12 @@ class CallParser:
         shown = "".join((*self._white, words))
         self._white.clear()
         return [TextPart(shown)]
+
+
+def begins_alike(text: str, sign: Marker) -> bool:
+    """Return whether a text begins with a sign, or may do so once it goes on; a special token isn't text."""
+    begun = text.lstrip(" ") if sign.spaced else text
+    return sign.id is not None or begun.startswith(sign.text) or sign.text.startswith(begun)
 
 
 class JsonObject:

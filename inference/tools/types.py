@@ -24,6 +24,8 @@ class ToolUse:
     tools: tuple[Tool, ...]  # those that may be called, and that the prompt tells of
     required: bool  # the answer is calls and nothing else
     parallel: bool  # more than one call in an answer
+    formed: bool = False  # text follows a form: an answer that doesn't begin with a call has none
+    schemas_at: str = "function.parameters"  # where a tool of the request has its schema, for messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from tests.clients.interpreters import frameworks_interpreter, run_script
 # framework: whose API its checks speak, by package
 MODES = {
     "openai": {("openai", "openai")},
+    "responses": {("langchain-openai", "openai"), ("openai-agents", "openai")},
     "langchain": {("langchain-openai", "openai"), ("langchain-huggingface", "tgi")},
     "llama_index": {
         ("llama-index-llms-openai-like", "openai"),

@@ -39,6 +39,8 @@ def asking(operation_id: str, text: str) -> dict[str, Any]:
     match operation_id:
         case "chat_completions" | "get_chat_tokenize":
             return {"messages": messages}
+        case "create_response":
+            return {"input": text}
         case "completions":
             return {"prompt": text}
         case "vertex_compatibility":

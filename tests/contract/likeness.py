@@ -14,6 +14,16 @@ from typing import Any
 
 from codegen.examples import Transcript, read_transcript
 
+# what is another each time: ids, times, and tokens found in the cache; and what marks an object that has some
+ITS_OWN = {
+    *("id", "created", "prompt_tokens_details"),
+    *("item_id", "created_at", "completed_at", "input_tokens_details"),
+}
+MARKS = {"created", "created_at", "prompt_tokens_details", "input_tokens_details", "item_id", "status"}
+ECHOED = {  # in OpenAI's Responses: a member that is told and forgotten is to show
+    *("instructions", "max_output_tokens", "temperature", "top_p", "top_logprobs", "text", "reasoning"),
+    *("tools", "tool_choice", "parallel_tool_calls"),
+}
 BY_TOKEN = "top_logprobs"  # in completions an object whose members are tokens' texts
 
 
@@ -64,6 +74,18 @@ def kind(value: Any) -> str:
     """Return what JSON calls a value."""
     kinds = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
     return kinds.get(type(value), "number")
+
+
+def without_its_own(said: Any) -> Any:
+    """Return what an answer says, without what is another each time, or an echo of the request."""
+    if isinstance(said, list):
+        return [without_its_own(each) for each in said]
+    if not isinstance(said, dict):
+        return said
+    left_out = (ITS_OWN if said.keys() & MARKS else set()) | (
+        ECHOED if said.get("object") == "response" else set()
+    )
+    return {name: without_its_own(value) for name, value in said.items() if name not in left_out}
 
 
 def without_numbers(message: str, *free: str) -> str:

@@ -26,6 +26,9 @@ PARAMETERS = {"max_new_tokens": 8, "do_sample": False}
 GENERATE = {"inputs": "Hello", "parameters": PARAMETERS}
 OPENAI = {"temperature": 0, "max_tokens": 8}
 CHAT = {"messages": [MESSAGE], "temperature": 0, "max_tokens": 80}  # enough for a call
+ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+FLAT_CALL = {"type": "function_call", "call_id": "0", "name": "f", "arguments": "{}"}
+RESPONSES = {"input": [ITEM, FLAT_CALL], "temperature": 0, "max_output_tokens": 80}
 BASES: dict[str, dict[str, Any]] = {  # by the body's schema
     "GenerateRequest": GENERATE,
     "CompatGenerateRequest": GENERATE,
@@ -33,6 +36,7 @@ BASES: dict[str, dict[str, Any]] = {  # by the body's schema
     "ChatTokenizeRequest": {"messages": [MESSAGE]},
     "ChatRequest": {**CHAT, "stream_options": {}},
     "CompletionRequest": {"prompt": "Hello", **OPENAI, "stream_options": {}},
+    "ResponsesRequest": RESPONSES,
     "VertexRequest": {"instances": [GENERATE, CHAT]},
     "KserveInferRequest": {
         "inputs": [{"name": "in", "shape": [1], "data": ["Hello"]}],
@@ -53,6 +57,19 @@ HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands ther
     "response_format": {"response_format": FORMAT},
     "tools": TOOLS,
     "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
+}
+FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
+OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g."}
+FLAT_TOOLS = {"tools": [FLAT_TOOL], "tool_choice": "required"}
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
+HOLDERS_OF: dict[str, dict[str, dict[str, Any]]] = {  # of one body's schema, where it is another
+    "ResponsesRequest": {
+        "tools": FLAT_TOOLS,
+        "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
+        "text": {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        "reasoning": {"reasoning": {}},
+        "output": {"type": "function_call_output", "call_id": "0", "output": ITEM["content"]},
+    }
 }
 
 
@@ -102,6 +119,9 @@ INPUTS_AND_PARAMETERS = {
     "inputs": Pair("Hello", "Bye"),
     "parameters": Pair({**PARAMETERS, "max_new_tokens": 1}, {**PARAMETERS, "max_new_tokens": 2}),
 }
+LOGPROBS = "message.output_text.logprobs"
+FORM, OTHER_FORM = {"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}
+CALLED = {**FLAT_CALL, "role": ABSENT, "content": ABSENT}
 SHOWN = {  # what a prompt is made of
     "messages": Pair([MESSAGE], [MESSAGE, MESSAGE]),
     "tools": Pair([TOOL], [OTHER_TOOL], {"tool_choice": "auto"}),
@@ -209,6 +229,71 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "echo": Pair(False, True),
         "logprobs": Pair(0, 1),
     },
+    "ResponsesRequest": {
+        **{
+            name: BOTH_OF_OPENAI[name]
+            for name in ("temperature", "seed", "logit_bias", "cache_salt", "stream")
+        },
+        **{name: Pair(*values, DRAWN) for name, values in SAMPLING.items()},
+        "input": Pair("Hello", "Bye"),
+        "model": Pair("a", "b"),
+        "instructions": Pair("Be short.", "Be long."),
+        "max_output_tokens": Pair(1, 2),
+        "min_tokens": Pair(0, 8, {"stop": "It"}, prompt=SPEAKING),
+        "stop": Pair(None, "sunny", prompt=SPEAKING),
+        "ignore_eos": Pair(False, True, prompt=SPEAKING),
+        "tools": Pair([FLAT_TOOL], [OTHER_FLAT_TOOL], {"tool_choice": "auto"}),
+        "tool_choice": Pair("none", "required", {"tools": [FLAT_TOOL]}),
+        "tool_prompt": Pair("Call it.", "Use it.", {"tools": [FLAT_TOOL]}),
+        "parallel_tool_calls": Pair(True, False, {**FLAT_TOOLS, "min_tokens": 50}),
+        "chat_template_kwargs": SHOWN["chat_template_kwargs"],
+        "continue_final_message": Pair(
+            True,
+            False,
+            {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
+        ),
+        "text": Pair(
+            {"format": {"type": "regex", "value": "a+"}}, {"format": {"type": "regex", "value": "b+"}}
+        ),
+        "reasoning": Pair({"effort": "low"}, {"effort": "high"}),
+        "include": Pair([], [LOGPROBS]),
+        "top_logprobs": Pair(1, 2, {"include": [LOGPROBS]}),
+        "metadata": Pair({"a": "b"}, {"a": "c"}),
+    },
+    "InputItem": {
+        "type": Pair("message", "reasoning"),
+        "role": Pair("user", "system"),
+        "content": Pair("Hello", "Bye"),
+        "call_id": Pair("1", "2", CALLED),
+        "name": Pair("g", "h", CALLED),
+        "arguments": Pair('{"a": 1}', '{"a": 2}', CALLED),
+        "output": Pair("warm", "cold", {"type": "function_call_output", "call_id": "0"}),
+    },
+    "InputPart": {
+        "type": Pair("input_text", "input_image"),
+        "text": Pair("Hello", "Bye"),
+        "image_url": Pair(RED, BLUE, {"type": "input_image", "text": ABSENT}),
+    },
+    "ResponsesText": {"format": Pair(FORM, OTHER_FORM)},
+    "ResponsesFormat": {
+        "type": Pair("json_schema", "json_object"),
+        "schema": Pair(SCHEMA, OTHER_SCHEMA),
+        "value": Pair("a+", "b+", {"type": "regex", "schema": ABSENT}),
+    },
+    "ResponsesTool": {
+        "type": Pair("function", "web_search"),
+        "name": Pair("f", "h"),
+        "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
+        "parameters": Pair(SCHEMA, OTHER_SCHEMA),
+    },
+    "ResponsesNamedChoice": {
+        "type": Pair("allowed_tools", "file_search"),
+        "name": Pair("f", "g", {"type": "function"}),
+        "mode": Pair("auto", "required"),
+        "tools": Pair([{"type": "function", "name": "f"}], [{"type": "function", "name": "g"}]),
+    },
+    "AllowedTool": {"type": Pair("function", "mcp"), "name": Pair("f", "g")},
+    "ResponsesReasoning": {"effort": Pair("low", "high")},
     "VertexRequest": {"instances": Pair([GENERATE], [GENERATE, GENERATE])},
     "KserveInferRequest": {
         "id": Pair("a", "b"),
@@ -231,11 +316,6 @@ PAIRS_OF: dict[tuple[str, str], Pair] = {  # where the answer shows less: by the
     ("ChatTokenizeRequest", "image_url"): Pair(RED, "red.png", {"type": "image_url", "text": ABSENT}),
     ("ChatTokenizeRequest", "url"): Pair(RED, "red.png"),
 }
-VALUES = [  # of any member, as far as they fit its schema
-    *(True, False, 0, 1, 3, 0.25, "", "x", {}, [], {"a": 1}, [{}], ["x"], {"7": 1.5}, [0.5]),
-    *({"url": "https://example.com/cat.png"}, {"type": "json_object"}, {"type": "regex", "value": "a"}),
-    *([{"type": "function", "function": {"name": "f"}}], {"type": "function", "function": {"name": "f"}}),
-]
 
 
 def pair_of(place: Place) -> Pair:
@@ -250,7 +330,7 @@ def body_of(place: Place, value: Any, pair: Pair | None = None) -> dict[str, Any
     holder: Any = body
     for step in place.steps:
         if isinstance(step, str) and step not in holder:
-            set_all(holder, HOLDERS[step])
+            set_all(holder, {**HOLDERS, **HOLDERS_OF.get(place.root, {})}[step])
         holder = holder[step]
     if pair is not None:
         set_all(request, pair.request)
@@ -270,7 +350,9 @@ def set_all(holder: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 def set_prompt(request: dict[str, Any], prompt: str) -> None:
     """Ask something else, in whatever form it is asked."""
-    if "messages" in request:
+    if isinstance(request.get("input"), list):
+        request["input"] = prompt
+    elif "messages" in request:
         request["messages"] = [{"role": "user", "content": prompt}]
     elif "prompt" in request:
         request["prompt"] = prompt
@@ -278,17 +360,3 @@ def set_prompt(request: dict[str, Any], prompt: str) -> None:
         request["inputs"][0]["data"] = [prompt]
     else:
         request["inputs"] = prompt
-
-
-def fitting(place: Place) -> tuple[list[Any], list[Any]]:
-    """Return values that the member's schema takes: those that ask for something, and those that don't."""
-    neutral = [value for value in (*place.neutral, None) if place.fits(value)]
-    asking = [
-        value for value in VALUES if place.fits(value) and not any(same(value, none) for none in neutral)
-    ]
-    return asking, neutral
-
-
-def same(left: Any, right: Any) -> bool:
-    """Compare as JSON does, where true is not 1."""
-    return bool(left == right) and isinstance(left, bool) is isinstance(right, bool)

@@ -17,6 +17,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import openapi
+from codegen.examples import read_frame
 from handlers.account import Observer
 from handlers.app import create_app
 from handlers.http.exchange import operation_id
@@ -103,8 +104,7 @@ def events_of(response: httpx.Response) -> list[Any]:
     """Return the events of a stream; `[DONE]` as that text."""
     lines = response.text.split("\n\n")
     assert lines.pop() == ""
-    assert all(line.startswith("data: ") for line in lines), lines
-    payloads = [line.removeprefix("data: ") for line in lines]
+    payloads = [read_frame(line)[1] for line in lines]
     return [payload if payload == "[DONE]" else orjson.loads(payload) for payload in payloads]
 
 

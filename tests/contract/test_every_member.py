@@ -15,13 +15,14 @@ import httpx
 import pytest
 
 from handlers.settings import Settings
+from tests.contract.fitting_values import fitting
+from tests.contract.likeness import without_its_own
 from tests.contract.member_values import (
     ABSENT,
     PAIRS,
     PAIRS_OF,
     Pair,
     body_of,
-    fitting,
     pair_of,
 )
 from tests.contract.members import PLACES, Place
@@ -53,11 +54,7 @@ def ask(http: httpx.Client, place: Place, body: dict[str, Any]) -> tuple[httpx.R
     response = http.post(place.path.format(name="m", version="1"), json=body)
     streamed = response.headers["content-type"] == "text/event-stream"
     said = events_of(response) if streamed else response.json()
-    for part in said if isinstance(said, list) else [said]:
-        if isinstance(part, dict) and "created" in part:
-            del part["created"], part["id"]
-            (part.get("usage") or {}).pop("prompt_tokens_details", None)
-    return response, (response.status_code, said)
+    return response, (response.status_code, without_its_own(said))
 
 
 def plain_answer(http: httpx.Client, place: Place) -> Any:

@@ -145,7 +145,10 @@ def test_a_stream_that_fails_ends_as_shown(
     transcript = read_transcript(response.text)
     dialect = next(each for each in content["x-sse"] if each["terminator"] == transcript.terminator)
     error = Draft4Validator(DOCUMENT.draft4(DOCUMENT.schemas[dialect["error"]]))
-    assert [error.is_valid(event) for event in transcript.events] == [False, False, True]
+    *told, last = (error.is_valid(event) for event in transcript.events)
+    assert last
+    assert len(told) >= 2
+    assert not any(told)
     if FAILURE in content["x-sse-transcript"]:
         shown = sequences(read_transcript(content["x-sse-transcript"][FAILURE]))
         assert sequences(transcript)["request"][-1] == shown["request"][-1]

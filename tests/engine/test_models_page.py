@@ -38,4 +38,5 @@ def test_row_is_true(family: str) -> None:
     said, found = row(family), families.measure(family, families.families()[family])
     assert (said.runs in LEVELS) is (found.runs in LEVELS)
     if open_library() is not None:
-        assert (said.runs, said.exact) == (found.runs, found.exact)
+        assert said.runs == found.runs
+        assert found.exact or not said.exact, "BLAS of another CPU may keep bits that it isn't said to keep"

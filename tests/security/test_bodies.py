@@ -55,7 +55,9 @@ def test_a_body_that_says_it_is_not_compressed_is_read(client: httpx.Client) -> 
     assert client.post("/generate", content=b'{"inputs": "Hi"}', headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "/v1/completions", "/tokenize"])
+@pytest.mark.parametrize(
+    "path", ["/generate", "/v1/chat/completions", "/v1/responses", "/v1/completions", "/tokenize"]
+)
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_deep_json_is_refused(path: str, opening: str, closing: str, client: httpx.Client) -> None:
     deep = opening * 100_000 + "1" + closing * 100_000

@@ -23,6 +23,7 @@ import handlers.vertex
 import handlers.wire.chat
 import handlers.wire.completions
 import handlers.wire.kserve
+import handlers.wire.responses
 import handlers.wire.tgi
 import inference.text.lanes
 from handlers.http.body import parse_json
@@ -46,6 +47,17 @@ TOO_MANY: list[tuple[str, Any, str]] = [
         "/v1/chat/completions",
         {"messages": [MESSAGE] * 50_000},
         "`messages` must have at most 8192 items. Given: 50000",
+    ),
+    ("/v1/responses", {"input": [MESSAGE] * 8_193}, "`input` must have at most 8192 items. Given: 8193"),
+    (
+        "/v1/responses",
+        {"input": [{"type": "function_call_output", "output": PARTS * 3_000}]},
+        "`input[0].output` must have at most 2048 items. Given: 3000",
+    ),
+    (
+        "/v1/responses",
+        {"input": "Hi", "metadata": {str(at): "" for at in range(17)}},
+        "`metadata` must have at most 16 members. Given: 17",
     ),
     (
         "/chat_tokenize",
@@ -139,6 +151,9 @@ LARGE: list[tuple[str, Any]] = [
         },
     ),
     ("/v1/chat/completions", {"messages": "x" * 70_000}),
+    ("/v1/responses", {"input": [MESSAGE] * 1_000}),
+    ("/v1/responses", {"input": "a, " * 2_000}),
+    ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", "schema": GRAMMAR}}}),
     ("/v1/completions", {"prompt": [5] * 2_000}),
     ("/v1/completions", {"prompt": "a " * 40_000}),
     ("/generate", {"inputs": "a " * 40_000}),
@@ -173,6 +188,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     note(RequestCheck, "__call__")
     note(handlers.wire.chat, "to_chat")
     note(handlers.wire.completions, "to_asked")
+    note(handlers.wire.responses, "to_asked")
     note(handlers.wire.completions, "to_completion")
     note(handlers.wire.tgi, "to_meaning")
     note(handlers.wire.kserve, "to_tensors")
@@ -199,6 +215,7 @@ def test_a_small_body_is_worked_on_at_once(
     for path, body in (
         ("/v1/chat/completions", {"messages": [MESSAGE], "max_tokens": 2}),
         ("/v1/completions", {"prompt": "Hi", "max_tokens": 2}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 2}),
         ("/generate", {"inputs": "Hi"}),
         ("/chat_tokenize", {"messages": [MESSAGE]}),
         ("/vertex", {"instances": [{"inputs": "Hi"}]}),

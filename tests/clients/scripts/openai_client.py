@@ -7,6 +7,7 @@ from typing import Any, Literal
 from cases import run
 from images import BLUE, RED
 from openai import OpenAI
+from openai_responses import RESPONSES, response_failed
 from pydantic import BaseModel
 
 MESSAGES: Any = [{"role": "user", "content": "Hi, who are you?"}]
@@ -236,4 +237,4 @@ ON_ANY_SERVER = [
 ON_A_NARROW_SERVER = [wrong_key, overloaded, generation_error_in_a_stream]
 
 if __name__ == "__main__":
-    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER, images, bad_image])
+    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER, *RESPONSES, response_failed, images, bad_image])

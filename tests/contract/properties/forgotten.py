@@ -72,6 +72,7 @@ FORGOTTEN = (
         Mutant(f"{name} is ignored", operation, APART, request(operation, _leave(name)))
         for operation, names in {
             "chat_completions": ("stop", "logit_bias", "logprobs", "seed"),
+            "create_response": ("stop", "logit_bias", "include", "seed", "instructions", "top_p", "tools"),
             "completions": ("stop", "logit_bias", "logprobs", "echo"),
             "tokenize": ("add_special_tokens",),
         }.items()
@@ -79,7 +80,7 @@ FORGOTTEN = (
     ),
     *(
         Mutant("temperature 0 is ignored", operation, APART, request(operation, _never_greedy))
-        for operation in ("chat_completions", "completions")
+        for operation in ("chat_completions", "completions", "create_response")
     ),
     *(
         Mutant(

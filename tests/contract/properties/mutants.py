@@ -12,11 +12,11 @@ from typing import Any
 from connexion.exceptions import OAuthProblem
 from starlette.responses import Response
 
-from handlers import generate
+from handlers import generate, responses
 from handlers.http import auth, contract, errors, middleware, sse, validation
 from handlers.http.errors import Failure
 from handlers.http.support import SupportRules
-from handlers.wire import chat_answer, parameters, tgi
+from handlers.wire import chat_answer, parameters, response_answer, tgi
 from tests.contract.properties.forgotten import FORGOTTEN
 from tests.contract.properties.mutant import CASES, KEY, NO_JSON, OPEN, RANGES, UNKNOWN, Mutant
 from tests.contract.properties.tampering import (
@@ -251,6 +251,24 @@ MUTANTS = (
         "chat_completions",
         "a_stream_of_messages_fails_in_an_event",
         value(Failure, "body", _tgi_body),
+    ),
+    Mutant(
+        "an event without its name",
+        "create_response",
+        "a_stream_of_input_has_one_end",
+        value(responses, "named_event", sse.event),
+    ),
+    Mutant(
+        "an event too few",
+        "create_response",
+        "a_stream_of_input_has_one_end",
+        result(response_answer.ResponseAnswer, "events", lambda told: told[:1] + told[2:]),
+    ),
+    Mutant(
+        "a failure without its event",
+        "create_response",
+        "a_stream_of_input_fails_in_an_event",
+        value(responses, "_failed", lambda answer, failure: b""),
     ),
     # errors, keys, headers
     Mutant("another body of errors", "generate", NO_JSON, value(Failure, "reply", _failure())),

@@ -29,7 +29,7 @@ SCALARS = (
     | st.text(max_size=5)
     | st.sampled_from([0, 1, -1, 2**31, 2**32, 2**63, "auto", "none", "text", "function", "json"])
 )
-BELOW_A_BOUND = ("StreamErrorBody", "StreamError")  # of their samples' status, which is 1
+BELOW_A_BOUND = ("StreamErrorBody", "StreamError", "ResponseUsage")  # of their samples' status, which is 1
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

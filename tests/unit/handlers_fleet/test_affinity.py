@@ -31,7 +31,7 @@ def test_a_conversation_that_goes_on_keeps_its_digests() -> None:
     assert after[:3] == before
 
 
-@pytest.mark.parametrize("name", ["inputs", "prompt", "messages", "instances", "text_input"])
+@pytest.mark.parametrize("name", ["inputs", "input", "prompt", "messages", "instances", "text_input"])
 def test_what_comes_before_the_prompt_does_not_count(name: str) -> None:
     prompt = "x" * 600
     told = json.dumps({"max_tokens": 5, "temperature": 0.5, name: prompt}).encode()

@@ -6,9 +6,13 @@ from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft4Validator
 
+from codegen.document import SCHEMAS, Document
+from codegen.examples import read_frame
 from handlers.app import create_app
 from handlers.fleet.affinity import beginnings
+from tests.contract.likeness import without_its_own
 from tests.support import make_service, serving
 from tests.unit.handlers_fleet.local import (
     CHAT,
@@ -23,12 +27,14 @@ from tests.unit.handlers_fleet.local import (
 )
 
 pytestmark = pytest.mark.anyio
+DOCUMENT = Document.load()
 
 REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/generate", GENERATE),
     ("POST", "/generate_stream", GENERATE),
     ("POST", "/v1/chat/completions", CHAT),
     ("POST", "/v1/chat/completions", {**CHAT, "stream": True}),
+    ("POST", "/v1/responses", {"input": "hello", "max_output_tokens": 5, "seed": 1}),
     ("POST", "/v1/completions", {"model": "x", "prompt": "hello", "max_tokens": 3, "seed": 1}),
     ("POST", "/tokenize", {"inputs": "hello"}),
     ("POST", "/generate", {"inputs": ""}),
@@ -65,7 +71,7 @@ def steady(text: str, content_type: str) -> Any:
         return told
     for name in ("id", "created", "request_id"):
         told.pop(name, None)
-    return told
+    return without_its_own(told)
 
 
 @pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
@@ -181,6 +187,25 @@ async def test_a_stream_whose_replica_is_lost_ends_with_one_error(
     assert failure["error_type"] == "generation"
     assert failure["request_id"] == response.headers["x-request-id"]
     assert events[3:] == (["[DONE]"] if ends else [])
+
+
+async def test_a_stream_of_named_events_whose_replica_is_lost_ends_with_one_that_follows() -> None:
+    pieces = [
+        b'event: a\ndata: {"sequence_number":0}\n\nevent: a\ndata: {"sequence_number":1}\n\n',
+        b'event: a\ndata: {"type":"a","sequence_number":2,"text":"\\"sequence_number\\":7"}\n\n',
+        b":\n\n",
+        b"never",
+    ]
+    fleet = LocalFleet({"one": streams(*pieces)}, lost={"one": 3})
+    async with client_of(fleet) as client:
+        response = await client.post("/v1/responses", json={"input": "Hi", "stream": True})
+    *before, last, end = response.text.split("\n\n")
+    name, data = read_frame(last)
+    told = json.loads(data)
+    assert (len(before), end) == (4, "")
+    assert (name, told["type"], told["code"], told["sequence_number"]) == ("error", "error", "generation", 3)
+    assert told["request_id"] == response.headers["x-request-id"]
+    assert Draft4Validator(DOCUMENT.draft4({"$ref": SCHEMAS + "ResponseErrorEvent"})).is_valid(told)
 
 
 async def test_a_client_that_leaves_ends_its_request() -> None:

@@ -79,7 +79,8 @@ BROKEN_STREAMS = {
     "done": ([GOOD, DONE], "an event doesn't fit"),
     "event after an error": ([GOOD, event(ERROR), GOOD], "an event after the error"),
     "no space": ([GOOD.replace(b"data: ", b"data:")], "not one line of data"),
-    "two lines": ([b"event: x\n" + GOOD], "not one line of data"),
+    "two lines": ([b"event: x\n" + GOOD], "the name of an event isn't its own"),
+    "two lines of data": ([b"data: {}\n" + GOOD], "not one line of data"),
     "cut off": ([GOOD, GOOD[:-1]], "ends within an event"),
 }
 

@@ -11,7 +11,7 @@ from starlette.types import Message, Scope
 
 from handlers.http.errors import ClientDisconnected, Dialect, Refused
 from handlers.http.exchange import Exchange, attach
-from handlers.http.sse import EventStream, event
+from handlers.http.sse import EventStream, event, named_event
 from inference.errors import GenerationFailed, IncompleteGeneration
 
 
@@ -94,6 +94,10 @@ def test_an_event_is_one_line_of_data_and_an_empty_line() -> None:
     )
 
 
+def test_a_named_event_has_its_type_on_a_line_before() -> None:
+    assert named_event({"type": "a.b", "n": 1}) == b'event: a.b\ndata: {"type":"a.b","n":1}\n\n'
+
+
 def test_a_stream_of_tgi_ends_with_its_last_event() -> None:
     async def check() -> None:
         stream = Stream([ONE, TWO])
@@ -160,6 +164,21 @@ def test_a_failure_after_the_first_event_is_the_last_event(dialect: Dialect, tai
         assert stream.connection.body == ONE + tail
         assert stream.connection.sent[0]["status"] == 200
         assert stream.released == 1
+
+    asyncio.run(check())
+
+
+def test_whoever_knows_the_answer_so_far_frames_its_failure() -> None:
+    async def check() -> None:
+        stream = Stream(
+            [ONE, GenerationFailed("bad")],
+            dialect=Dialect.RESPONSES,
+            failed=lambda failure: named_event({"type": "failed", "why": failure.error_type}),
+        )
+        await stream.run()
+        assert (
+            stream.connection.body == ONE + b'event: failed\ndata: {"type":"failed","why":"generation"}\n\n'
+        )
 
     asyncio.run(check())
 

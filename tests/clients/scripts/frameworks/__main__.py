@@ -13,7 +13,7 @@ import sys
 
 from checking import Guard, report, stay_offline
 
-FRAMEWORKS = ("openai", "langchain", "llama_index", "litellm", "instructor", "outlines")
+FRAMEWORKS = ("openai", "responses", "langchain", "llama_index", "litellm", "instructor", "outlines")
 
 
 def main(url: str, names: list[str]) -> int:

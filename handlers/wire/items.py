@@ -1,0 +1,154 @@
+"""The items of a Responses body, as the messages that chat templates want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from handlers.wire.images import ImageUrl, quoted
+from handlers.wire.messages import joined, parsed_arguments
+from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
+from inference.errors import InvalidInput
+
+MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_output", "reasoning"
+REFERENCE = "item_reference"
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+TEXTS, IMAGE = ("input_text", "output_text", "text"), "input_image"
+BETWEEN = "\n\n"  # what the system says first, and what it says then
+
+Turn = dict[str, object]  # a message as templates want it
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the input was made into."""
+
+    messages: tuple[Turn, ...]
+    images: tuple[ImageUrl, ...]  # in the messages, in order
+    has_reasoning: bool  # there are items of what another model thought, which aren't shown
+
+
+def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
+    """Return the messages of an input, after its instructions.
+
+    What the system says before anybody else is one message, since most templates take one. A message of the
+    assistant and the calls behind it are one, as they were when they were generated. Raises InvalidInput for
+    an item that lacks something, or isn't read.
+    """
+    items: Sequence[InputItem] = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    names = _called(items)
+    turns: list[Turn] = [{"role": "system", "content": instructions}] if instructions else []
+    images: list[ImageUrl] = []
+    for place, item in enumerate(items):
+        turn = _turn(item, f"input[{place}]", names, images)
+        if turn is not None:
+            _add(turns, turn)
+    return Turns(tuple(turns), tuple(images), any(_kind(item) == REASONING for item in items))
+
+
+def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
+    """Return the functions that calls are of, by the calls' ids."""
+    return {item.get("call_id") or "": item.get("name") or "" for item in items if _kind(item) == CALL}
+
+
+def _kind(item: InputItem) -> str:
+    """Return an item's type; OpenAI takes one that has an id and no role for a reference."""
+    bare = "role" not in item and "content" not in item and item.get("id") is not None
+    return item.get("type") or (REFERENCE if bare else MESSAGE)
+
+
+def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn | None:
+    """Return the message that an item is, or is part of; None if nothing of it is shown."""
+    kind = _kind(item)
+    if kind == MESSAGE:
+        return _message(item, where, images)
+    if kind == CALL:
+        return {"role": "assistant", "content": None, "tool_calls": [_call(item, where)]}
+    if kind == RESULT:
+        return _result(item, where, names, images)
+    if kind == REASONING:
+        return None
+    if kind == REFERENCE:
+        raise InvalidInput(f"`{where}.type` is {REFERENCE!r}, and items are not stored: send the item itself")
+    raise InvalidInput(
+        f"`{where}.type` is {kind!r}, and is one of {MESSAGE!r}, {CALL!r}, {RESULT!r} and {REASONING!r}: "
+        "leave the item out, or tell of it in a message"
+    )
+
+
+def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
+    role, content = item.get("role"), item.get("content")
+    if role is None or content is None:
+        missing = "role" if role is None else "content"
+        raise InvalidInput(f"`{where}` is a message and has no `{missing}`: add it")
+    if role not in ROLES:
+        raise InvalidInput(
+            f"`{where}.role` is {role!r}, and is one of {', '.join(ROLES)}; the result of a call is an item "
+            f"of type {RESULT!r}"
+        )
+    return {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
+
+
+def _call(item: InputItem, where: str) -> dict[str, object]:
+    function = {
+        "name": _needed(item.get("name"), "name", CALL, where),
+        "arguments": parsed_arguments(item.get("arguments")),
+    }
+    id = _needed(item.get("call_id"), "call_id", CALL, where)
+    return {"id": id, "type": "function", "function": function}
+
+
+def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
+    id, output = _needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
+    if output is None:
+        raise InvalidInput(f"`{where}` is of type {RESULT!r} and has no `output`: add it")
+    if id not in names:
+        raise InvalidInput(
+            f"`{where}.call_id` is {id!r}, and no call in `input` has it: send the items of the answer that "
+            "called, too, since nothing is stored"
+        )
+    content = _content(output, f"{where}.output", images)
+    return {"role": "tool", "content": content, "tool_call_id": id, "name": item.get("name") or names[id]}
+
+
+def _needed(value: str | None, member: str, kind: str, where: str) -> str:
+    if not value:
+        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `{member}`: add it")
+    return value
+
+
+def _content(content: InputContent, where: str, images: list[ImageUrl]) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return content
+    return joined((_part(part, f"{where}[{place}]") for place, part in enumerate(content)), images)
+
+
+def _part(part: InputPart, where: str) -> str | ImageUrl:
+    kind, text, url = part["type"], part.get("text"), part.get("image_url")
+    if kind not in (*TEXTS, IMAGE):
+        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'input_text' or {IMAGE!r}")
+    if kind == IMAGE and url is None:
+        raise InvalidInput(f"`{where}` is of type {IMAGE!r} and has no `image_url`: add it")
+    if kind in TEXTS and text is None:
+        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `text`: add it")
+    if text and url is not None:
+        raise InvalidInput(f"`{where}` has a `text` and an `image_url`: make them parts of their own")
+    return text or "" if kind in TEXTS else ImageUrl(f"`{where}.image_url`", url or "", IMAGE)
+
+
+def _add(turns: list[Turn], turn: Turn) -> None:
+    """Append a message, or put it together with the last one if both are one."""
+    last = turns[-1] if turns else {}
+    if turn["role"] == "system" and last and all(_is_text_of_system(each) for each in (*turns, turn)):
+        last["content"] = f"{last['content']}{BETWEEN}{turn['content']}"
+    elif "tool_calls" in turn and last.get("role") == "assistant":
+        calls = last.setdefault("tool_calls", [])
+        assert isinstance(calls, list)
+        assert isinstance(turn["tool_calls"], list)
+        calls += turn["tool_calls"]
+    else:
+        turns.append(turn)
+
+
+def _is_text_of_system(turn: Turn) -> bool:
+    return turn["role"] == "system" and isinstance(turn["content"], str)

@@ -1,0 +1,191 @@
+"""The items of a response's output, as they grow: what they are, and the events that tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from handlers.wire.types import (
+    ChatCompletionLogprob,
+    ItemStatus,
+    OutputCall,
+    OutputItem,
+    OutputText,
+    OutputTextMessage,
+    ResponseEvent,
+)
+
+Events: TypeAlias = list[ResponseEvent]
+Logprobs: TypeAlias = Sequence[ChatCompletionLogprob]
+
+
+class Item(Protocol):
+    """An item that goes on."""
+
+    def begin(self) -> Events:
+        """Return the events that announce it."""
+
+    def end(self, status: ItemStatus) -> Events:
+        """Return the events that close it."""
+
+    def told(self, status: ItemStatus) -> OutputItem:
+        """Return it, as far as it has come."""
+
+
+class TextItem:
+    """A message of the assistant with one text."""
+
+    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
+        """`index` is its place in the output; `numbers` counts the events of the whole stream."""
+        self._id = id
+        self._index = index
+        self._numbers = numbers
+        self._pieces: list[str] = []
+        self._logprobs: list[ChatCompletionLogprob] = []
+
+    def begin(self) -> Events:
+        """Return the events that announce the message, and its text."""
+        blank: OutputTextMessage = {**self.told("in_progress"), "content": []}
+        return [
+            {
+                "type": "response.output_item.added",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item": blank,
+            },
+            self._part("response.content_part.added"),
+        ]
+
+    def add(self, text: str, logprobs: Logprobs) -> Events:
+        """Return the event of a piece of the text."""
+        self._pieces.append(text)
+        self._logprobs += logprobs
+        return [
+            {
+                "type": "response.output_text.delta",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item_id": self._id,
+                "content_index": 0,
+                "delta": text,
+                "logprobs": list(logprobs),
+            }
+        ]
+
+    def end(self, status: ItemStatus) -> Events:
+        """Return the events that close the text, and the message."""
+        text = self._text()
+        return [
+            {
+                "type": "response.output_text.done",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item_id": self._id,
+                "content_index": 0,
+                "text": text["text"],
+                "logprobs": text["logprobs"],
+            },
+            self._part("response.content_part.done"),
+            {
+                "type": "response.output_item.done",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item": self.told(status),
+            },
+        ]
+
+    def told(self, status: ItemStatus) -> OutputTextMessage:
+        """Return the message."""
+        return {
+            "type": "message",
+            "id": self._id,
+            "status": status,
+            "role": "assistant",
+            "content": [self._text()],
+        }
+
+    def _text(self) -> OutputText:
+        return {
+            "type": "output_text",
+            "text": "".join(self._pieces),
+            "annotations": [],
+            "logprobs": list(self._logprobs),
+        }
+
+    def _part(
+        self, kind: Literal["response.content_part.added", "response.content_part.done"]
+    ) -> ResponseEvent:
+        return {
+            "type": kind,
+            "sequence_number": next(self._numbers),
+            "output_index": self._index,
+            "item_id": self._id,
+            "content_index": 0,
+            "part": self._text(),
+        }
+
+
+class CallItem:
+    """A call of a function."""
+
+    def __init__(self, id: str, index: int, numbers: Iterator[int], *, call_id: str, name: str) -> None:
+        self._id = id
+        self._index = index
+        self._numbers = numbers
+        self._call_id = call_id
+        self._name = name
+        self._pieces: list[str] = []
+
+    def begin(self) -> Events:
+        """Return the event that announces it."""
+        return [
+            {
+                "type": "response.output_item.added",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item": self.told("in_progress"),
+            }
+        ]
+
+    def add(self, arguments: str) -> Events:
+        """Return the event of a piece of its arguments."""
+        self._pieces.append(arguments)
+        return [
+            {
+                "type": "response.function_call_arguments.delta",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item_id": self._id,
+                "delta": arguments,
+            }
+        ]
+
+    def end(self, status: ItemStatus) -> Events:
+        """Return the events that close the arguments, and the call."""
+        return [
+            {
+                "type": "response.function_call_arguments.done",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item_id": self._id,
+                "name": self._name,
+                "arguments": "".join(self._pieces),
+            },
+            {
+                "type": "response.output_item.done",
+                "sequence_number": next(self._numbers),
+                "output_index": self._index,
+                "item": self.told(status),
+            },
+        ]
+
+    def told(self, status: ItemStatus) -> OutputCall:
+        """Return the call."""
+        return {
+            "type": "function_call",
+            "id": self._id,
+            "status": status,
+            "call_id": self._call_id,
+            "name": self._name,
+            "arguments": "".join(self._pieces),
+        }

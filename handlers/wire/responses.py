@@ -1,0 +1,145 @@
+"""OpenAI's Responses: what a body asks for, but for its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from handlers.wire.chat import Chat, echoed
+from handlers.wire.conversation import Conversation
+from handlers.wire.flat_tools import to_tools, told_choice, told_tool
+from handlers.wire.items import Turns, to_turns
+from handlers.wire.limits import Limits
+from handlers.wire.openai import Stamp, to_parameters
+from handlers.wire.parameters import check
+from handlers.wire.text_format import to_form, told_format
+from handlers.wire.types import ModelResponse, ResponsesRequest
+from inference.errors import InvalidInput
+
+LOGPROBS = "message.output_text.logprobs"
+OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items that no answer here has
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    *("message.input_image.image_url", "computer_call_output.output.image_url"),
+    *("code_interpreter_call.outputs", "reasoning.encrypted_content"),
+)
+NAME_CHARACTERS, VALUE_CHARACTERS = 64, 512  # of `metadata`
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A body understood: what is asked of the engine, as of a chat, and the answer before it has begun."""
+
+    chat: Chat
+    body: ResponsesRequest
+
+    def blank(self, stamp: Stamp) -> ModelResponse:
+        """Return the answer as it is when it is begun."""
+        return _blank(self.body, stamp)
+
+
+def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
+    """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
+    turns = to_turns(body["input"], body.get("instructions"))
+    form = to_form(body.get("text"))
+    conversation = _conversation(body, turns, formed=form is not None)
+    wanted, idle = _included(body)
+    top = body.get("top_logprobs") or 0
+    if top > limits.max_top_logprobs:
+        raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
+    most = body.get("max_output_tokens")
+    if most is not None and most < 1:
+        raise InvalidInput(f"`max_output_tokens` must be >= 1. Given: {most}")
+    parameters = to_parameters(body, most, limits)
+    check(parameters, limits)
+    _check_metadata(body.get("metadata") or {})
+    chat = Chat(
+        conversation=conversation,
+        parameters=parameters,
+        grammar=form,
+        model=echoed(body.get("model")),
+        choices=1,
+        stream=bool(body.get("stream")),
+        include_usage=False,
+        continuous_usage=False,
+        logprobs=wanted,
+        top_logprobs=top if wanted else 0,
+        without_effect=(
+            *idle,
+            *(("top_logprobs",) if top and not wanted else ()),
+            *(("input[].reasoning",) if turns.has_reasoning else ()),
+        ),
+    )
+    return Asked(chat, body)
+
+
+def _conversation(body: ResponsesRequest, turns: Turns, *, formed: bool) -> Conversation:
+    tools = to_tools(body)
+    variables, effort = body.get("chat_template_kwargs") or {}, (body.get("reasoning") or {}).get("effort")
+    if effort is not None and variables.get("reasoning_effort", effort) != effort:
+        raise InvalidInput(
+            f"`reasoning.effort` is {effort!r} and `chat_template_kwargs.reasoning_effort` is not: "
+            "they mean the same, give one"
+        )
+    return Conversation(
+        messages=turns.messages,
+        images=turns.images,
+        tools=tools and replace(tools, formed=formed),
+        tool_prompt=body.get("tool_prompt") or None,
+        template_kwargs=variables,
+        reasoning_effort=effort,
+        continue_final=bool(body.get("continue_final_message")),
+        effort_member="reasoning.effort",
+    )
+
+
+def _included(body: ResponsesRequest) -> tuple[bool, tuple[str, ...]]:
+    """Return whether log-probabilities are asked for, and what `include` has beside them."""
+    names = body.get("include") or []
+    for place, name in enumerate(names):
+        if name not in (LOGPROBS, *OF_OTHER_ITEMS):
+            known = ", ".join((LOGPROBS, *OF_OTHER_ITEMS))
+            raise InvalidInput(f"`include[{place}]` is {name[:80]!r}, and is one of {known}")
+    return LOGPROBS in names, tuple(f"include.{name}" for name in names if name != LOGPROBS)
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for name, value in metadata.items():
+        if len(name) > NAME_CHARACTERS:
+            raise InvalidInput(
+                f"a name in `metadata` must have at most {NAME_CHARACTERS} characters. Given: {len(name)}"
+            )
+        if len(value) > VALUE_CHARACTERS:
+            raise InvalidInput(
+                f"`metadata.{name}` must have at most {VALUE_CHARACTERS} characters. Given: {len(value)}"
+            )
+
+
+def _blank(body: ResponsesRequest, stamp: Stamp) -> ModelResponse:
+    temperature, top_p = body.get("temperature"), body.get("top_p")
+    return {
+        "object": "response",
+        "id": stamp.id,
+        "created_at": stamp.created,
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "background": False,
+        "store": False,
+        "previous_response_id": None,
+        "model": stamp.model,
+        "instructions": body.get("instructions"),
+        "output": [],
+        "usage": None,
+        "max_output_tokens": body.get("max_output_tokens"),
+        "temperature": 1.0 if temperature is None else temperature,
+        "top_p": 1.0 if top_p is None else top_p,
+        "top_logprobs": body.get("top_logprobs") or 0,
+        "text": {"format": told_format(body.get("text"))},
+        "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
+        "tools": [told_tool(tool) for tool in body.get("tools") or ()],
+        "tool_choice": told_choice(body.get("tool_choice")),
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "truncation": "disabled",
+        "metadata": body.get("metadata") or {},
+    }

@@ -1,0 +1,63 @@
+"""`text.format`: the form of a response's text, as OpenAI's Responses write it."""
+
+from __future__ import annotations
+
+from handlers.wire.grammar import schema_grammar
+from handlers.wire.response_format import ANY_OBJECT
+from handlers.wire.types import ResponseFormatTold, ResponsesFormat, ResponsesText
+from inference.errors import GrammarRefused, InvalidInput
+from inference.types import Grammar, GrammarKind
+
+MEMBER = "text.format"
+NEEDED_BY = {"schema": "json_schema", "value": "regex"}  # a member: the type that it goes with
+
+
+def to_form(text: ResponsesText | None) -> Grammar | None:
+    """Return the grammar of a text's form; None for any text.
+
+    Raises InvalidInput, which names the member.
+    """
+    given = format_of(text)
+    for member in ("schema", "value"):
+        if given.get(member) is not None and given["type"] != NEEDED_BY[member]:
+            raise InvalidInput(
+                f"`{MEMBER}.{member}` does not go with the type {given['type']!r}: leave it out"
+            )
+    if given["type"] == "text":
+        return None
+    if given["type"] == "regex":
+        return _expression(given)
+    schema = given.get("schema")
+    return (
+        schema_grammar(ANY_OBJECT, MEMBER) if schema is None else schema_grammar(schema, f"{MEMBER}.schema")
+    )
+
+
+def told_format(text: ResponsesText | None) -> ResponseFormatTold:
+    """Return the form as an answer echoes it."""
+    given = format_of(text)
+    if given["type"] == "regex":
+        return {"type": "regex", "value": given.get("value") or ""}
+    if given["type"] != "json_schema":
+        return {"type": given["type"]}
+    schema = given.get("schema")
+    return {
+        "type": "json_schema",
+        "name": given.get("name") or "schema",
+        "schema": ANY_OBJECT if schema is None else schema,
+        "strict": True,
+    }
+
+
+def format_of(text: ResponsesText | None) -> ResponsesFormat:
+    """Return the form that is asked for: any text, if none is."""
+    return (text or {}).get("format") or {"type": "text"}
+
+
+def _expression(given: ResponsesFormat) -> Grammar:
+    value = given.get("value")
+    if value is None:
+        raise GrammarRefused(
+            f"grammar is not valid: `{MEMBER}` is of type 'regex' and has no `value`: add it"
+        )
+    return Grammar(kind=GrammarKind.REGEX, source=value, member=f"{MEMBER}.value")

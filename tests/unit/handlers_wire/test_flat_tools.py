@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handlers.wire.flat_tools import to_tools, told_choice, told_tool
+from inference.errors import InvalidInput, ToolRefused
+from inference.tools.types import NO_ARGUMENTS, Tool
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+F: Any = {"type": "function", "name": "f", "description": "It does f.", "parameters": SCHEMA, "strict": True}
+G: Any = {"type": "function", "name": "g"}
+
+
+def tools_of(choice: Any = None, *tools: Any, **more: Any) -> Any:
+    return to_tools({"input": "Hi", "tools": list(tools), "tool_choice": choice, **more})  # type: ignore[typeddict-item]
+
+
+def test_functions_are_read_and_their_schemas_are_named_where_they_stand() -> None:
+    use = tools_of(None, F, G)
+    assert use.tools == (
+        Tool(name="f", description="It does f.", parameters=SCHEMA),
+        Tool(name="g", parameters=NO_ARGUMENTS),
+    )
+    assert (use.required, use.parallel, use.schemas_at) == (False, True, "parameters")
+    assert not tools_of(None, F, parallel_tool_calls=False).parallel
+
+
+def test_a_choice_says_which_may_be_called() -> None:
+    named = {"type": "function", "name": "g"}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}
+    assert tools_of("none", F) is None
+    assert tools_of(None) is None
+    assert tools_of("required", F, G).required
+    use = tools_of(named, F, G)
+    assert ([tool.name for tool in use.tools], use.required, use.parallel) == (["g"], True, False)
+    use = tools_of(allowed, F, G)
+    assert ([tool.name for tool in use.tools], use.required, use.parallel) == (["g"], True, True)
+    assert not tools_of({**allowed, "mode": None}, F, G).required
+
+
+@pytest.mark.parametrize(
+    ("choice", "error"),
+    [
+        ({"type": "function", "name": "h"}, ToolRefused),
+        ({"type": "allowed_tools", "tools": [{"type": "function", "name": "h"}]}, ToolRefused),
+        ({"type": "allowed_tools", "tools": [{"type": "mcp"}]}, InvalidInput),
+        ({"type": "allowed_tools", "mode": "none", "tools": []}, InvalidInput),
+        ({"type": "function"}, InvalidInput),
+        ({"type": "web_search_preview"}, InvalidInput),
+        ("f", InvalidInput),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(choice: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        tools_of(choice, F, G)
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        (
+            {"type": "mcp", "server_label": "x"},
+            "`tools[1].type` is 'mcp', and this server runs no tools",
+        ),
+        ({"type": "function", "function": {"name": "f"}}, "`tools[1]` has no `name`: give `name`"),
+        (F, "`tools[1].name` is 'f', as is that of tools[0]"),
+    ],
+)
+def test_a_tool_that_is_none_is_refused_with_what_to_do(tool: Any, message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        tools_of(None, F, tool)
+    assert message in str(refused.value)
+
+
+def test_tools_and_choices_are_told_as_they_are_understood() -> None:
+    assert told_tool(F) == F
+    assert told_tool(G) == {**G, "description": None, "parameters": None, "strict": True}
+    allowed: Any = {"type": "allowed_tools", "tools": [{"type": "function", "name": "g", "more": 1}]}
+    assert told_choice(None) == "auto"
+    assert told_choice(allowed) == {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "g"}],
+    }

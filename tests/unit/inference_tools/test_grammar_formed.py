@@ -1,0 +1,100 @@
+"""Answers that are a text of a form, or calls: what the grammar allows, and how it is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.errors import GrammarRefused, ToolRefused
+from inference.tools.grammar import call_grammar
+from inference.tools.types import TextPart, ToolUse
+from inference.types import CompiledGrammar, Grammar, GrammarKind
+from tests.unit.inference_tools.answers import calls_of, text_of, written
+from tests.unit.inference_tools.grammars import (
+    CALL,
+    EMPTY,
+    FORMS,
+    accepts,
+    begins,
+    compiled,
+    ids_of,
+    parsed,
+    use,
+    walk,
+)
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "maxLength": 12}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+FORM = Grammar(kind=GrammarKind.JSON_SCHEMA, source=json.dumps(SCHEMA), member="text.format.schema")
+SIGNS = ("<tool_call>", "[TOOL_CALLS]", '{\\"name\\": \\"now\\"')  # as a JSON string has them
+
+
+def formed(*, required: bool = False) -> ToolUse:
+    return replace(use(required=required), formed=True)
+
+
+@cache
+def grammar_of(form: str, required: bool = False) -> CompiledGrammar:
+    return compiled(call_grammar(FORMS[form], formed(required=required), form=FORM))
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_an_answer_is_a_text_of_the_form_or_calls_and_nothing_else(form: str) -> None:
+    fmt, grammar = FORMS[form], grammar_of(form)
+    calls = written(fmt, [CALL, EMPTY])
+    assert accepts(grammar, ['{"answer": "yes"}'])
+    assert accepts(grammar, calls)
+    assert not begins(grammar, ["Hm, I look it up."])
+    assert not begins(grammar, ['{"other"'])
+    assert calls_of(parsed(fmt, formed(), ids_of(calls))) == [CALL, EMPTY]
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_the_sign_of_a_call_within_the_text_is_text(form: str, sign: str) -> None:
+    text = f'{{"answer": "{sign}"}}'
+    unbounded = replace(FORM, source=FORM.source.replace('"maxLength": 12', '"maxLength": 99'))
+    assert accepts(compiled(call_grammar(FORMS[form], formed(), form=unbounded)), [text])
+    assert parsed(FORMS[form], formed(), ids_of([text])) == (TextPart(text),)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(FORMS)), st.integers(0, 2**32))
+def test_every_text_of_the_grammar_is_read_whole_and_follows_the_form(form: str, seed: int) -> None:
+    matcher, begun = grammar_of(form).start(), ids_of(['{"answer"'])
+    assert all(matcher.accept(token_id) for token_id in begun)
+    rest = walk(matcher, seed, tokens=300)
+    if rest is None:
+        return
+    parts = parsed(FORMS[form], formed(), [*begun, *rest])
+    assert calls_of(parts) == []
+    told = json.loads(text_of(parts))
+    assert told.keys() == {"answer"}
+    assert len(told["answer"]) <= 12
+
+
+def test_where_a_call_is_required_the_form_has_no_say() -> None:
+    grammar = grammar_of("hermes", required=True)
+    assert accepts(grammar, written(FORMS["hermes"], [EMPTY]))
+    assert not begins(grammar, ['{"answer"'])
+
+
+def test_a_form_that_is_no_schema_is_refused_beside_tools() -> None:
+    expression = Grammar(kind=GrammarKind.REGEX, source="a+", member="text.format.value")
+    with pytest.raises(ToolRefused, match=r"`text.format.value` and `tools` are mutually exclusive"):
+        call_grammar(FORMS["hermes"], formed(), form=expression)
+
+
+def test_a_wrong_schema_is_named_where_the_request_has_it() -> None:
+    wrong = replace(FORM, source='{"type": "object", "properties": {"a": {"not": {}}}}')
+    with pytest.raises(GrammarRefused, match=r"`text.format.schema` at /properties/a/not"):
+        call_grammar(FORMS["hermes"], formed(), form=wrong)
