@@ -88,7 +88,8 @@ def _model(service: Service) -> ModelInfo:
 
 def _adapters(service: Service) -> list[ModelInfo]:
     model = service.engine.model
-    return [{**_model(service), "id": name, "parent": model.id} for name in model.adapters]
+    shared: ModelInfo = {**_model(service), "parent": model.id, "input_modalities": ["text"]}
+    return [{**shared, "id": name} for name in model.adapters]
 
 
 def _modalities(service: Service) -> list[Modality]:

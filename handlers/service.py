@@ -14,7 +14,7 @@ from handlers.quotas import Quotas
 from handlers.settings import Settings
 from inference.client import EngineClient
 from inference.text.lanes import Lane
-from inference.types import EngineState, VisionInfo
+from inference.types import VisionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +49,8 @@ class Service:
 
     @property
     def vision(self) -> VisionInfo | None:
-        """Return how the model's prompts have images; None while it isn't loaded, or if they have none."""
-        return self.engine.model.vision if self.engine.state is EngineState.READY else None
+        """Return how the model's prompts have images; None until it is loaded first, or if they have none.
+
+        It goes on to be known while the engine is started again or drains.
+        """
+        return self.engine.model.vision if self.engine.loaded else None

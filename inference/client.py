@@ -98,6 +98,11 @@ class EngineClient(TextSide):
         return self._readiness.state
 
     @property
+    def loaded(self) -> bool:
+        """Return whether `model` is known: since it was loaded first."""
+        return self._model is not None
+
+    @property
     def model(self) -> ModelInfo:
         """Return what was loaded; raise NotReady before."""
         if self._model is None:

@@ -30,7 +30,7 @@ def require_json(scope: Scope) -> None:
 async def read_body(
     scope: Scope, receive: Receive, limit: int, seconds: float, grows: Grows | None = None
 ) -> bytes:
-    """Return the body; `grows` is told what it comes to, as soon as that is known, and may raise.
+    """Return the body; `grows` is told what has come of it so far, and may raise.
 
     Raises 413 as soon as it is known to be longer than `limit` bytes, 415 for one that is compressed, and 408
     if it isn't there in so many `seconds`.
@@ -39,8 +39,6 @@ async def read_body(
     declared = _header(scope, b"content-length")
     if declared is not None and (not declared.isdigit() or len(declared) > 18 or int(declared) > limit):
         raise too_large()
-    if declared is not None and grows is not None:
-        grows(int(declared))
     reading = _read(receive, limit, grows)
     try:
         waiting = reading.send(None)

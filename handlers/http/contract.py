@@ -150,7 +150,7 @@ class ValidationStep:
         exchange = exchange_of(scope)
         self._quotas.take(exchange.key)
         require_json(scope)
-        if not self._images or not self._service.sees:
+        if not self._images or (self._service.engine.loaded and not self._service.sees):
             raw = await read_body(scope, receive, self._limit, self._seconds)
             await self._go_on(exchange, raw, scope, receive, send)
             return

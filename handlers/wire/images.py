@@ -16,6 +16,9 @@ ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 DATA = "data:"
 BASE64 = ";base64"
 TEXTS = ("inputs", "prompt", "data")  # members whose texts may have images
+CLOSED = frozenset(  # members that have no images, whatever their own members are called
+    ("chat_template_kwargs", "grammar", "metadata", "parameters", "response_format", "text", "tools")
+)
 QUOTED = 80  # characters of what is sent, in a message
 ITSELF = "send the image itself, as data:image/png;base64,..."
 INSTEAD = f"{ITSELF}, or its address, https://..."
@@ -115,6 +118,8 @@ def image_characters(body: object) -> int:
             left += value
         elif isinstance(value, dict):
             for name, item in value.items():
+                if name in CLOSED:
+                    continue
                 found += _characters(name, item)
                 if isinstance(item, dict | list):
                     left.append(item)

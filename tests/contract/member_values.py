@@ -7,70 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.contract.member_bodies import (
+    ABSENT,
+    BASES,
+    BEGUN,
+    BLUE,
+    CALL,
+    FLAT_CALL,
+    FLAT_TOOL,
+    FLAT_TOOLS,
+    GENERATE,
+    HOLDERS,
+    HOLDERS_OF,
+    MESSAGE,
+    OTHER_FLAT_TOOL,
+    OTHER_SCHEMA,
+    OTHER_TOOL,
+    PARAMETERS,
+    RED,
+    SCHEMA,
+    SPEAKING,
+    TOOL,
+    TOOLS,
+)
 from tests.contract.members import Place
-
-ABSENT = object()  # in place of a value: take the member away
-SPEAKING = "What is the weather?"  # a prompt that is answered with REPLY
-REPLY = "It is sunny. Bye"
-RED, BLUE = (
-    "data:image/png;base64,iVBORw0KGgoAcmVk",
-    "data:image/png;base64,iVBORw0KGgoAYmx1ZQ==",
-)  # as it seems
-
-# --- bodies: every object is there that a member can be in ------------------------------------
-
-CALL = {"id": "0", "type": "function", "function": {"name": "f"}}
-MESSAGE = {"role": "user", "content": [{"type": "text", "text": "Hello"}], "tool_calls": [CALL]}
-BEGUN = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-PARAMETERS = {"max_new_tokens": 8, "do_sample": False}
-GENERATE = {"inputs": "Hello", "parameters": PARAMETERS}
-OPENAI = {"temperature": 0, "max_tokens": 8}
-CHAT = {"messages": [MESSAGE], "temperature": 0, "max_tokens": 80}  # enough for a call
-ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
-FLAT_CALL = {"type": "function_call", "call_id": "0", "name": "f", "arguments": "{}"}
-RESPONSES = {"input": [ITEM, FLAT_CALL], "temperature": 0, "max_output_tokens": 80}
-BASES: dict[str, dict[str, Any]] = {  # by the body's schema
-    "GenerateRequest": GENERATE,
-    "CompatGenerateRequest": GENERATE,
-    "TokenizeRequest": {"inputs": "Hello"},
-    "ChatTokenizeRequest": {"messages": [MESSAGE]},
-    "ChatRequest": {**CHAT, "stream_options": {}},
-    "CompletionRequest": {"prompt": "Hello", **OPENAI, "stream_options": {}},
-    "ResponsesRequest": RESPONSES,
-    "VertexRequest": {"instances": [GENERATE, CHAT]},
-    "KserveInferRequest": {
-        "inputs": [{"name": "in", "shape": [1], "data": ["Hello"]}],
-        "outputs": [{"name": "out"}],
-        "parameters": PARAMETERS,
-    },
-}
-SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
-OTHER_SCHEMA = {"type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}
-TOOL = {"type": "function", "function": {"name": "f", "description": "It does f."}}
-OTHER_TOOL = {"type": "function", "function": {"name": "g", "description": "It does g."}}
-TOOLS = {"tools": [TOOL], "tool_choice": "required"}
-NAMED = {"type": "function", "function": {"name": "f"}}
-FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
-HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands there for the members in it
-    "image_url": {"type": "image_url", "image_url": {"url": RED}, "text": ABSENT},
-    "grammar": {"grammar": {"type": "json", "value": SCHEMA}},
-    "response_format": {"response_format": FORMAT},
-    "tools": TOOLS,
-    "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
-}
-FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
-OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g."}
-FLAT_TOOLS = {"tools": [FLAT_TOOL], "tool_choice": "required"}
-ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
-HOLDERS_OF: dict[str, dict[str, dict[str, Any]]] = {  # of one body's schema, where it is another
-    "ResponsesRequest": {
-        "tools": FLAT_TOOLS,
-        "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
-        "text": {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-        "reasoning": {"reasoning": {}},
-        "output": {"type": "function_call_output", "call_id": "0", "output": ITEM["content"]},
-    }
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import pytest
 from handlers.settings import Settings
 from tests.contract.fitting_values import fitting
 from tests.contract.likeness import without_its_own
+from tests.contract.member_bodies import ABSENT
 from tests.contract.member_values import (
-    ABSENT,
     PAIRS,
     PAIRS_OF,
     Pair,

@@ -7,7 +7,6 @@ brought to by what it is or by what happens to it; both are provoked, and none i
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +26,14 @@ from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.client import EngineClient
 from inference.errors import IncompleteGeneration
-from inference.fake import FakeCore, FakeModel, fake_client
+from inference.fake import FakeCore, fake_client
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
-from inference.text.stand_in import plausible_tokens, stand_in_text
-from inference.types import EngineState, ModelInfo
+from inference.text.stand_in import stand_in_text
+from inference.types import EngineState
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, send
+from tests.contract.late import fake_model, loading
 from tests.contract.likeness import without_id, without_numbers
 from tests.support import LiveServer, error_of, live_server, make_service
 
@@ -224,20 +224,6 @@ def locked() -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def loading() -> Iterator[httpx.Client]:
-    """Serve while the model loads."""
-    ends = threading.Event()
-    service = make_service(
-        engine=EngineClient(LateCore(ends), make_service().settings.engine_config(), text())
-    )
-    with live_server(service, wait=False) as live, httpx.Client(base_url=live.base_url) as client:
-        try:
-            yield client
-        finally:
-            ends.set()
-
-
-@contextmanager
 def gone() -> Iterator[httpx.Client]:
     """Serve after the engine has gone for good."""
     service = make_service(engine=fake_client(unavailable="there is none"))
@@ -318,33 +304,10 @@ def broken(error: Exception | None = None) -> Iterator[httpx.Client]:
         yield client
 
 
-class LateCore(FakeCore):
-    """Loads its model when told."""
-
-    def __init__(self, ends: threading.Event) -> None:
-        super().__init__(model())
-        self._ends = ends
-
-    def load(self, progress: Callable[[str], None]) -> ModelInfo:
-        """Wait, then load."""
-        self._ends.wait()
-        return super().load(progress)
-
-
 def engine_without_a_template() -> EngineClient:
     """Return an engine whose model has no chat template."""
     tokenizer, _, _ = stand_in_text()
     config = replace(make_service().settings).engine_config()
     return EngineClient(
-        FakeCore(model()), config, lambda: TextPipeline(tokenizer, ChatTemplate({}, {}), workers=1)
+        FakeCore(fake_model()), config, lambda: TextPipeline(tokenizer, ChatTemplate({}, {}), workers=1)
     )
-
-
-def text() -> Callable[[], TextPipeline]:
-    tokenizer, template, _ = stand_in_text()
-    return lambda: TextPipeline(tokenizer, template, workers=1)
-
-
-def model() -> FakeModel:
-    tokenizer, _, eos = stand_in_text()
-    return FakeModel(tokens=plausible_tokens(tokenizer), eos_token_id=eos)

@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from tests.contract.late import loading
 from tests.contract.seeing import (
     CHAT,
     COMPLETIONS,
@@ -70,6 +71,9 @@ def test_a_body_may_be_larger_for_its_images_and_for_nothing_else(serve: Serve) 
             (CHAT, chat(text("x" * 2_000), image(large))),
             (CHAT, chat(text(f"![]({large})"))),  # a text there
             (GENERATE, prompt("x" * 3_000)),
+            (CHAT, {**chat(text("Hi")), "chat_template_kwargs": {"image_url": large}}),
+            (CHAT, {**chat(text("Hi")), "tools": [{"type": "function", "image_url": large}]}),
+            ("/v1/responses", {"input": "Hi", "metadata": {"prompt": f"![]({large})"}}),
             ("/tokenize", {"inputs": f"![]({large})"}),
         ):
             assert refused(http, path, body, 413) == too_large
@@ -78,6 +82,12 @@ def test_a_body_may_be_larger_for_its_images_and_for_nothing_else(serve: Serve) 
     service = make_service(payload_limit=2_000)
     with live_server(service) as blind, httpx.Client(base_url=blind.base_url) as http:
         assert refused(http, CHAT, chat(image(large)), 413) == too_large
+
+
+def test_a_large_body_for_a_model_that_is_not_known_yet_is_told_to_come_later() -> None:
+    large = chat(image(data_url(RED + bytes(3_000))))
+    with loading(payload_limit=2_000) as http:
+        assert http.post(CHAT, json=large).status_code == 503
 
 
 def test_a_body_in_chunks_may_be_as_large(serve: Serve) -> None:

@@ -16,7 +16,8 @@ from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer
 from inference.text.tokenizer import FastTokenizer
 from inference.types import CoreRequest
-from tests.contract.member_values import ADAPTERS, REPLY, SPEAKING
+from tests.contract.member_bodies import REPLY, SPEAKING
+from tests.contract.member_values import ADAPTERS
 
 BEGIN = "<s>"  # that the tokenizer puts before a text
 TEMPLATE = (  # shows whatever it can be told
