@@ -21,7 +21,6 @@ from inference.types import Image
 if TYPE_CHECKING:
     from handlers.service import Service
 
-SIDE_BY_SIDE = 4  # of one request, so that no request takes all connections
 
 
 def check_images(service: Service, call: Call[Any], images: Sequence[ImageUrl]) -> None:
@@ -87,12 +86,12 @@ async def _fetch_all(service: Service, hold: Hold, images: Sequence[ImageUrl]) -
             f"Could not fetch image: this server fetches none (`image_fetching`): {ITSELF}"
         )
     seconds = service.settings.image_fetch_timeout
-    deadline = asyncio.get_running_loop().time() + seconds
-    turns = asyncio.Semaphore(SIDE_BY_SIDE)
+    if hold.deadline is None:
+        hold.deadline = asyncio.get_running_loop().time() + seconds
 
     async def fetch(image: ImageUrl) -> bytes:
         try:
-            async with asyncio.timeout_at(deadline), turns:
+            async with asyncio.timeout_at(hold.deadline), hold.turns:
                 return await _fetch(service, hold, image)
         except TimeoutError:
             reason = f"it takes longer than {seconds:g} s (`image_fetch_timeout`)"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 
 from inference.errors import ImagesOverloaded
 
 RETRY_SECONDS = 5.0
+SIDE_BY_SIDE = 4  # images of one request that are fetched at a time, so that none takes all connections
 
 
 class Memory:
@@ -36,8 +38,11 @@ class Hold:
         self._memory = memory
         self._size = 0
         self._body = 0  # bytes of it that are the body's
-        self.images = 0  # taken in so far: of all parts of a body that are worked on by themselves,
+        # Of all parts of a body that are worked on by themselves
+        self.images = 0  # taken in so far,
         self.image_bytes = 0  # with these bytes
+        self.turns = asyncio.Semaphore(SIDE_BY_SIDE)  # to fetch one
+        self.deadline: float | None = None  # of the event loop's time, once one is fetched
 
     def __enter__(self) -> Hold:
         return self
