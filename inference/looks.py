@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from inference.core import Core, SeeingCore
@@ -24,6 +25,9 @@ class Looks:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting: dict[str, asyncio.Future[Tokens]] = {}
+        self._turn = asyncio.Lock()  # whoever has it is the next to be shown
+        self._shown = 0  # bytes of images that are being looked at
+        self._less = asyncio.Event()  # they have become fewer
 
     async def look(self, request: Request) -> Tokens:
         """Return the tokens of each of a request's images; raise InvalidInput or GenerationFailed."""
@@ -35,13 +39,33 @@ class Looks:
                 f"Image size {size} bytes exceeds maximum allowed size of {ENOUGH_BYTES} bytes"
             )
         waiting = self._waiting[request.id] = asyncio.get_running_loop().create_future()
-        self._core.look(request.id, request.images)
         try:
-            return await waiting
+            async with self._room(size):
+                if not waiting.done():  # it was failed while others were looked at
+                    self._core.look(request.id, request.images)
+                return await waiting
         except InvalidImage as error:
             raise InvalidImage(error.why, error.number, request.images[error.number - 1]) from None
         finally:
             del self._waiting[request.id]
+
+    @asynccontextmanager
+    async def _room(self, size: int) -> AsyncIterator[None]:
+        """Wait until few enough bytes are looked at, first come, first served.
+
+        The core looks at one request after the other, and each sequence of a body shows it the same images:
+        all at once they would lie there many times.
+        """
+        async with self._turn:
+            while self._shown and self._shown + size > ENOUGH_BYTES:
+                self._less.clear()
+                await self._less.wait()
+            self._shown += size
+        try:
+            yield
+        finally:
+            self._shown -= size
+            self._less.set()
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._waiting

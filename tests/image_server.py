@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 RED = b"\x89PNG\r\n\x1a\n\0red"  # as it seems, which is all that a fake engine looks at
 BLUE = b"\x89PNG\r\n\x1a\n\0blue"
 DRIP_SECONDS = 0.05
+PIECES = 2000
 DRIPS = 400  # until whoever reads is given up
 
 
@@ -63,6 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             "large.png": lambda: self._send(RED + bytes(100_000)),
             "endless.png": self._stream_without_end,
             "drip.png": self._drip,
+            "pieces.png": lambda: self._in_pieces(int(self.path.rpartition("/")[2])),
             "to": lambda: self._redirect(self.path.removeprefix("/to/")),
             "round": lambda: self._redirect(self.path),
         }
@@ -91,6 +93,18 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(RED)
             for _ in range(DRIPS):
                 self.wfile.write(bytes(65_536))
+
+    def _in_pieces(self, size: int) -> None:
+        """Send a file in chunks of so many bytes, all of them at once."""
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for part in (RED, *[bytes(size)] * PIECES):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = True
 
     def _drip(self) -> None:
         self.send_response(200)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REDIRECTS = 3
 REDIRECTING = (301, 302, 303, 307, 308)
 CONNECTIONS = 64  # at a time
+# A host may send an image byte by byte, and the event loop pays for each piece of a read in a row
+PIECES, PIECE_BYTES = 1024, 256  # so many may be of any size, and the others of so many bytes on average
 
 
 class Fetcher:
@@ -76,16 +78,18 @@ class Fetcher:
         declared = _header(response, b"content-length") or ""
         if declared.isdigit() and len(declared) < 20 and int(declared) > self._most:
             raise TooLarge(int(declared), self._most)
-        parts: list[bytes] = []
-        size = 0
+        content = bytearray()  # and no list, in which small pieces would take many times their bytes
+        pieces = 0
         stream: AsyncIterator[bytes] = response.aiter_stream()
         async for part in stream:
-            size += len(part)
+            size, pieces = len(content) + len(part), pieces + 1
             if size > self._most:
                 raise TooLarge(size, self._most)
+            if pieces > PIECES + size // PIECE_BYTES:
+                raise NotFetched("its host sends it in too many small pieces")
             take(len(part))
-            parts.append(part)
-        return b"".join(parts)
+            content += part
+        return bytes(content)
 
     async def _opened(self) -> httpcore.AsyncConnectionPool:
         resolve = self._resolve

@@ -43,7 +43,7 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
         turn = _turn(item, f"input[{place}]", names, images)
         if turn is not None:
             _add(turns, turn)
-    return Turns(tuple(turns), tuple(images), any(_kind(item) == REASONING for item in items))
+    return Turns(_opened(turns), tuple(images), any(_kind(item) == REASONING for item in items))
 
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
@@ -71,8 +71,8 @@ def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[Im
     if kind == REFERENCE:
         raise InvalidInput(f"`{where}.type` is {REFERENCE!r}, and items are not stored: send the item itself")
     raise InvalidInput(
-        f"`{where}.type` is {kind!r}, and is one of {MESSAGE!r}, {CALL!r}, {RESULT!r} and {REASONING!r}: "
-        "leave the item out, or tell of it in a message"
+        f"`{where}.type` is {quoted(kind)}, and is one of {MESSAGE!r}, {CALL!r}, {RESULT!r} and "
+        f"{REASONING!r}: leave the item out, or tell of it in a message"
     )
 
 
@@ -83,8 +83,8 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
         raise InvalidInput(f"`{where}` is a message and has no `{missing}`: add it")
     if role not in ROLES:
         raise InvalidInput(
-            f"`{where}.role` is {role!r}, and is one of {', '.join(ROLES)}; the result of a call is an item "
-            f"of type {RESULT!r}"
+            f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
+            f"item of type {RESULT!r}"
         )
     return {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
 
@@ -104,8 +104,8 @@ def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[
         raise InvalidInput(f"`{where}` is of type {RESULT!r} and has no `output`: add it")
     if id not in names:
         raise InvalidInput(
-            f"`{where}.call_id` is {id!r}, and no call in `input` has it: send the items of the answer that "
-            "called, too, since nothing is stored"
+            f"`{where}.call_id` is {quoted(id)}, and no call in `input` has it: send the items of the answer "
+            "that called, too, since nothing is stored"
         )
     content = _content(output, f"{where}.output", images)
     return {"role": "tool", "content": content, "tool_call_id": id, "name": item.get("name") or names[id]}
@@ -131,23 +131,30 @@ def _part(part: InputPart, where: str) -> str | ImageUrl:
         raise InvalidInput(f"`{where}` is of type {IMAGE!r} and has no `image_url`: add it")
     if kind in TEXTS and text is None:
         raise InvalidInput(f"`{where}` is of type {kind!r} and has no `text`: add it")
-    if text and url is not None:
+    if url is not None and (text or kind in TEXTS):
         raise InvalidInput(f"`{where}` has a `text` and an `image_url`: make them parts of their own")
     return text or "" if kind in TEXTS else ImageUrl(f"`{where}.image_url`", url or "", IMAGE)
 
 
 def _add(turns: list[Turn], turn: Turn) -> None:
-    """Append a message, or put it together with the last one if both are one."""
+    """Append a message, or put a call together with the message before it."""
     last = turns[-1] if turns else {}
-    if turn["role"] == "system" and last and all(_is_text_of_system(each) for each in (*turns, turn)):
-        last["content"] = f"{last['content']}{BETWEEN}{turn['content']}"
-    elif "tool_calls" in turn and last.get("role") == "assistant":
+    if "tool_calls" in turn and last.get("role") == "assistant":
         calls = last.setdefault("tool_calls", [])
         assert isinstance(calls, list)
         assert isinstance(turn["tool_calls"], list)
         calls += turn["tool_calls"]
     else:
         turns.append(turn)
+
+
+def _opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return messages of which those that the system begins with are one."""
+    count = next((at for at, turn in enumerate(turns) if not _is_text_of_system(turn)), len(turns))
+    if count < 2:
+        return tuple(turns)
+    text = BETWEEN.join(str(turn["content"]) for turn in turns[:count])
+    return ({"role": "system", "content": text}, *turns[count:])
 
 
 def _is_text_of_system(turn: Turn) -> bool:

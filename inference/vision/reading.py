@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP")
 MOST_PIXELS = 64 * 1024 * 1024  # of one image, before it is decoded: 192 MiB
+MOST_TIMES = 200  # that one side may be as long as the other: processors resize by the short one
 MEMORY_BYTES = 2 * 1024**3  # address space, Python's own and several copies of such an image
 MOST_SECONDS = 20  # of one file, should the engine have gone that would have ended it sooner
 HEAD = struct.Struct(">?QII")  # whether it was read, bytes of pixels or of the message, width, height
@@ -65,7 +66,7 @@ def complaint(error: Exception) -> str:
 def read(data: bytes) -> tuple[int, int, bytes]:
     """Return width, height and the pixels of a file's first image, three bytes each, as it is to be seen.
 
-    Raises whatever Pillow does, and ValueError for an image with too many pixels.
+    Raises whatever Pillow does, and ValueError for an image with too many pixels, or all in a line.
     """
     from PIL import Image, ImageFile, ImageOps
 
@@ -75,14 +76,21 @@ def read(data: bytes) -> tuple[int, int, bytes]:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         warnings.simplefilter("ignore", UserWarning)  # about what a file has besides its image
         image = Image.open(BytesIO(data), formats=FORMATS)
-        if image.width * image.height > MOST_PIXELS:
-            raise ValueError(
-                f"it has {image.width} x {image.height} pixels, and at most {MOST_PIXELS} are read"
-            )
+        check_size(image.width, image.height)
         image.seek(0)
         image.load()
         seen = ImageOps.exif_transpose(image).convert("RGB")  # as transformers' own `load_image` does it
     return seen.width, seen.height, seen.tobytes()
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise ValueError for an image that is too large, or would be once its short side is."""
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"it has {width} x {height} pixels, and at most {MOST_PIXELS} are read")
+    if max(width, height) > MOST_TIMES * min(width, height):
+        raise ValueError(
+            f"it has {width} x {height} pixels, and no side may be more than {MOST_TIMES} times the other"
+        )
 
 
 if __name__ == "__main__":

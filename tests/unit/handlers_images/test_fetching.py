@@ -10,8 +10,9 @@ import httpcore
 import pytest
 
 from handlers.images.connecting import look_up
-from handlers.images.fetching import REDIRECTS, Fetcher, TooLarge
+from handlers.images.fetching import PIECES, REDIRECTS, Fetcher, TooLarge
 from handlers.images.hosts import Hosts, NotFetched
+from tests.image_server import PIECES as SENT
 from tests.image_server import RED, ImageServer
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +54,16 @@ async def test_bytes_are_told_as_they_come(images: ImageServer) -> None:
     told: list[int] = []
     await fetcher(images, most=200_000).fetch(images.url("/large.png"), told.append)
     assert sum(told) == len(RED) + 100_000
+
+
+async def test_image_in_crumbs_is_given_up_and_one_in_pieces_is_not(images: ImageServer) -> None:
+    told: list[int] = []
+    crumbs = fetcher(images).fetch(images.url("/pieces.png/2"), told.append)
+    with pytest.raises(NotFetched, match=r"^its host sends it in too many small pieces$"):
+        await crumbs
+    assert len(told) < 2 * PIECES
+    file = await fetched(fetcher(images, most=1_000_000), images.url("/pieces.png/300"))
+    assert len(file) == len(RED) + SENT * 300
 
 
 async def test_redirects_are_followed_a_few_times(images: ImageServer) -> None:

@@ -89,6 +89,12 @@ def test_calls_after_a_result_are_another_message() -> None:
             "`input[0].content[0]` has a `text` and an `image_url`",
         ),
         (
+            {"role": "user", "content": [{"type": "input_text", "text": "", "image_url": "https://x"}]},
+            "`input[0].content[0]` has a `text` and an `image_url`",
+        ),
+        ({"role": "a" * 999, "content": "Hi"}, f"`input[0].role` is {'a' * 80!r}..., and is one of"),
+        ({"type": "a" * 999}, f"`input[0].type` is {'a' * 80!r}..., and is one of"),
+        (
             {"role": "user", "content": [{"type": "input_file"}]},
             "`input[0].content[0].type` is 'input_file': send parts of type 'input_text' or 'input_image'",
         ),

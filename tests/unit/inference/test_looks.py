@@ -64,6 +64,12 @@ async def asked(client: EngineClient, core: Seeing, request: Request = REQUEST) 
     return task
 
 
+async def settled() -> None:
+    """Have whatever can go on do so."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def test_tokens_of_images_come_in_the_places_of_their_marks() -> None:
     async def test(client: EngineClient, core: Seeing) -> None:
         task = await asked(client, core)
@@ -103,6 +109,38 @@ def test_image_that_can_not_be_read_is_told_which_it_is() -> None:
         with pytest.raises(InvalidImage, match=r"^invalid image: it is torn$") as refusal:
             await task
         assert refusal.value.image is IMAGES[1]
+
+    with_seeing(test)
+
+
+def test_no_more_images_are_shown_at_a_time_than_one_request_may_have() -> None:
+    async def test(client: EngineClient, core: Seeing) -> None:
+        large = (Image(data=bytes(ENOUGH_BYTES // 2)), IMAGES[1])
+        tasks = [await asked(client, core, replace(REQUEST, id=name, images=large)) for name in "abc"]
+        await settled()
+        assert [name for name, _ in core.shown] == ["a"]
+        tasks[1].cancel()
+        core.looked(*TOKENS)
+        await tasks[0]
+        await settled()
+        assert [name for name, _ in core.shown] == ["a", "c"]
+        core.fail("c")
+        with pytest.raises(GenerationFailed, match="out of paper"):
+            await tasks[2]
+
+    with_seeing(test)
+
+
+def test_closing_the_client_fails_who_has_not_been_shown_yet() -> None:
+    async def test(client: EngineClient, core: Seeing) -> None:
+        large = (Image(data=bytes(ENOUGH_BYTES // 2)), IMAGES[1])
+        tasks = [await asked(client, core, replace(REQUEST, id=name, images=large)) for name in "abc"]
+        await settled()
+        await client.close()
+        for task in tasks:
+            with pytest.raises(GenerationFailed, match="shuts down"):
+                await task
+        assert [name for name, _ in core.shown] == ["a"]
 
     with_seeing(test)
 

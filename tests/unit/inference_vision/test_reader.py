@@ -19,7 +19,7 @@ from PIL import Image
 
 from inference.errors import InvalidImage
 from inference.vision.reader import ImageReader
-from inference.vision.reading import FORMATS, MOST_PIXELS
+from inference.vision.reading import FORMATS, MOST_PIXELS, MOST_TIMES
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 
@@ -104,6 +104,17 @@ def test_image_with_too_many_pixels_is_not_decoded(reader: ImageReader, width: i
     with pytest.raises(InvalidImage, match=r"pixels|size"):
         reader.read(png_of(width, height))
     assert reader.read(FILES["PNG"]).pixels.shape == (24, 32, 3)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_image_that_is_a_line_is_not_decoded(reader: ImageReader, turned: bool) -> None:
+    def read(width: int) -> tuple[int, ...]:
+        size = (2, width) if turned else (width, 2)
+        return reader.read(encoded("PNG", Image.new("RGB", size))).pixels.shape
+
+    assert read(2 * MOST_TIMES)
+    with pytest.raises(InvalidImage, match=rf"^invalid image: .* more than {MOST_TIMES} times the other"):
+        read(2 * MOST_TIMES + 1)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
