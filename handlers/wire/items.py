@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from handlers.wire.images import ImageUrl, quoted
 from handlers.wire.messages import joined, parsed_arguments
@@ -14,6 +15,15 @@ MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_ou
 REFERENCE = "item_reference"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 TEXTS, IMAGE = ("input_text", "output_text", "text"), "input_image"
+BELONGS: Mapping[str, tuple[str, ...]] = {  # of members that only some items have
+    MESSAGE: ("role", "content", "name"),
+    CALL: ("call_id", "name", "arguments"),
+    RESULT: ("call_id", "name", "output"),
+}
+ELSEWHERE: tuple[Literal["role", "content", "name", "call_id", "arguments", "output"], ...] = (
+    *("role", "content", "name"),
+    *("call_id", "arguments", "output"),
+)
 BETWEEN = "\n\n"  # what the system says first, and what it says then
 
 Turn = dict[str, object]  # a message as templates want it
@@ -48,7 +58,18 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
     """Return the functions that calls are of, by the calls' ids."""
-    return {item.get("call_id") or "": item.get("name") or "" for item in items if _kind(item) == CALL}
+    names: dict[str, str] = {}
+    for place, item in enumerate(items):
+        if _kind(item) != CALL:
+            continue
+        id = item.get("call_id") or ""
+        if id in names:
+            raise InvalidInput(
+                f"`input[{place}].call_id` is {quoted(id)}, as is that of a call before: give each call "
+                "one of its own"
+            )
+        names[id] = item.get("name") or ""
+    return names
 
 
 def _kind(item: InputItem) -> str:
@@ -60,6 +81,7 @@ def _kind(item: InputItem) -> str:
 def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn | None:
     """Return the message that an item is, or is part of; None if nothing of it is shown."""
     kind = _kind(item)
+    _refuse_others(item, kind, where)
     if kind == MESSAGE:
         return _message(item, where, images)
     if kind == CALL:
@@ -76,6 +98,14 @@ def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[Im
     )
 
 
+def _refuse_others(item: InputItem, kind: str, where: str) -> None:
+    """Raise InvalidInput for a member of another kind of item, which would have no effect in this one."""
+    own = BELONGS.get(kind, ELSEWHERE)
+    other = next((name for name in ELSEWHERE if name not in own and item.get(name) is not None), None)
+    if other is not None:
+        raise InvalidInput(f"`{where}.{other}` does not go with an item of type {kind!r}: leave it out")
+
+
 def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
     role, content = item.get("role"), item.get("content")
     if role is None or content is None:
@@ -86,7 +116,8 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
             f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
             f"item of type {RESULT!r}"
         )
-    return {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
+    turn: Turn = {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
+    return {**turn, "name": item["name"]} if item.get("name") is not None else turn
 
 
 def _call(item: InputItem, where: str) -> dict[str, object]:

@@ -55,12 +55,13 @@ FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
 OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g."}
 FLAT_TOOLS = {"tools": [FLAT_TOOL], "tool_choice": "required"}
 ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
+RESULT = {"type": "function_call_output", "call_id": "0", "role": ABSENT, "content": ABSENT}
 HOLDERS_OF: dict[str, dict[str, dict[str, Any]]] = {  # of one body's schema, where it is another
     "ResponsesRequest": {
         "tools": FLAT_TOOLS,
         "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
         "text": {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         "reasoning": {"reasoning": {}},
-        "output": {"type": "function_call_output", "call_id": "0", "output": ITEM["content"]},
+        "output": {**RESULT, "output": ITEM["content"]},
     }
 }

@@ -25,6 +25,7 @@ from tests.contract.member_bodies import (
     OTHER_TOOL,
     PARAMETERS,
     RED,
+    RESULT,
     SCHEMA,
     SPEAKING,
     TOOL,
@@ -81,7 +82,7 @@ INPUTS_AND_PARAMETERS = {
 }
 LOGPROBS = "message.output_text.logprobs"
 FORM, OTHER_FORM = {"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}
-CALLED = {**FLAT_CALL, "role": ABSENT, "content": ABSENT}
+CALLED = {**FLAT_CALL, "call_id": "1", "role": ABSENT, "content": ABSENT}
 SHOWN = {  # what a prompt is made of
     "messages": Pair([MESSAGE], [MESSAGE, MESSAGE]),
     "tools": Pair([TOOL], [OTHER_TOOL], {"tool_choice": "auto"}),
@@ -227,7 +228,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "call_id": Pair("1", "2", CALLED),
         "name": Pair("g", "h", CALLED),
         "arguments": Pair('{"a": 1}', '{"a": 2}', CALLED),
-        "output": Pair("warm", "cold", {"type": "function_call_output", "call_id": "0"}),
+        "output": Pair("warm", "cold", RESULT),
     },
     "InputPart": {
         "type": Pair("input_text", "input_image"),

@@ -80,6 +80,8 @@ def test_calls_after_a_result_are_another_message() -> None:
         ({**CALL, "call_id": ""}, "`input[0]` is of type 'function_call' and has no `call_id`: add it"),
         ({**RESULT, "output": None}, "`input[0]` is of type 'function_call_output' and has no `output`"),
         (RESULT, "`input[0].call_id` is '7', and no call in `input` has it"),
+        ({**USER, "output": "warm"}, "`input[0].output` does not go with an item of type 'message'"),
+        ({**CALL, "role": "user"}, "`input[0].role` does not go with an item of type 'function_call'"),
         (
             {"role": "user", "content": [{"type": "input_image"}]},
             "`input[0].content[0]` is of type 'input_image' and has no `image_url`: add it",
@@ -108,6 +110,15 @@ def test_an_item_that_is_not_read_is_refused_with_what_to_do(item: Any, message:
     with pytest.raises(InvalidInput) as refused:
         turns([item])
     assert message in str(refused.value)
+
+
+def test_calls_are_told_apart_by_their_ids() -> None:
+    with pytest.raises(InvalidInput, match=r"^`input\[1\].call_id` is '7', as is that of a call before"):
+        turns([CALL, {**CALL, "name": "g"}, RESULT])
+
+
+def test_a_message_tells_who_speaks() -> None:
+    assert turns([{**USER, "name": "Ann"}]) == [{**USER, "name": "Ann"}]
 
 
 def test_images_stand_between_texts_and_are_named_by_their_places() -> None:
