@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from inference.errors import TextsOverloaded
 from inference.machine import usable_cores
@@ -96,6 +96,7 @@ class ShortLane:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
             gone.set()
+            working.add_done_callback(_heard)
             raise
 
     def close(self) -> None:
@@ -113,6 +114,12 @@ class ShortLane:
     def _leave(self, size: int) -> None:
         self._texts -= 1
         self._size -= size
+
+
+def _heard(working: asyncio.Future[Any]) -> None:
+    """Ask how work ended that nobody waits for: asyncio would log as an error that nobody did."""
+    if not working.cancelled():
+        working.exception()
 
 
 class Lanes:

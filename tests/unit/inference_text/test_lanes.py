@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Coroutine, Iterator
@@ -264,3 +265,25 @@ def texts(value: Any) -> int:
         return len(value)
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return sum(map(texts, inner))
+
+
+def test_short_work_whose_caller_is_gone_is_no_error_in_the_log() -> None:
+    held = Held()
+    told: list[Any] = []
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        waiting = [held.start(f"{at}", 1) for at in range(2)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(held.first.wait, 60)
+        waiting[1].cancel()
+        await asyncio.wait(waiting[1:])
+        held.may_end.set()
+        await waiting[0]
+        await held.start("later", 1)  # the thread has passed over the second
+        await asyncio.sleep(0)
+        gc.collect()
+
+    held.run(test())
+    assert held.begun == ["0", "later"]
+    assert told == []
