@@ -64,6 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             "large.png": lambda: self._send(RED + bytes(100_000)),
             "endless.png": self._stream_without_end,
             "drip.png": self._drip,
+            "early.png": lambda: self._answer_too_early(int(self.path.rpartition("/")[2])),
             "pieces.png": lambda: self._in_pieces(int(self.path.rpartition("/")[2])),
             "to": lambda: self._redirect(self.path.removeprefix("/to/")),
             "round": lambda: self._redirect(self.path),
@@ -93,6 +94,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(RED)
             for _ in range(DRIPS):
                 self.wfile.write(bytes(65_536))
+
+    def _answer_too_early(self, times: int) -> None:
+        """Say so many times that the request is worked on, before the file."""
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 102 \r\n\r\n" * times)
+            self._send(RED)
 
     def _in_pieces(self, size: int) -> None:
         """Send a file in chunks of so many bytes, all of them at once."""

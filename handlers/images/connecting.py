@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 import httpcore
 
 from handlers.images.hosts import UNREACHED, Hosts, NotFetched
 
 LOOKUPS = 16  # at a time; the system's resolver can't be told to give up, and holds a thread until it does
+SIP = 4096  # bytes that are worked through before the event loop looks at other requests
+HEAD_BYTES = 65_536  # until an answer has begun
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]  # host, port -> addresses, none for an unknown host
 
@@ -73,7 +77,8 @@ class Pinned(httpcore.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in self._hosts.allowed(host, port, await self._resolve(host, port)):
             try:
-                return await self._below.connect_tcp(address, port, timeout, local_address, socket_options)
+                stream = await self._below.connect_tcp(address, port, timeout, local_address, socket_options)
+                return Sipped(stream)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise NotFetched(UNREACHED) from failure
@@ -81,3 +86,45 @@ class Pinned(httpcore.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await self._below.sleep(seconds)
+
+
+class Sipped(httpcore.AsyncNetworkStream):
+    """A stream that is read a little at a time, and not for long before the answer begins.
+
+    A host may send thousands of answers in a row that say that the answer is still to come.
+    """
+
+    def __init__(self, whole: httpcore.AsyncNetworkStream) -> None:
+        self._whole = whole
+        self._left = HEAD_BYTES
+        self._begun = False
+
+    def begin(self) -> None:
+        """Have what comes from now on be read to its end: it is the answer's body."""
+        self._begun = True
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return what has come, at most a sip of it; raise NotFetched if the answer doesn't begin."""
+        data = await self._whole.read(min(max_bytes, SIP), timeout)
+        self._left -= len(data)
+        if self._left < 0 and not self._begun:
+            raise NotFetched("its host sends too much before its answer")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send something."""
+        await self._whole.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._whole.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        """Return the same over TLS."""
+        return Sipped(await self._whole.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what is known of the connection."""
+        return self._whole.get_extra_info(info)

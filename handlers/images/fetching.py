@@ -60,6 +60,7 @@ class Fetcher:
         )
         try:
             async with pool.stream("GET", url, headers=_headers()) as response:
+                _begin(response)
                 location = _header(response, b"location")
                 if response.status in REDIRECTING and location is not None:
                     return _redirected(address, location)
@@ -127,6 +128,15 @@ def _pool(hosts: Hosts, resolve: Resolve | None) -> httpcore.AsyncConnectionPool
         max_keepalive_connections=0,
         network_backend=Pinned(hosts, resolve or Resolver()),
     )
+
+
+def _begin(response: httpcore.Response) -> None:
+    """Tell an answer's connection that its head has come."""
+    from handlers.images.connecting import Sipped
+
+    stream = response.extensions["network_stream"]
+    if isinstance(stream, Sipped):  # another one where protocols were switched, which isn't read
+        stream.begin()
 
 
 def _redirected(address: Address, location: str) -> Address:

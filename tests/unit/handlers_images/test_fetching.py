@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import httpcore
 import pytest
 
-from handlers.images.connecting import look_up
+from handlers.images.connecting import SIP, look_up
 from handlers.images.fetching import PIECES, REDIRECTS, Fetcher, TooLarge
 from handlers.images.hosts import Hosts, NotFetched
 from tests.image_server import PIECES as SENT
@@ -64,6 +64,31 @@ async def test_image_in_crumbs_is_given_up_and_one_in_pieces_is_not(images: Imag
     assert len(told) < 2 * PIECES
     file = await fetched(fetcher(images, most=1_000_000), images.url("/pieces.png/300"))
     assert len(file) == len(RED) + SENT * 300
+
+
+async def test_others_have_their_turn_between_a_few_of_the_answers_of_a_host(
+    images: ImageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read = httpcore.AnyIOBackend.connect_tcp
+
+    async def counted(self: httpcore.AnyIOBackend, *where: Any) -> httpcore.AsyncNetworkStream:
+        stream = await read(self, *where)
+        whole = stream.read
+
+        async def noted(max_bytes: int, timeout: float | None = None) -> bytes:
+            sizes.append(max_bytes)
+            return await whole(max_bytes, timeout)
+
+        monkeypatch.setattr(stream, "read", noted)
+        return stream
+
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", counted)
+    assert await fetched(fetcher(images), images.url("/early.png/2000")) == RED
+    assert len(sizes) > 5
+    assert max(sizes) == SIP
+    told = await reason(fetcher(images), images.url("/early.png/100000"))
+    assert told == "its host sends too much before its answer"
 
 
 async def test_redirects_are_followed_a_few_times(images: ImageServer) -> None:
