@@ -31,7 +31,7 @@ from inference.shards.meeting import agree
 from inference.source import Source, find_source
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
-from inference.vision.looker import Looker, sight_of
+from inference.vision.looker import Looker, add_seeing
 from inference.vision.store import ImageStore
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class TorchCore:
 
     def _add(self, stepper: AnyStepper, request: CoreRequest, sink: FrameSink) -> None:
         try:
-            stepper.add(request, sight_of(request, self._looker))
+            add_seeing(stepper.add, request, self._looker)
         except Exception as error:  # whatever is wrong with one request, the others go on
             LOG.exception("Request %s could not be queued", request.id)
             sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))

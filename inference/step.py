@@ -105,12 +105,7 @@ class Stepper(Generic[Logits]):
 
     def add(self, request: CoreRequest, sight: Sight | None = None) -> None:
         """Queue a request; `sight`, what its prompt sees, is released when it is forgotten."""
-        try:
-            guide = None if request.grammar is None else self._masks.guide(request.grammar)
-        except BaseException:  # of native code: nobody would release what the prompt sees
-            if sight is not None:
-                sight.close()
-            raise
+        guide = None if request.grammar is None else self._masks.guide(request.grammar)
         sequence = Sequence(request, guide, sight)
         self._sequences[request.id] = sequence
         if guide is not None:

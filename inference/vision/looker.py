@@ -204,3 +204,16 @@ def sight_of(request: CoreRequest, looker: Looker | None) -> Sight | None:
     if looker is None:
         raise ValueError("the model takes no images")
     return looker.take(request.id, np.array(request.prompt_ids, dtype=np.int64))
+
+
+def add_seeing(
+    add: Callable[[CoreRequest, Sight | None], None], request: CoreRequest, looker: Looker | None
+) -> None:
+    """Queue a request by `add`, with what it sees: that is released if it can't be queued."""
+    sight = sight_of(request, looker)
+    try:
+        add(request, sight)
+    except BaseException:  # its grammar is native code, which may fail in any way
+        if sight is not None:
+            sight.close()
+        raise

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from dataclasses import replace
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from inference.chosen import Chosen
 from inference.scheduler import Limits
 from inference.state import Pieces, Work
 from inference.step import Stepper
-from inference.types import CompiledGrammar, CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
-from inference.vision.sight import Sight
-from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
+from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
+from tests.unit.inference.paper_grammar import ManualPool
 from tests.unit.inference.paper_model import (
     EOS,
     VOCABULARY,
@@ -69,24 +67,6 @@ def reason(outputs: Several[CoreOutput | CoreFailure]) -> FinishReason | None:
     last = outputs[-1]
     assert isinstance(last, CoreOutput)
     return last.finish
-
-
-class NoGuides(ManualPool):
-    """Can't begin a text."""
-
-    def guide(self, grammar: CompiledGrammar) -> NoReturn:
-        raise RuntimeError("out of luck")
-
-
-def test_images_of_a_request_whose_grammar_can_not_be_begun_are_let_go() -> None:
-    masks = NoGuides(VOCABULARY, (EOS,))
-    stepper = Stepper(make_scheduler(50, LIMITS), PaperRunner(), PaperSampler(), (EOS,), masks)
-    released: list[str] = []
-    sight = Sight([], [], np.empty(0, dtype=np.int64), release=lambda: released.append("a"))
-    with pytest.raises(RuntimeError, match="out of luck"):
-        stepper.add(request("1", 5, 30, grammar=PaperGrammar(lambda text: ())), sight)
-    assert released == ["a"]
-    assert stepper.idle
 
 
 def test_text_ends_with_eos_or_at_its_length() -> None:
