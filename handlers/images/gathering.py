@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from handlers.service import Service
 
 
-
 def check_images(service: Service, call: Call[Any], images: Sequence[ImageUrl]) -> None:
     """Raise InvalidInput if the model takes no images, the request has too many, or an URL is of no kind.
 
