@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from handlers import settings_effects as effects
 from handlers.settings_table import Group, choice, decimal, host_list, integer, row
+from inference.images import ENOUGH_BYTES
 
 IMAGES = Group.IMAGES
 BYTES = integer(1, 2**40)
-ENOUGH_BYTES = 48 * 2**20  # what the engine takes: importing it from there would cost the command line time
 DAY = 86_400  # seconds
 
 

@@ -79,6 +79,7 @@ class EngineClient(TextSide):
         self._admission = Admission(
             config.max_concurrent_requests, self._check_idle, places, per_owner=config.max_requests_per_owner
         )
+        self._preparing: set[str] = set()  # ids of requests that aren't queued yet
         self._running: dict[str, Running] = {}
         self._looks = Looks(core)
         self._listeners: list[Callable[[StepStats], None]] = []
@@ -195,16 +196,19 @@ class EngineClient(TextSide):
         """
         submitted = time.monotonic()
         text = self._ready_text()
-        if request.id in self._running or request.id in self._looks:
+        if request.id in self._running or request.id in self._preparing:
             raise ValueError(f"request id {request.id!r} is in use")
+        self._preparing.add(request.id)
         try:
             prepared = await prepare(request, text, self.model, self._compiler, self.config, self._looks)
             if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
                 raise self._readiness.refusal()
+            return self._queue(request, prepared, text, submitted)
         except BaseException:
             self._looks.drop(request)
             raise
-        return self._queue(request, prepared, text, submitted)
+        finally:
+            self._preparing.discard(request.id)
 
     async def probe(self) -> bool:
         """Return whether the engine can generate.
@@ -221,14 +225,12 @@ class EngineClient(TextSide):
     def _queue(
         self, request: Request, prepared: CoreRequest, text: TextPipeline, submitted: float
     ) -> Generation:
-        if request.id in self._running:
-            raise ValueError(f"request id {request.id!r} is in use")
         ids = prepared.prompt_ids
         eos = frozenset(self.model.eos_token_ids)
         assembler = EventAssembler(request, ids, text, eos, submitted, time.monotonic())
         generation = Generation(request, len(ids), lambda: self._abort(request.id))
+        self._core.submit(prepared)  # what comes of it is delivered later, on this thread
         self._running[request.id] = Running(generation, assembler)
-        self._core.submit(prepared)
         return generation
 
     def _sink(self, frame: Frame) -> None:

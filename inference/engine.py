@@ -31,7 +31,7 @@ from inference.shards.meeting import agree
 from inference.source import Source, find_source
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
-from inference.vision.looker import Looker, add_seeing
+from inference.vision.looker import Looker, NotLookedAt, add_seeing
 from inference.vision.store import ImageStore
 
 if TYPE_CHECKING:
@@ -159,12 +159,12 @@ class TorchCore:
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
-        if self._looker is not None:
-            self._looker.abort(request_id)
         with self._wake:
             self._inbox = [request for request in self._inbox if request.id != request_id]
             self._aborts.add(request_id)
             self._wake.notify()
+        if self._looker is not None:  # only now: whoever misses the images finds the abort
+            self._looker.abort(request_id)
 
     def stop(self) -> None:
         """End the loop, fail what is left and free the model."""
@@ -251,8 +251,12 @@ class TorchCore:
         try:
             add_seeing(stepper.add, request, self._looker)
         except Exception as error:  # whatever is wrong with one request, the others go on
+            with self._wake:
+                if request.id in self._aborts:  # it was taken before, and its images were let go
+                    return
             LOG.exception("Request %s could not be queued", request.id)
-            sink(Frame((CoreFailure(request.id, f"The request could not be queued: {error}"),)))
+            why = f"The request could not be queued: {error}"
+            sink(Frame((CoreFailure(request.id, why, isinstance(error, NotLookedAt)),)))
 
     def _tell_looked(self, looked: Looked) -> None:
         if self._sink is not None:  # else nobody can have asked

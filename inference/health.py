@@ -26,7 +26,7 @@ class Health:
     def doubt(self) -> None:
         """Have the next probe generate; called when the engine failed a generation.
 
-        Not where the request's own grammar or text did: one caller's must not speak for all.
+        Not where the request's own grammar, images or text did: one caller's must not speak for all.
         """
         self._good = False
 

@@ -6,7 +6,12 @@ An `Image` comes with a request and goes to the engine, and what the engine make
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+ENOUGH_BYTES = (
+    48 * 2**20
+)  # of all images of a request, one that comes several times once: they cross to the engine in one frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +40,17 @@ class Looked:
     message: str = ""  # why not; then the request is forgotten
     invalid: bool = False  # they can't be served as they are: the caller's to mend
     which: int = 0  # of the images can't be read, from 1 on: what the message is about; 0: none by itself
+
+
+def distinct(images: Iterable[Image]) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """Return the files of images, one that several have but once, and which of them each image is.
+
+    They are known by what they are, not by their bytes: comparing those would take its time.
+    """
+    files: dict[int, bytes] = {}
+    order: dict[int, int] = {}
+    which = []
+    for image in images:
+        files[id(image.data)] = image.data
+        which.append(order.setdefault(id(image.data), len(order)))
+    return tuple(files.values()), tuple(which)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from inference.core import Core, SeeingCore
 from inference.errors import GenerationFailed, InvalidImage, InvalidInput
+from inference.images import ENOUGH_BYTES, distinct
 from inference.types import Looked, ModelInfo, Request, VisionInfo
 
 if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
 
 Tokens = tuple[tuple[int, ...], ...]  # that stand for each image
-
-ENOUGH_BYTES = 48 * 1024 * 1024  # of all images of a request: they cross to the engine in one frame
 
 
 class Looks:
@@ -33,10 +32,11 @@ class Looks:
         """Return the tokens of each of a request's images; raise InvalidInput or GenerationFailed."""
         if not isinstance(self._core, SeeingCore):
             raise InvalidInput("The engine takes no images: send text alone")
-        size = sum(len(image.data) for image in request.images)
+        size = sum(map(len, distinct(request.images)[0]))
         if size > ENOUGH_BYTES:
             raise InvalidInput(
-                f"Image size {size} bytes exceeds maximum allowed size of {ENOUGH_BYTES} bytes"
+                f"the images of a request must have <= {ENOUGH_BYTES} bytes together. Given: {size}: "
+                "send fewer, or smaller ones"
             )
         waiting = self._waiting[request.id] = asyncio.get_running_loop().create_future()
         try:
@@ -66,9 +66,6 @@ class Looks:
         finally:
             self._shown -= size
             self._less.set()
-
-    def __contains__(self, request_id: object) -> bool:
-        return request_id in self._waiting
 
     def drop(self, request: Request) -> None:
         """Have the core forget the images of a request that won't be submitted."""

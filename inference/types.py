@@ -291,7 +291,7 @@ class CoreFailure:
 
     id: str
     message: str
-    own: bool = False  # the request's own grammar or text did it, and says nothing of the engine
+    own: bool = False  # the request's own grammar, images or text did it, and says nothing of the engine
 
 
 class Obstacle(StrEnum):

@@ -74,13 +74,18 @@ def pack_batch(
 
 
 def _images(pieces: Pieces, device: torch.device) -> ImagePlaces | None:
-    seen, embedded = seen_in(pieces), seen_in(pieces, embedded=True)
-    if seen is None or seen.rows is None or embedded is None or embedded.rows is None:
+    seen = seen_in(pieces)
+    if seen is None or seen.rows is None:
         return None
     (at,) = upload([seen.at], device)
-    rows = seen.rows.to(device)
-    same = torch.equal(seen.rows, embedded.rows)
-    return ImagePlaces(at, rows, rows if same else embedded.rows.to(device))
+    rows = embedded = seen.rows.to(device)
+    sights = pieces.table.sights
+    if not all(sights[slot].plain for slot in pieces.slots.tolist() if slot in sights):
+        given = seen_in(pieces, embedded=True)
+        assert given is not None
+        assert given.rows is not None, "there are as many as the others"
+        embedded = given.rows.to(device)
+    return ImagePlaces(at, rows, embedded)
 
 
 def slots_of(pieces: Pieces) -> Integers:

@@ -72,7 +72,8 @@ class Look(Message, frozen=True, tag=4):
 
     number: int
     id: str
-    images: tuple[bytes, ...]  # files, of at most IMAGE_BYTES together
+    files: tuple[bytes, ...]  # of at most `images.ENOUGH_BYTES` together
+    which: tuple[int, ...]  # of the files each image is: one that comes several times crosses once
 
 
 class Abort(Message, frozen=True, tag=3):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from inference.core import FrameSink, Life
 from inference.errors import ModelUnavailable
+from inference.images import distinct
 from inference.process.framing import FrameFault, Unframer, pack, unpack
 from inference.process.messages import (
     ENGINE_LIMIT,
@@ -167,7 +168,7 @@ class RemoteCore:
             self._sink(Frame((CoreFailure(request_id, STOPPED),)))
             return
         number = self._numbers.add(request_id)
-        self._post(pack(Look(number, request_id, tuple(image.data for image in images))))
+        self._post(pack(Look(number, request_id, *distinct(images))))
 
     def _submit(self, request: CoreRequest) -> None:
         assert self._sink is not None

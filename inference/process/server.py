@@ -231,9 +231,11 @@ class EngineServer:
             self.sink(Frame((CoreFailure(core_id, f"The request could not be queued: {error}"),)))
 
     def _look(self, connection: Connection, message: Look) -> None:
+        if not all(0 <= which < len(message.files) for which in message.which):
+            raise FrameFault("an image came without its file")
         core, core_id = self._core, self._add(connection, message, early=True)
         if isinstance(core, SeeingCore):
-            core.look(core_id, tuple(Image(data=data) for data in message.images))
+            core.look(core_id, tuple(Image(data=message.files[which]) for which in message.which))
         else:
             self.sink(
                 Frame((), looked=(Looked(core_id, message="The engine takes no images", invalid=True),))

@@ -1,6 +1,6 @@
 """compressed-tensors: a weight under a name for each of the forms that its tensors may have.
 
-pack-quantized     whole numbers of 2 to 8 bits, 2^(bits - 1) added, packed along the inputs
+pack-quantized     whole numbers of 1 to 8 bits, 2^(bits - 1) added, packed along the inputs
 int-quantized, float-quantized, naive-quantized, mxfp8-quantized      8 bits a number
 nvfp4-pack-quantized, mxfp4-pack-quantized                            E2M1, two numbers a byte
 """
@@ -36,7 +36,7 @@ def find(table: Table, method: Method) -> Found:
             found.weights[f"{prefix}.weight"] = _fp4(table, name, prefix)
             found.notes.add("FP4")
         else:
-            found.weights[f"{prefix}.weight"] = _packed(table, method, name, prefix, groups, found)
+            found.weights[f"{prefix}.weight"] = _packed(table, name, prefix, groups, found)
     for name, prefix in table.ending(".weight"):
         dtype = table.tensors[name].dtype
         if dtype in (*FP8, "I8"):
@@ -66,9 +66,7 @@ def _numbers(groups: list[dict[str, Any]], name: str) -> Iterator[int]:
     yield from (each[name] for each in groups if type(each.get(name)) is int and each[name] > 0)
 
 
-def _packed(
-    table: Table, method: Method, name: str, prefix: str, groups: list[dict[str, Any]], found: Found
-) -> Expansion:
+def _packed(table: Table, name: str, prefix: str, groups: list[dict[str, Any]], found: Found) -> Expansion:
     words = table.get(name, ("I32",), (None, None))
     rows, columns = _shape(table, prefix)
     bits = next(
@@ -111,7 +109,7 @@ def _holds(shape: tuple[int, ...], rows: int, columns: int, bits: int) -> bool:
 
 
 def _plain(table: Table, name: str, prefix: str, groups: list[dict[str, Any]]) -> Expansion:
-    found = scaled(table, name, f"{prefix}.weight_scale", _block(table, name, groups))
+    found = scaled(table, name, f"{prefix}.weight_scale", _block(groups))
     zero = f"{prefix}.weight_zero_point"
     if zero not in table.tensors:
         return found
@@ -122,7 +120,7 @@ def _plain(table: Table, name: str, prefix: str, groups: list[dict[str, Any]]) -
     return Expansion(found.shape, {**found.parts, "zero": zero}, found.expand)
 
 
-def _block(table: Table, name: str, groups: list[dict[str, Any]]) -> Block | None:
+def _block(groups: list[dict[str, Any]]) -> Block | None:
     """Return the blocks or groups that config.json says, which must fit in what the scales' shape says."""
     for each in groups:
         block = each.get("block_structure")

@@ -91,7 +91,7 @@ def _each(length: int, count: int, side: int) -> Tensor:
 def _expand(parts: Parts, weight: Tensor, *, block: Block | None) -> None:
     numbers = parts["weight"].flatten(0, -3) if weight.dim() > 2 else parts["weight"][None]
     target = weight.flatten(0, -3) if weight.dim() > 2 else weight[None]
-    scale = _as_matrices(as_numbers(parts["scale"]), target)
+    scale = _as_matrices(as_numbers(parts["scale"]))
     rows, columns = target.shape[1:]
     sides = block or (0, 0)
     down, across = _each(rows, scale.shape[1], sides[0]), _each(columns, scale.shape[2], sides[1])
@@ -105,7 +105,7 @@ def _expand(parts: Parts, weight: Tensor, *, block: Block | None) -> None:
             target[index, span] = found.mul_(own[down[span]][:, across])
 
 
-def _as_matrices(scale: Tensor, target: Tensor) -> Tensor:
+def _as_matrices(scale: Tensor) -> Tensor:
     """Return scales as (matrices or 1, rows of blocks, columns of blocks)."""
     if scale.numel() == 1:
         return scale.view(1, 1, 1)

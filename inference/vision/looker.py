@@ -40,6 +40,10 @@ class _Unwanted(Exception):
     """Nothing more is wanted of the request."""
 
 
+class NotLookedAt(ValueError):
+    """A request's images aren't those that were looked at for it: its own fault, not the engine's."""
+
+
 class Looker:
     """Looks at images, one request's after the other's; called from any thread."""
 
@@ -131,7 +135,7 @@ class Looker:
             looked = Looked(wish.request_id, message=str(error), invalid=True)
         except BaseException as error:  # even a panic of native code: the next request's turn must come
             LOG.exception("The images of request %s could not be looked at", wish.request_id)
-            why = "memory was too short for it" if is_shortage(error) else f"{type(error).__name__}: {error}"
+            why = "memory was too short for it" if is_shortage(error) else type(error).__name__
             looked = Looked(wish.request_id, message=f"An image could not be computed: {why}")
         if looked.message:
             self.abort(wish.request_id)
@@ -175,7 +179,8 @@ class Looker:
         except Exception as error:  # it may not take images of such a form, and say so in any way
             if is_shortage(error):
                 raise
-            why = f"the model's own code doesn't take it ({type(error).__name__}: {error})"
+            LOG.warning("A model's own code doesn't take an image", exc_info=error)
+            why = f"the model's own code doesn't take it ({type(error).__name__})"
             raise InvalidImage(why, number) from error
         tokens = before + len(prepared.ids)
         if tokens > self._most_tokens:
@@ -198,12 +203,15 @@ class Looker:
 
 
 def sight_of(request: CoreRequest, looker: Looker | None) -> Sight | None:
-    """Return what a request's prompt sees; raise ValueError if its images aren't those looked at."""
+    """Return what a request's prompt sees; raise NotLookedAt if its images aren't those looked at."""
     if not request.images:
         return None
     if looker is None:
-        raise ValueError("the model takes no images")
-    return looker.take(request.id, np.array(request.prompt_ids, dtype=np.int64))
+        raise NotLookedAt("the model takes no images")
+    try:
+        return looker.take(request.id, np.array(request.prompt_ids, dtype=np.int64))
+    except ValueError as error:
+        raise NotLookedAt(str(error)) from None
 
 
 def add_seeing(

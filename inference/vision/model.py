@@ -67,6 +67,7 @@ class Vision:
         self.reason = reason
         self.eyes: Eyes | None = None  # set by `begin`
         self.most = 0  # images of one prompt; 0: any number
+        self._sample: _Sample | None = None  # until it is proven
         self._model = model
         if reason:
             return
@@ -92,7 +93,7 @@ class Vision:
         With `rounds` the model will be rounded, and its logits hide how images' tokens attend to each other:
         so it is asked before whether it makes the same of rows that it is given. `device`: by what GPUs do.
         """
-        if self.reason:
+        if self.reason or self._sample is None:
             return
         try:
             self.eyes = Eyes(self._model, list(attentions), self.processor.row_id)
@@ -100,7 +101,7 @@ class Vision:
                 self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
             elif rounds:
                 with eager_attention(self._model):
-                    verdict = proof.compare(self._by_rows(self.eyes), self._sample.expected)
+                    verdict = proof.compare(self._by_rows(self.eyes, self._sample), self._sample.expected)
                 same = verdict.error <= _SAME_CODE
                 self._judge(replace(verdict, holds=verdict.holds and same))
         except CannotSee as error:
@@ -112,22 +113,22 @@ class Vision:
 
     def prove(self, served: Served, proof: Proof, *, rounded: bool) -> None:
         """Compute the prompt with images at the model's level, or have them refused."""
+        sample, self._sample = self._sample, None  # its logits may take much memory, and nobody asks again
         if not served.level.chunked:
             self.refuse(f"at level {served.level} they have no form")
-        if self.reason or self.eyes is None:
+        if self.reason or self.eyes is None or sample is None:
             return
         _attend_by_torch(self._model)
         if served.level is Level.FUSED and served.make_model is None:
             self.eyes.rest_embedding()
         try:
-            found = self._compute(served)
+            found = self._compute(served, sample, self.eyes)
         except Exception as error:  # as where the model's own code was asked
             if is_shortage(error):
                 raise
             self.refuse(f"computing an image fails ({type(error).__name__}: {error})")
             return
-        self._judge(proof.compare(found, self._sample.expected, rounded=rounded))
-        self._sample = replace(self._sample, expected=self._sample.expected[:0])
+        self._judge(proof.compare(found, sample.expected, rounded=rounded))
 
     def info(self, path: Path, config: ModelConfig, progress: Callable[[str], None]) -> VisionInfo:
         """Return what callers are told, and say it; the model's files are in `path`."""
@@ -198,14 +199,14 @@ class Vision:
             self.refuse(f"with an image the model's own logits aren't reproduced ({why})")
 
     @torch.inference_mode()
-    def _by_rows(self, eyes: Eyes) -> Tensor:
+    def _by_rows(self, eyes: Eyes, sample: _Sample) -> Tensor:
         """Return the same logits by the model's own code, which is given the images' rows."""
-        ids = np.array(self._sample.ids)
-        images = [eyes.look(each) for each in self._sample.images]
+        ids = np.array(sample.ids)
+        images = [eyes.look(each) for each in sample.images]
         sight = self.sight(ids, [b""] * len(images), images)
         rows = torch.cat(sight.rows(0, len(sight.places), embedded=True))
         positions = np.arange(len(ids))[None] if sight.positions is None else sight.positions[:, None]
-        head, wanted = Head(self._model), torch.from_numpy(self._sample.rows).to(self._model.device)
+        head, wanted = Head(self._model), torch.from_numpy(sample.rows).to(self._model.device)
         with eyes.giving((torch.from_numpy(sight.places), rows)):
             output = self._model(
                 input_ids=torch.from_numpy(ids)[None].to(self._model.device),
@@ -215,10 +216,8 @@ class Vision:
             )
         return head.logits(output.logits, wanted)
 
-    def _compute(self, served: Served) -> Tensor:
+    def _compute(self, served: Served, sample: _Sample, eyes: Eyes) -> Tensor:
         """Return the same logits, computed in pieces that cut an image, and token by token at the end."""
-        sample, eyes = self._sample, self.eyes
-        assert eyes is not None
         images = [eyes.look(each) for each in sample.images]
         ids = np.array(sample.ids)
         sight = self.sight(ids, [b"%d" % at for at in range(len(images))], images)

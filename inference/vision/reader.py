@@ -35,7 +35,13 @@ class ImageReader:
     def read(self, data: bytes) -> Picture:
         """Return what a file shows; raise InvalidImage."""
         process = self._started()
-        late = threading.Timer(self._seconds, process.kill)
+        ended = threading.Event()
+
+        def end() -> None:
+            ended.set()
+            process.kill()
+
+        late = threading.Timer(self._seconds, end)
         late.start()
         try:
             read, content, width, height = _ask(process, data)
@@ -44,6 +50,9 @@ class ImageReader:
             raise InvalidImage("its decoder failed, or took too long or too much memory") from error
         finally:
             late.cancel()
+            late.join()
+            if ended.is_set():  # maybe when this file had been read: the next one must not suffer
+                self.close()
         if not read:
             raise InvalidImage(content.decode(errors="replace"))
         return Picture(np.frombuffer(content, dtype=np.uint8).reshape(height, width, 3))

@@ -66,6 +66,11 @@ class Sight:
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._salts = _salts(keys, self._starts, places)
 
+    @property
+    def plain(self) -> bool:
+        """Return whether the language model is given what the first layer is."""
+        return all(each.embedded is each.rows for each in self._images)
+
     def close(self) -> None:
         """Let go of the images; called once."""
         if self._release is not None:

@@ -122,7 +122,7 @@ def with_client(
             assert core._stepper is not None
             await idle(core)
             assert core._stepper._scheduler.check() == []
-            assert core._looker is None or core._looker._store.held == 0
+            assert core._looker is None or (core._looker._store.held, core._looker._leases) == (0, {})
         finally:
             await client.close()
 

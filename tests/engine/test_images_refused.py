@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 
 from inference.client import EngineClient
 from inference.engine import TorchCore
-from inference.errors import GenerationFailed, InvalidInput
+from inference.errors import GenerationFailed, InvalidImage, InvalidInput
+from inference.health import Health
+from inference.state import Integers
 from inference.types import Image
+from inference.vision.sight import Sight
 from tests.engine.seeing import (
     CASES,
     LONG,
@@ -164,9 +168,62 @@ def test_failure_of_the_models_code_fails_its_request_alone(
         text = asyncio.create_task(check(client, toy, "text", (CASES[1],)))
         with monkeypatch.context() as patched:
             patched.setattr(core._looker._vision.eyes, "look", fail)
-            with pytest.raises(GenerationFailed, match="An image could not be computed"):
+            with pytest.raises(GenerationFailed, match="An image could not be computed") as failure:
                 await client.submit(toy.request("dark", LONG))
+        assert "out of light" not in str(failure.value)  # it may quote what a file says
         await text
         await check(client, toy, "light", (LONG,))
 
+    with_client(toy, test)
+
+
+def test_words_of_the_models_code_are_told_to_nobody(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toys["llava"]
+
+    def refuse(picture: object) -> None:
+        raise ArithmeticError("line 7 of mine")
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        assert core._looker is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(core._looker._vision.processor, "prepare", refuse)
+            with pytest.raises(InvalidImage, match=r"own code doesn't take it \(ArithmeticError\)$"):
+                await client.submit(toy.request("dark", LONG))
+
+    with_client(toy, test)
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_prompt_whose_images_are_gone_says_nothing_of_the_engine(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, aborted: bool
+) -> None:
+    toy = toys["llava"]
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        looker = core._looker
+        assert looker is not None
+        take, lost = looker.take, threading.Event()
+
+        def late(request_id: str, ids: Integers) -> Sight:
+            (core if aborted else looker).abort(request_id)
+            lost.set()
+            return take(request_id, ids)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(looker, "take", late)
+            generation = await client.submit(toy.request("gone", LONG))
+            assert await asyncio.to_thread(lost.wait, 60)
+        if aborted:
+            await generation.aclose()
+        else:
+            with pytest.raises(GenerationFailed, match="its images weren't looked at"):
+                await generation.collect()
+        await check(client, toy, "there", (LONG,))
+        assert ("could not be queued" in caplog.text) is not aborted
+        assert doubts == []
+
+    doubts: list[Health] = []
+    monkeypatch.setattr(Health, "doubt", doubts.append)
     with_client(toy, test)

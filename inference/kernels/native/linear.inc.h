@@ -240,16 +240,16 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
     }
 }
 
-/* Bytes to what is read next: the panel's next slice of k, or the next panel; where one block reads a long panel,
- * a later part of it. */
-INLINE int64_t next_weights(const Tile *t, int64_t depth) {
+/* Bytes to what is read next: the panel's next slice of k, or the next panel; where one block reads a long panel, and
+ * doesn't fetch by shares, a later part of it. */
+INLINE int64_t next_weights(const int kind, const Tile *t, int64_t depth) {
     if (depth < t->linear->k) return depth * t->panel_step;
-    return t->linear->k <= DEPTH ? t->panel_bytes : FAR_AHEAD;
+    return t->linear->k <= DEPTH || fetches_by_shares(kind) ? t->panel_bytes : FAR_AHEAD;
 }
 
 /* With few rows the hardware keeps up, but for int8. */
 INLINE int fetches(const int kind, int64_t rows) {
-    return rows > FEW_ROWS || kind == KIND_VNNI || shares(kind);
+    return rows > FEW_ROWS || kind == KIND_VNNI || fetches_by_shares(kind);
 }
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
@@ -261,10 +261,10 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    int64_t behind = fetches(kind, rows) ? next_weights(t, depth) : 0;
+    int64_t behind = fetches(kind, rows) ? next_weights(kind, t, depth) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
-    int64_t step = shares(kind) && behind ? 256 / passes + 1 : 0;
+    int64_t step = fetches_by_shares(kind) && behind ? 256 / passes + 1 : 0;
     int64_t share = step ? depth * t->panel_step / passes : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.settings_images import ENOUGH_BYTES, ImageSettings
+from handlers.settings_images import ImageSettings
 from handlers.settings_table import host_list
-from inference import looks
+from inference.images import ENOUGH_BYTES
 
 
 def test_no_request_may_bring_more_than_the_engine_takes() -> None:
-    assert ENOUGH_BYTES == looks.ENOUGH_BYTES
     assert ImageSettings().max_image_bytes <= ENOUGH_BYTES
 
 

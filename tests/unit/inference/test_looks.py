@@ -12,8 +12,9 @@ import pytest
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.errors import GenerationFailed, InvalidImage, InvalidInput
-from inference.looks import ENOUGH_BYTES, check_images, spliced
-from inference.types import FinishReason, Frame, Image, Looked, ModelInfo, Request, VisionInfo
+from inference.images import ENOUGH_BYTES, distinct
+from inference.looks import check_images, spliced
+from inference.types import CoreRequest, FinishReason, Frame, Image, Looked, ModelInfo, Request, VisionInfo
 from tests.unit.inference.puppet import MODEL, TOKENIZER, Puppet, load_text, with_puppet
 
 MARK = "<|im_start|>"
@@ -59,9 +60,14 @@ def with_seeing(test: Callable[[EngineClient, Seeing], Awaitable[None]]) -> None
 async def asked(client: EngineClient, core: Seeing, request: Request = REQUEST) -> asyncio.Task[Any]:
     """Return a submission whose images the core has been shown."""
     task = asyncio.create_task(client.submit(request))
-    while not core.shown:  # noqa: ASYNC110 - the client tells nobody
-        await asyncio.sleep(0)
+    await shown(core)
     return task
+
+
+async def shown(core: Seeing, requests: int = 1) -> None:
+    """Wait until the core has been shown so many requests' images."""
+    while len(core.shown) < requests:  # noqa: ASYNC110 - the client tells nobody
+        await asyncio.sleep(0)
 
 
 async def settled() -> None:
@@ -211,7 +217,7 @@ def test_id_that_is_in_use_is_refused_and_takes_nothing_away() -> None:
         (replace(REQUEST, images=(), prompt="x", prompt_ids=(X, ROW)), "stands for a part of an image"),
         (
             replace(REQUEST, images=(Image(data=bytes(ENOUGH_BYTES)), *IMAGES[1:])),
-            "exceeds maximum allowed size",
+            rf"must have <= {ENOUGH_BYTES} bytes together\. Given: {ENOUGH_BYTES + 3}: send fewer",
         ),
     ],
     ids=["marks alone", "images alone", "marks in ids", "rows in ids", "too large"],
@@ -223,6 +229,68 @@ def test_images_and_marks_must_go_together(request_: Request, message: str) -> N
         assert core.requests == []
 
     with_seeing(test)
+
+
+def test_id_is_in_use_while_its_prompt_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(client: EngineClient, core: Seeing) -> None:
+        async def encode(*arguments: Any, **options: Any) -> Any:
+            await free.wait()
+            return await tokenise(*arguments, **options)
+
+        free = asyncio.Event()
+        assert client._text is not None
+        tokenise = client._text.encode
+        monkeypatch.setattr(client._text, "encode", encode)
+        first = asyncio.create_task(client.submit(REQUEST))
+        await settled()
+        assert core.shown == []
+        with pytest.raises(ValueError, match="request id 'a' is in use"):
+            await client.submit(REQUEST)
+        assert core.aborted == []
+        free.set()
+        await shown(core)
+        core.looked(*TOKENS)
+        await first
+
+    with_seeing(test)
+
+
+def test_request_that_can_not_be_queued_has_its_images_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(client: EngineClient, core: Seeing) -> None:
+        def refuse(request: CoreRequest) -> None:
+            raise RuntimeError("out of ink")
+
+        task = await asked(client, core)
+        with monkeypatch.context() as patched:
+            patched.setattr(core, "submit", refuse)
+            core.looked(*TOKENS)
+            with pytest.raises(RuntimeError, match="out of ink"):
+                await task
+        assert core.aborted == ["a"]
+        again = asyncio.create_task(client.submit(REQUEST))  # the id is free
+        await shown(core, 2)
+        core.looked(*TOKENS)
+        await again
+
+    with_seeing(test)
+
+
+def test_image_that_comes_several_times_counts_once() -> None:
+    async def test(client: EngineClient, core: Seeing) -> None:
+        image = Image(data=bytes(ENOUGH_BYTES // 2 + 1))
+        task = await asked(client, core, replace(REQUEST, images=(image, image)))
+        core.looked(*TOKENS)
+        await task
+
+    with_seeing(test)
+
+
+def test_images_have_the_files_that_they_came_with() -> None:
+    one, two = IMAGES
+    images = (two, one, two, Image(data=one.data))
+    files, which = distinct(images)
+    assert files == (two.data, one.data)
+    assert tuple(files[each] for each in which) == tuple(each.data for each in images)
 
 
 @pytest.mark.parametrize("kept", [7, 8, 20])

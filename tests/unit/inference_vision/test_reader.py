@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from inference.errors import InvalidImage
-from inference.vision.reader import ImageReader
+from inference.vision import reader as reader_module
+from inference.vision.reader import READ_SECONDS, ImageReader
 from inference.vision.reading import FORMATS, MOST_PIXELS, MOST_TIMES
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -152,6 +154,27 @@ def test_reader_that_takes_too_long_is_ended() -> None:
     with pytest.raises(InvalidImage, match="took too long"):
         reader.read(FILES["PNG"])
     assert reader._process is None
+
+
+def test_reader_that_is_ended_behind_a_file_gives_it_and_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(process: subprocess.Popen[bytes], data: bytes) -> tuple[bool, bytes, int, int]:
+        answer = asked(process, data)
+        process.wait()
+        return answer
+
+    asked = reader_module._ask
+    reader = ImageReader()
+    reader.read(FILES["PNG"])  # it has started
+    reader._seconds = 1.0
+    with monkeypatch.context() as patched:
+        patched.setattr(reader_module, "_ask", ask)
+        np.testing.assert_array_equal(reader.read(FILES["PNG"]).pixels, PIXELS)
+    assert reader._process is None
+    reader._seconds = READ_SECONDS
+    np.testing.assert_array_equal(reader.read(FILES["PNG"]).pixels, PIXELS)
+    reader.close()
 
 
 def test_reader_knows_nothing_of_the_engines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
