@@ -225,5 +225,5 @@ def test_prompt_whose_images_are_gone_says_nothing_of_the_engine(
         assert doubts == []
 
     doubts: list[Health] = []
-    monkeypatch.setattr(Health, "doubt", doubts.append)
+    monkeypatch.setattr(Health, "doubt", lambda health: doubts.append(health))
     with_client(toy, test)
