@@ -96,7 +96,8 @@ class Samples:
 def _numbers(schema: Schema, kind: str) -> Iterator[Any]:
     low, high = schema.get("minimum"), schema.get("maximum")
     inner = 1 if kind == "integer" else 0.5
-    candidates = [inner, *(bound for bound in (low, high) if bound is not None)]
+    beyond = (low is not None and inner < low) or (high is not None and inner > high)
+    candidates = [*(() if beyond else (inner,)), *(bound for bound in (low, high) if bound is not None)]
     if low is None and high is None:
         candidates.append(0)
     for value in dict.fromkeys(candidates):

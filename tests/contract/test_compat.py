@@ -283,7 +283,7 @@ def test_the_table_of_members_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert "### ChatRequest\n\n| member | support |" in printed
     assert "| `n` | honoured |  |  |" in printed
     assert "| `adapter_id` | honoured |  |  |" in printed
-    assert "| `url` | later |  |  |" in printed
+    assert '| `detail` | reported | `"auto"` |  |' in printed
     assert "| `strict` | reported | `true` |  |" in printed
     assert "| `parameters` | honoured |  | no effect here: `top_n_tokens` |" in printed
     assert "| `audio` | refused |  | only text is generated |" in printed
