@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inference.admission import Admission, Permit
@@ -23,7 +24,7 @@ from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
 from inference.looks import Looks
-from inference.preparation import odd_vocabulary, prepare
+from inference.preparation import odd_vocabulary, prefix_salt, prepare
 from inference.readiness import Readiness
 from inference.text_side import TextSide
 from inference.types import (
@@ -81,7 +82,7 @@ class EngineClient(TextSide):
         )
         self._preparing: set[str] = set()  # ids of requests that aren't queued yet
         self._running: dict[str, Running] = {}
-        self._looks = Looks(core)
+        self._looks = Looks(core, partial(prefix_salt, isolated=config.isolate_owners))
         self._listeners: list[Callable[[StepStats], None]] = []
         self._life_listeners: list[Callable[[Life], None]] = []
         self._meters: list[Callable[[str, int], None]] = []

@@ -46,10 +46,11 @@ class Core(Protocol):
 class SeeingCore(Core, Protocol):
     """A core that can be shown images, if its model sees."""
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Have a request's images looked at, before it is submitted under this id; callable from any thread.
 
-        One `Looked` of a frame tells what became of them. Until the request is submitted an abort ends this.
+        Only requests with the same `salt` share what is kept of an image. One `Looked` of a frame tells what
+        became of them. Until the request is submitted an abort ends this.
         """
 
 

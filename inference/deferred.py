@@ -33,11 +33,11 @@ class LaterCore(ABC):
         """Queue a request."""
         self._loaded().submit(request)
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Have a request's images looked at."""
         core = self._loaded()
         assert isinstance(core, SeeingCore), "a core that is put off, or elsewhere, is one that can see"
-        core.look(request_id, images)
+        core.look(request_id, images, salt)
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""

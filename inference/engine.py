@@ -149,10 +149,10 @@ class TorchCore:
         assert self._sink is not None, "start comes first"
         self._sink(Frame((CoreFailure(request.id, "The engine has stopped"),)))
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Have a request's images looked at."""
         if self._looker is not None and not self._stopping:
-            self._looker.look(request_id, images)
+            self._looker.look(request_id, images, salt)
             return
         why = "The engine has stopped" if self._stopping else "The model takes no images"
         self._tell_looked(Looked(request_id, message=why, invalid=not self._stopping))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ENOUGH_BYTES = (
-    48 * 2**20
-)  # of all images of a request, one that comes several times once: they cross to the engine in one frame
+# Of all images of a request, one that comes several times once: they cross to the engine in one frame
+ENOUGH_BYTES = 48 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

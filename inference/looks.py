@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,10 @@ Tokens = tuple[tuple[int, ...], ...]  # that stand for each image
 class Looks:
     """What requests wait for; used on the event loop."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, salt: Callable[[Request], str]) -> None:
+        """`salt` separates what is kept of a request's images from others'."""
         self._core = core
+        self._salt = salt
         self._waiting: dict[str, asyncio.Future[Tokens]] = {}
         self._turn = asyncio.Lock()  # whoever has it is the next to be shown
         self._shown = 0  # bytes of images that are being looked at
@@ -42,7 +44,7 @@ class Looks:
         try:
             async with self._room(size):
                 if not waiting.done():  # it was failed while others were looked at
-                    self._core.look(request.id, request.images)
+                    self._core.look(request.id, request.images, self._salt(request))
                 return await waiting
         except InvalidImage as error:
             raise InvalidImage(error.why, error.number, request.images[error.number - 1]) from None

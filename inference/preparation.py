@@ -82,7 +82,7 @@ def odd_vocabulary(text: TextPipeline, model: ModelInfo) -> str | None:
 
 
 def prefix_salt(request: Request, *, isolated: bool) -> str:
-    """Return what separates a request's entries of the prefix cache from others': of its owner, its own."""
+    """Return what separates what is kept of a request's prompt from others': of its owner, its own."""
     if not isolated:
         return request.cache_salt
     return f"{len(request.owner)}:{request.owner}{request.cache_salt}"  # no owner can write another's

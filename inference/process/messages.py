@@ -74,6 +74,7 @@ class Look(Message, frozen=True, tag=4):
     id: str
     files: tuple[bytes, ...]  # of at most `images.ENOUGH_BYTES` together
     which: tuple[int, ...]  # of the files each image is: one that comes several times crosses once
+    salt: str
 
 
 class Abort(Message, frozen=True, tag=3):

@@ -113,9 +113,9 @@ class RemoteCore:
         """Queue a request; while the engine is down it fails at once."""
         self._at_home(lambda: self._submit(request))
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Have a request's images looked at; while the engine is down it fails at once."""
-        self._at_home(lambda: self._look(request_id, images))
+        self._at_home(lambda: self._look(request_id, images, salt))
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
@@ -162,13 +162,13 @@ class RemoteCore:
         else:
             self._loop.call_soon_threadsafe(call)
 
-    def _look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def _look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         assert self._sink is not None
         if not self.alive:
             self._sink(Frame((CoreFailure(request_id, STOPPED),)))
             return
         number = self._numbers.add(request_id)
-        self._post(pack(Look(number, request_id, *distinct(images))))
+        self._post(pack(Look(number, request_id, *distinct(images), salt)))
 
     def _submit(self, request: CoreRequest) -> None:
         assert self._sink is not None

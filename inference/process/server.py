@@ -235,7 +235,8 @@ class EngineServer:
             raise FrameFault("an image came without its file")
         core, core_id = self._core, self._add(connection, message, early=True)
         if isinstance(core, SeeingCore):
-            core.look(core_id, tuple(Image(data=message.files[which]) for which in message.which))
+            images = tuple(Image(data=message.files[which]) for which in message.which)
+            core.look(core_id, images, message.salt)
         else:
             self.sink(
                 Frame((), looked=(Looked(core_id, message="The engine takes no images", invalid=True),))

@@ -34,6 +34,12 @@ class _Wish:
 
     request_id: str
     images: tuple[Image, ...]
+    salt: str
+
+    def key_of(self, image: Image) -> bytes:
+        """Return what an image is known by: who salts otherwise finds nothing, and no time tells of it."""
+        salt = hashlib.blake2b(self.salt.encode()).digest()
+        return hashlib.blake2b(image.data, digest_size=16, key=salt).digest()
 
 
 class _Unwanted(Exception):
@@ -70,11 +76,11 @@ class Looker:
         self._thread = threading.Thread(target=self._run, name="images", daemon=True)
         self._thread.start()
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Queue a request's images."""
         with self._wake:
             self._leases[request_id] = []
-            self._wishes.append(_Wish(request_id, images))
+            self._wishes.append(_Wish(request_id, images, salt))
             self._wake.notify()
 
     def take(self, request_id: str, ids: Integers) -> Sight:
@@ -152,7 +158,7 @@ class Looker:
         found: list[tuple[int, ...]] = []
         sizes: dict[bytes, int] = {}
         for number, image in enumerate(wish.images, start=1):
-            key = hashlib.blake2b(image.data, digest_size=16).digest()
+            key = wish.key_of(image)
             stored = self._store.hold(key)
             if stored is None:
                 stored = self._made(image, number, sum(map(len, found)))

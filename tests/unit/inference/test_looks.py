@@ -37,7 +37,7 @@ class Seeing(Puppet):
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         return SEEING
 
-    def look(self, request_id: str, images: tuple[Image, ...]) -> None:
+    def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         self.shown.append((request_id, images))
 
     def looked(self, *images: tuple[int, ...], **why: Any) -> None:

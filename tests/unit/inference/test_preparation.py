@@ -214,8 +214,9 @@ def test_what_the_model_knows_counts_and_not_what_its_tokenizer_does() -> None:
         await client.submit(Request(id="a", prompt="", prompt_ids=(5, padding), sampling=sampling))
         assert core.requests[0].prompt_ids == (5, padding)
         assert await client.decode((last, padding)) == "z"
+        looks = Looks(core, lambda request: request.cache_salt)
         with pytest.raises(InvalidInput, match=f"holds token {last}"):
-            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None, EngineConfig(), Looks(core))
+            await prepare(Request(id="b", prompt="z"), Pipeline(), small, None, EngineConfig(), looks)
 
     with_puppet(check)
 

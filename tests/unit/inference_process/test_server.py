@@ -137,8 +137,8 @@ def test_requests_of_a_process_that_has_gone_are_aborted_and_only_they() -> None
         pack(Progress("of the other side")),
         pack(Attach(False)),  # for the second time
         pack(submit(0)) + pack(submit(0)),
-        pack(Look(0, "mine", (b"image",), (0, 1))),
-        pack(Look(0, "mine", (b"image",), (-1,))),
+        pack(Look(0, "mine", (b"image",), (0, 1), "")),
+        pack(Look(0, "mine", (b"image",), (-1,), "")),
     ],
 )
 def test_a_malformed_frame_ends_that_connection_alone(
@@ -277,7 +277,7 @@ def test_core_that_takes_no_images_says_so_and_the_request_ends() -> None:
     with recorder() as (_, core, address):
         caller = Caller(address)
         assert caller.receive() == Ready(MODEL)
-        caller.send(Look(7, "mine", (b"image",), (0,)))
+        caller.send(Look(7, "mine", (b"image",), (0,), ""))
         said = caller.receive()
         assert isinstance(said, Batch)
         assert said.looked == [Seen(7, (), "The engine takes no images", True)]
