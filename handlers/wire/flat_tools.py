@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.tools import AUTO, NONE, REQUIRED, refuse_namesakes, to_use
 from handlers.wire.types import (
     ChosenFunction,
@@ -19,6 +20,7 @@ from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 FUNCTION, ALLOWED = "function", "allowed_tools"
 SCHEMAS_AT = "parameters"  # of a tool
+BELONGS: Belongs = {FUNCTION: ("name",), ALLOWED: ("mode", "tools")}
 
 
 def to_tools(body: ResponsesRequest) -> ToolUse | None:
@@ -63,6 +65,7 @@ def told_choice(given: ResponsesToolChoice | None) -> ResponseToolChoice:
         raise InvalidInput(
             f"`tool_choice` is {given!r}, and is 'none', 'auto', 'required', or an object that names a tool"
         )
+    refuse_others(given, BELONGS, given["type"], "tool_choice")
     if given["type"] == ALLOWED:
         return {"type": "allowed_tools", "mode": _mode(given), "tools": _allowed(given)}
     return _function(given["type"], given.get("name"), "tool_choice")
@@ -97,9 +100,12 @@ def _among(tools: tuple[Tool, ...], allowed: list[ChosenFunction]) -> tuple[Tool
 
 
 def _allowed(given: ResponsesNamedChoice) -> list[ChosenFunction]:
+    tools = given.get("tools")
+    if not tools:
+        raise InvalidInput(f"`tool_choice` is of type {ALLOWED!r} and has no `tools`: name those that are")
     return [
         _function(tool["type"], tool.get("name"), f"tool_choice.tools[{place}]")
-        for place, tool in enumerate(given.get("tools") or ())
+        for place, tool in enumerate(tools)
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.images import ImageUrl, quoted
 from handlers.wire.messages import joined, parsed_arguments
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
@@ -15,15 +15,11 @@ MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_ou
 REFERENCE = "item_reference"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 TEXTS, IMAGE = ("input_text", "output_text", "text"), "input_image"
-BELONGS: Mapping[str, tuple[str, ...]] = {  # of members that only some items have
+BELONGS: Belongs = {
     MESSAGE: ("role", "content", "name"),
     CALL: ("call_id", "name", "arguments"),
     RESULT: ("call_id", "name", "output"),
 }
-ELSEWHERE: tuple[Literal["role", "content", "name", "call_id", "arguments", "output"], ...] = (
-    *("role", "content", "name"),
-    *("call_id", "arguments", "output"),
-)
 BETWEEN = "\n\n"  # what the system says first, and what it says then
 
 Turn = dict[str, object]  # a message as templates want it
@@ -81,7 +77,7 @@ def _kind(item: InputItem) -> str:
 def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn | None:
     """Return the message that an item is, or is part of; None if nothing of it is shown."""
     kind = _kind(item)
-    _refuse_others(item, kind, where)
+    refuse_others(item, BELONGS, kind, where)
     if kind == MESSAGE:
         return _message(item, where, images)
     if kind == CALL:
@@ -96,14 +92,6 @@ def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[Im
         f"`{where}.type` is {quoted(kind)}, and is one of {MESSAGE!r}, {CALL!r}, {RESULT!r} and "
         f"{REASONING!r}: leave the item out, or tell of it in a message"
     )
-
-
-def _refuse_others(item: InputItem, kind: str, where: str) -> None:
-    """Raise InvalidInput for a member of another kind of item, which would have no effect in this one."""
-    own = BELONGS.get(kind, ELSEWHERE)
-    other = next((name for name in ELSEWHERE if name not in own and item.get(name) is not None), None)
-    if other is not None:
-        raise InvalidInput(f"`{where}.{other}` does not go with an item of type {kind!r}: leave it out")
 
 
 def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.grammar import schema_grammar
 from handlers.wire.response_format import ANY_OBJECT
 from handlers.wire.types import ResponseFormatTold, ResponsesFormat, ResponsesText
-from inference.errors import GrammarRefused, InvalidInput
+from inference.errors import GrammarRefused
 from inference.types import Grammar, GrammarKind
 
 MEMBER = "text.format"
-NEEDED_BY = {"schema": "json_schema", "value": "regex"}  # a member: the type that it goes with
+BELONGS: Belongs = {"json_schema": ("schema",), "regex": ("value",), "json_object": (), "text": ()}
 
 
 def to_form(text: ResponsesText | None) -> Grammar | None:
@@ -18,11 +19,7 @@ def to_form(text: ResponsesText | None) -> Grammar | None:
     Raises InvalidInput, which names the member.
     """
     given = format_of(text)
-    for member in ("schema", "value"):
-        if given.get(member) is not None and given["type"] != NEEDED_BY[member]:
-            raise InvalidInput(
-                f"`{MEMBER}.{member}` does not go with the type {given['type']!r}: leave it out"
-            )
+    refuse_others(given, BELONGS, given["type"], MEMBER)
     if given["type"] == "text":
         return None
     if given["type"] == "regex":

@@ -249,7 +249,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     },
     "ResponsesNamedChoice": {
         "type": Pair("allowed_tools", "file_search"),
-        "name": Pair("f", "g", {"type": "function"}),
+        "name": Pair("f", "g", {"type": "function", "mode": ABSENT, "tools": ABSENT}),
         "mode": Pair("auto", "required"),
         "tools": Pair([{"type": "function", "name": "f"}], [{"type": "function", "name": "g"}]),
     },

@@ -80,8 +80,8 @@ def test_calls_after_a_result_are_another_message() -> None:
         ({**CALL, "call_id": ""}, "`input[0]` is of type 'function_call' and has no `call_id`: add it"),
         ({**RESULT, "output": None}, "`input[0]` is of type 'function_call_output' and has no `output`"),
         (RESULT, "`input[0].call_id` is '7', and no call in `input` has it"),
-        ({**USER, "output": "warm"}, "`input[0].output` does not go with an item of type 'message'"),
-        ({**CALL, "role": "user"}, "`input[0].role` does not go with an item of type 'function_call'"),
+        ({**USER, "output": "warm"}, "`input[0].output` does not go with the type 'message'"),
+        ({**CALL, "role": "user"}, "`input[0].role` does not go with the type 'function_call'"),
         (
             {"role": "user", "content": [{"type": "input_image"}]},
             "`input[0].content[0]` is of type 'input_image' and has no `image_url`: add it",
