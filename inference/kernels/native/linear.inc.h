@@ -174,7 +174,7 @@ INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
     return y;
 }
 
-INLINE void multiply(const int kind, const int rows, const int vectors, const int column, const Block *b) {
+INLINE void multiply(const int kind, const int rows, const int vectors, const Block *b) {
     Sum sums[MOST_ROWS][8];
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < vectors; v++)
@@ -182,7 +182,7 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const in
     if (kind == KIND_FLOAT32 || kind == KIND_WIDENED) add_float32(rows, vectors, kind == KIND_WIDENED, b, sums);
     if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
-    if (is_coded(kind)) add_coded(kind, rows, vectors, column, b, sums);
+    if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
 #if defined(NATIVE_BF16)
     if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
@@ -197,26 +197,20 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const in
         }
 }
 
-/* `column`: of coded ones, where the group begins, for the compiler to know what to decode. */
-INLINE void multiply_group(const int kind, const int rows, const int vectors, const int column, Block *b) {
-    const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
-    multiply(kind, rows, vectors, column, b);
-    b->w += vectors * LANES * bytes;
-    b->column += vectors * LANES;
-    if (kind == KIND_INT8) b->share += b->share_bytes;
-    b->y += vectors * LANES;
-    if (b->bias) b->bias += vectors * LANES;
-    if (b->scales) b->scales += vectors * LANES;
-    if (b->sums) b->sums += vectors * LANES;
-}
-
 /* Columns of a panel in groups of `vectors`. */
 INLINE void multiply_columns(const int kind, const int rows, Block b) {
     const int vectors = rows <= FEW_ROWS ? PANEL / LANES : 2;
-    if (is_coded(kind))
-        UNROLL for (int column = 0; column < PANEL; column += vectors * LANES) multiply_group(kind, rows, vectors, column, &b);
-    else
-        for (int column = 0; column < PANEL; column += vectors * LANES) multiply_group(kind, rows, vectors, 0, &b);
+    const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
+    for (int column = 0; column < PANEL; column += vectors * LANES) {
+        multiply(kind, rows, vectors, &b);
+        b.w += vectors * LANES * bytes;
+        b.column += vectors * LANES;
+        if (fetches_by_shares(kind)) b.share += b.share_bytes;
+        b.y += vectors * LANES;
+        if (b.bias) b.bias += vectors * LANES;
+        if (b.scales) b.scales += vectors * LANES;
+        if (b.sums) b.sums += vectors * LANES;
+    }
 }
 
 INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {

@@ -31,25 +31,23 @@ INLINE vi vsplat16(int16_t x) { return (vi)(x - (vh){0}); }
 
 INLINE vi based(vi words, vi base) { return (vi)((vh)(words & vsplat16(SIGN_CODE_MANTISSA)) + (vh)base); }
 
-/* The words of a quad but the exceptions, of `vectors` vectors of columns from `column` on: of two k, then of the
- * others. The lower halves of the lines have the first columns. */
-INLINE void decode(const char *quad, vi base, const int vectors, const int column, vi *words) {
-    UNROLL for (int v = 0; v < vectors; v++) {
-        const int at = column / LANES + v, upper = at >= LINE_VECTORS;
-        const char *line = quad + at % LINE_VECTORS * (int)sizeof(vi);
-        vi a = viload(line), b = viload(line + 64), shared = viload(line + 128), turned = turn(shared);
-        words[v] = based(upper ? interleave_high(a, shared) : interleave_low(a, shared), base);
-        words[vectors + v] = based(upper ? interleave_high(b, turned) : interleave_low(b, turned), base);
+/* All words of a quad but the exceptions. */
+INLINE void decode(const char *quad, vi base, vi words[2 * PAIR_VECTORS]) {
+    UNROLL for (int i = 0; i < LINE_VECTORS; i++) {
+        const char *at = quad + i * (int)sizeof(vi);
+        vi a = viload(at), b = viload(at + 64), shared = viload(at + 128), turned = turn(shared);
+        words[i] = based(interleave_low(a, shared), base);
+        words[LINE_VECTORS + i] = based(interleave_high(a, shared), base);
+        words[PAIR_VECTORS + i] = based(interleave_low(b, turned), base);
+        words[PAIR_VECTORS + LINE_VECTORS + i] = based(interleave_high(b, turned), base);
     }
 }
 
-/* All words of a quad with its exceptions; returns the next quad's. Apart, so that words stay in registers else. */
-static __attribute__((noinline, unused)) const Exception *
-decode_corrected(const char *quad, int base, const Exception *exception, int64_t number, vi words[2 * PAIR_VECTORS]) {
+/* Put a quad's exceptions in; return the next quad's. */
+INLINE const Exception *correct(const Exception *exception, int64_t quad, vi words[2 * PAIR_VECTORS]) {
     uint16_t corrected[QUAD_WEIGHTS];
-    decode(quad, vsplat16((int16_t)(base << 7)), PAIR_VECTORS, 0, words);
     memcpy(corrected, words, sizeof corrected);
-    for (; exception->at / QUAD_WEIGHTS == number; exception++)
+    for (; exception->at / QUAD_WEIGHTS == quad; exception++)
         corrected[exception->at % QUAD_WEIGHTS] = exception->bits;
     memcpy(words, corrected, sizeof corrected);
     return exception;
@@ -61,40 +59,32 @@ INLINE void add_words(const int kind, const int rows, const int vectors, const B
 #if defined(NATIVE_BF16)
     if (is_rounded(kind)) {
         add_pair(rows, vectors, b, k, words, sums);
-        if (left > 2) add_pair(rows, vectors, b, k + 2, words + vectors, sums);
+        if (left > 2) add_pair(rows, vectors, b, k + 2, words + PAIR_VECTORS, sums);
         return;
     }
 #endif
     (void)kind;
     UNROLL for (int i = 0; i < QUAD; i++)
-        if (i < left) add_widened(rows, vectors, b, k + i, words + i / 2 * vectors, i % 2, sums);
+        if (i < left) add_widened(rows, vectors, b, k + i, words + i / 2 * PAIR_VECTORS, i % 2, sums);
 }
 
 /* Decoding is a load and three operations for a vector of weights, which is less than waiting for four bits more. */
-INLINE void add_coded(const int kind, const int rows, const int vectors, const int column, const Block *b,
-                      Sum sums[MOST_ROWS][8]) {
+INLINE void add_coded(const int kind, const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const Exception *exception = b->exceptions;
     const vi base = vsplat16((int16_t)(b->base << 7));
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += QUAD, w += QUAD_BYTES) {
         vi words[2 * PAIR_VECTORS];
-        const int64_t quad = (b->from + k) / QUAD;
         fetch_ahead(3, b, w);
         prefetch(w);
         __builtin_prefetch(w + AHEAD + 128);
-        if (__builtin_expect(exception->at / QUAD_WEIGHTS == quad, 0)) {
-            vi all[2 * PAIR_VECTORS];
-            exception = decode_corrected(w, b->base, exception, quad, all);
-            UNROLL for (int v = 0; v < vectors; v++) {
-                words[v] = all[column / LANES + v];
-                words[vectors + v] = all[PAIR_VECTORS + column / LANES + v];
-            }
-        } else
-            decode(w, base, vectors, column, words);
+        decode(w, base, words);
+        if (__builtin_expect(exception->at / QUAD_WEIGHTS == (b->from + k) / QUAD, 0))
+            exception = correct(exception, (b->from + k) / QUAD, words);
         int64_t left = b->k - k;
         if (left >= QUAD) /* a constant: without branches */
-            add_words(kind, rows, vectors, b, k, QUAD, words, sums);
+            add_words(kind, rows, vectors, b, k, QUAD, words + b->column / LANES, sums);
         else
-            add_words(kind, rows, vectors, b, k, left, words, sums);
+            add_words(kind, rows, vectors, b, k, left, words + b->column / LANES, sums);
     }
 }
