@@ -30,7 +30,7 @@ from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from benchmarks.serving.bounds import Size  # noqa: E402
 from benchmarks.serving.models import SHAPES, make_model  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
-from inference.kernels.native import open_library  # noqa: E402
+from inference.kernels.native import Library, open_library  # noqa: E402
 
 NAME = "llama-135m"
 CONTEXT = 128
@@ -51,6 +51,14 @@ class Variant:
     narrow: bool = True
     compress: bool = False
     kv_bytes: int = 4  # of a number in the cache
+
+    def is_had(self, library: Library | None) -> bool:
+        """Return whether the CPU computes so: where it doesn't, weights are kept and multiplied otherwise."""
+        if library is None:
+            return not self.compress and self.peak == "float_flops"
+        return (library.compresses or not self.compress) and (
+            library.has_bf16 or self.peak != "bfloat16_flops"
+        )
 
 
 VARIANTS = (
@@ -97,7 +105,11 @@ def main() -> None:
         library = open_library()
         beside = reading(library) if library else None
         limits = measure_limits(library)
-        measured = [(each, measure(models, each, beside, arguments.quick)) for each in VARIANTS]
+        measured = [
+            (each, measure(models, each, beside, arguments.quick))
+            for each in VARIANTS
+            if each.is_had(library)
+        ]
         limits = limits.larger(measure_limits(library))
     print(limits)
     steps = [share(variant, step, limits) for variant, found in measured for step in found]

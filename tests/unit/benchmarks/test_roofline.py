@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -10,9 +12,22 @@ from benchmarks.inprocess import Steps
 from benchmarks.limits import Limits
 from benchmarks.roofline import NAME, VARIANTS, demand, share
 from benchmarks.serving.models import SHAPES
+from inference.kernels.native import Library
 
 LIMITS = Limits(read_bytes=20e9, float_flops=200e9, bfloat16_flops=400e9, int8_flops=800e9)
 HALF = VARIANTS[0]
+
+
+def test_only_what_the_cpu_computes_so_is_measured() -> None:
+    def names(*, compresses: bool, has_bf16: bool) -> set[str]:
+        library = cast(Library, SimpleNamespace(compresses=compresses, has_bf16=has_bf16))
+        return {each.name for each in VARIANTS if each.is_had(library)}
+
+    everywhere = {"bf16, products in fp32", "fp32", "int8"}
+    assert names(compresses=False, has_bf16=False) == everywhere
+    assert names(compresses=True, has_bf16=False) == everywhere | {"bf16 in 12 bits, products in fp32"}
+    assert names(compresses=True, has_bf16=True) == {each.name for each in VARIANTS}
+    assert {each.name for each in VARIANTS if each.is_had(None)} == everywhere - {"int8"}
 
 
 def test_the_weights_that_are_counted_are_the_models() -> None:
