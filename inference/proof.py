@@ -214,6 +214,20 @@ def sequential_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
     return whole + last
 
 
+def scored_request(id: str, prompt: tuple[int, ...], adapter: int = -1) -> CoreRequest:
+    """Return a request that wants the logits of all of its prompt's tokens."""
+    return CoreRequest(
+        id=id,
+        prompt_ids=prompt,
+        max_new_tokens=1,
+        sampling=Sampling(),
+        logprobs=LogprobsMode.RAW,
+        top_n_tokens=0,
+        prompt_logprobs=True,
+        adapter=adapter,
+    )
+
+
 def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     """Return the model's own logits, (tokens, vocabulary), of one whole prompt."""
     with torch.inference_mode():
@@ -250,18 +264,7 @@ def _idle(module: nn.Module, called: set[nn.Module]) -> Iterator[nn.Module]:
 
 def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64], adapter: int = -1) -> Sequence:
     """Return a prompt as a running sequence that wants all logits, in blocks out of order."""
-    sequence = Sequence(
-        CoreRequest(
-            id=str(index),
-            prompt_ids=tuple(prompt.tolist()),
-            max_new_tokens=1,
-            sampling=Sampling(),
-            logprobs=LogprobsMode.RAW,
-            top_n_tokens=0,
-            prompt_logprobs=True,
-            adapter=adapter,
-        )
-    )
+    sequence = Sequence(scored_request(str(index), tuple(prompt.tolist()), adapter))
     table.enter(sequence)
     table.extend(sequence, _BLOCKS[index][: blocks_for(sequence.length)])
     return sequence

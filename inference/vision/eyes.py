@@ -26,12 +26,8 @@ from inference.vision.sight import CannotSee, ImageRows
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared  # and with it Pillow, which text doesn't need
 
-_PLAIN = (
-    "inputs_embeds",
-    "position_ids",
-    "attention_mask",
-    "cache_position",
-)  # what any language model is given
+# What any language model is given
+_PLAIN = ("inputs_embeds", "position_ids", "attention_mask", "cache_position")
 _IMAGES = ("image_grid_thw",)  # what positions depend on
 
 

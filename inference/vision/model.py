@@ -15,7 +15,7 @@ from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig,
 from inference.blocks import blocks_for
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable, TemplateFailed
-from inference.proof import Proof, Verdict, is_small
+from inference.proof import Proof, Verdict, is_small, scored_request
 from inference.runner import Head
 from inference.served import Level, Served
 from inference.shortage import is_shortage
@@ -24,7 +24,7 @@ from inference.state import Sequence as Text
 from inference.text.chat_template import load_chat_template
 from inference.text.files import ModelFiles
 from inference.trace import eager_attention
-from inference.types import CoreRequest, LogprobsMode, Sampling, VisionInfo
+from inference.types import VisionInfo
 from inference.vision.eyes import Eyes, forget, on_device
 from inference.vision.sight import CannotSee, ImageRows, Sight
 
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from inference.vision.processor import Prepared, Processor
 
 _SAME_CODE = 1e-3  # of the logits' norm: the model's own code makes the same of the same in any dtype
-_BEFORE, _BETWEEN, _BEHIND = (
-    "What is in ",
-    " and in ",
-    " is to be told in a few words",
-)  # of the proof's prompt
+# Of the proof's prompt
+_BEFORE, _BETWEEN, _BEHIND = "What is in ", " and in ", " is to be told in a few words"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +219,7 @@ class Vision:
         ids = np.array(sample.ids)
         sight = self.sight(ids, [b"%d" % at for at in range(len(images))], images)
         table = SlotTable(slots=1, pages=blocks_for(len(ids)))
-        text = Text(_request(sample.ids), sight=sight)
+        text = Text(scored_request("image", sample.ids), sight=sight)
         table.enter(text)
         table.extend(text, list(reversed(range(blocks_for(len(ids))))))
         runner = served.make_runner(blocks_for(len(ids)))
@@ -277,15 +274,3 @@ def _attend_by_torch(model: PreTrainedModel) -> None:
         model.set_attn_implementation(dict.fromkeys(others, "sdpa"))
     except ValueError:  # its code has another one only
         model.set_attn_implementation(dict.fromkeys(others, "eager"))
-
-
-def _request(ids: tuple[int, ...]) -> CoreRequest:
-    return CoreRequest(
-        id="image",
-        prompt_ids=ids,
-        max_new_tokens=1,
-        sampling=Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=0,
-        prompt_logprobs=True,
-    )
