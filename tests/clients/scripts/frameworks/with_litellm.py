@@ -89,7 +89,7 @@ def chat_logprobs(url: str) -> None:
 
 
 def chat_every_setting(url: str) -> None:
-    settings = {"presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {300: -5}, "top_p": 0.9}
+    settings = {"presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {"300": -5}, "top_p": 0.9}
     extra = {"top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1, "user": "me"}
     request = asked(url, seed=3, **{**settings, **extra, "temperature": 0.7})
     first, second = litellm.completion(**request), litellm.completion(**request)
