@@ -33,9 +33,15 @@ _ROWS_AT_ONCE = 2048  # to bound memory
 def screen_bytes(library: Library, n: int, k: int, *, is_int8: bool) -> int:
     """Return what the screen of a head (n, k) takes, as far as its shape says; 0 where it would not pay."""
     wide = is_int8 and k > _MOST_INT8_WIDTH
-    if not library.has_vnni or wide or n * k < (_LEAST_INT8_WEIGHTS if is_int8 else _LEAST_WEIGHTS):
+    least = _LEAST_INT8_WEIGHTS if is_int8 else _LEAST_WEIGHTS
+    if not _can_screen(library, is_int8=is_int8) or wide or n * k < least:
         return 0
     return (n * k * 3 // 4 if is_int8 else n * k) + n * _ROW_BYTES
+
+
+def _can_screen(library: Library, *, is_int8: bool) -> bool:
+    """Return whether there are kernels for the copy: int8 of a wider head, int6 of one in int8."""
+    return library.has_vnni if is_int8 else library.screens
 
 
 class ScreenStruct(ctypes.Structure):
@@ -65,9 +71,8 @@ class Screen:
         is_int8 = head.kind is WeightKind.INT8
         if head.bias is not None or head.kind is WeightKind.INT6 or head.k > MOST_INT8_INPUTS:
             return None
-        if not (
-            (small and head.library.has_vnni) or screen_bytes(head.library, head.n, head.k, is_int8=is_int8)
-        ):
+        useful = small and _can_screen(head.library, is_int8=is_int8)
+        if not (useful or screen_bytes(head.library, head.n, head.k, is_int8=is_int8)):
             return None
         kind = WeightKind.INT6 if is_int8 else WeightKind.INT8
         rows, parts = torch.empty((head.n, head.k), dtype=torch.int8), []

@@ -26,7 +26,7 @@ typedef struct Shape {
 
 /* A copy of a head's weights in fewer bits, by which is found what can't be a row's greatest logit (screen.inc.h). */
 typedef struct Screen {
-    const Linear *linear; /* int8 or int6, for VPDPBUSD; without a bias, as the head */
+    const Linear *linear; /* int8 or int6; without a bias, as the head */
     const float *errors;  /* (n rounded up to PANEL) the norm of what rounding took from a row of the head */
     const float *norms;   /* (the same) the norm of a rounded row */
 } Screen;

@@ -95,11 +95,11 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
 
 int linear_rounds_input(const Library *library, const Linear *linear) { return is_rounded(kind_of(library, linear)); }
 
-const uint8_t *linear_unsigned_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
-                                   int64_t row, float *scale) {
+const void *linear_integer_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
+                               int64_t row, float *scale) {
     int kind = kind_of(library, linear);
     *scale = ((const float *)prepared)[row];
-    return (const uint8_t *)prepared + scales_bytes(kind, rows) + row * input_stride(kind, linear->k);
+    return (const char *)prepared + scales_bytes(kind, rows) + row * input_stride(kind, linear->k);
 }
 
 /* --- tiles ---------------------------------------------------------------------------------- */

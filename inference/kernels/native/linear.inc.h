@@ -62,10 +62,7 @@ INLINE void add_float32(const int rows, const int vectors, const int widened, co
                         Sum sums[MOST_ROWS][8]) {
     const float *w = (const float *)b->w;
     for (int64_t k = 0; k < b->k; k++, w += PANEL) {
-        if (!widened) {
-            prefetch(w);
-            fetch_ahead(2, b, (const char *)w);
-        }
+        if (!widened) fetch(vectors, b, (const char *)w);
         UNROLL for (int m = 0; m < rows; m++) {
             vf x = broadcast(b->x, b->x_stride, m, k);
             UNROLL for (int v = 0; v < vectors; v++)
@@ -109,8 +106,7 @@ INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum 
     vi raw[8];
     int64_t k = 0;
     for (; k + 2 <= b->k; k += 2, w += 4 * PANEL) {
-        prefetch(w);
-        fetch_ahead(2, b, w);
+        fetch(vectors, b, w);
         UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
         add_widened(rows, vectors, b, k, raw, 0, sums);
         add_widened(rows, vectors, b, k + 1, raw, 1, sums);
@@ -205,7 +201,7 @@ INLINE void multiply_columns(const int kind, const int rows, Block b) {
         multiply(kind, rows, vectors, &b);
         b.w += vectors * LANES * bytes;
         b.column += vectors * LANES;
-        if (fetches_by_shares(kind)) b.share += b.share_bytes;
+        b.share += b.share_bytes;
         b.y += vectors * LANES;
         if (b.bias) b.bias += vectors * LANES;
         if (b.scales) b.scales += vectors * LANES;
@@ -236,15 +232,13 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
 
 /* Bytes to what is read next: the panel's next slice of k, or the next panel; where one block reads a long panel, and
  * doesn't fetch by shares, a later part of it. */
-INLINE int64_t next_weights(const int kind, const Tile *t, int64_t depth) {
+INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
     if (depth < t->linear->k) return depth * t->panel_step;
-    return t->linear->k <= DEPTH || fetches_by_shares(kind) ? t->panel_bytes : FAR_AHEAD;
+    return t->linear->k <= DEPTH || shares ? t->panel_bytes : FAR_AHEAD;
 }
 
 /* With few rows the hardware keeps up, but for int8. */
-INLINE int fetches(const int kind, int64_t rows) {
-    return rows > FEW_ROWS || kind == KIND_VNNI || fetches_by_shares(kind);
-}
+INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || shares; }
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
@@ -255,10 +249,11 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    int64_t behind = fetches(kind, rows) ? next_weights(kind, t, depth) : 0;
+    const int shares = fetches_by_shares(kind, rows, blocks);
+    int64_t behind = fetches(kind, rows, shares) ? next_weights(t, depth, shares) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
-    int64_t step = fetches_by_shares(kind) && behind ? 256 / passes + 1 : 0;
+    int64_t step = shares && behind ? 256 / passes + 1 : 0;
     int64_t share = step ? depth * t->panel_step / passes : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {

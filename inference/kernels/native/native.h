@@ -27,7 +27,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 12
+#define INTERFACE 13
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -100,11 +100,11 @@ size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t 
 void linear_input(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                   int64_t from, int64_t to, void *prepared);
 
-/* Whether a linear's inputs are rounded to bfloat16; and a row of inputs that were prepared for int8 or int6 weights
- * and VPDPBUSD: integers with 128 added, and what they are multiplied by. */
+/* Whether a linear's inputs are rounded to bfloat16; and a row of inputs that were prepared for int8 or int6 weights:
+ * integers as inputs.inc.h lays them, and what they are multiplied by. */
 int linear_rounds_input(const Library *library, const Linear *linear);
-const uint8_t *linear_unsigned_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
-                                   int64_t row, float *scale);
+const void *linear_integer_row(const Library *library, const Linear *linear, const void *prepared, int64_t rows,
+                               int64_t row, float *scale);
 
 /* What the outputs are computed from. `prepared` is used if linear_needs_input, else x. */
 typedef struct Input {

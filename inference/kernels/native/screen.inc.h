@@ -20,19 +20,29 @@ INLINE float ISA(rounded)(float x) {
     return x;
 }
 
+/* A number of a row of inputs as inputs.inc.h lays them: for AVX2 signed, behind four magnitudes; for VPDPBUSD
+ * unsigned. */
+INLINE int ISA(integer_at)(const void *taken, int64_t i) {
+#if NATIVE_ISA == 1
+    return ((const int8_t *)taken)[i / 4 * 8 + 4 + i % 4];
+#else
+    return (int)((const uint8_t *)taken)[i] - 128;
+#endif
+}
+
 /* The norms of what the head reads of a row, and of what the screen's input leaves out of it. */
 static void ISA(measure)(const StackCall *call, const Screening *s, int64_t row) {
     const Linear *head = call->ends->head;
     int rounds = linear_rounds_input(call->library, head), same = shares_input(call->ends);
     const float *x = call->stack->normed + row * head->k;
     float scale;
-    const uint8_t *taken = linear_unsigned_row(call->library, call->ends->screen->linear, s->prepared, s->rows, row, &scale);
+    const void *taken = linear_integer_row(call->library, call->ends->screen->linear, s->prepared, s->rows, row, &scale);
     vf whole = vzero(), left = vzero();
     float xs[LANES], ls[LANES];
     for (int64_t i = 0; i < head->k; i += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
             int64_t at = i + lane;
-            float read = at < head->k ? scale * (float)((int)taken[at] - 128) : 0.0f;
+            float read = at < head->k ? scale * (float)ISA(integer_at)(taken, at) : 0.0f;
             xs[lane] = at >= head->k || same ? read : rounds ? ISA(rounded)(x[at]) : x[at];
             ls[lane] = xs[lane] - read;
         }

@@ -22,9 +22,11 @@ from inference.precision import screen_bytes
 from tests.unit.inference.paged_attention import LIBRARIES, built, native_step, page_count, page_table
 from tests.unit.inference.paper_layers import NORMS, native, random_layer, rotary
 
-SCREENING = [library for library in LIBRARIES.values() if library.has_vnni]
+SCREENING = [library for library in LIBRARIES.values() if library.screens]
+OF_EACH_ISA = list({library.isa: library for library in SCREENING}.values())
 
-pytestmark = [built, pytest.mark.skipif(not SCREENING, reason="screens need VPDPBUSD")]
+pytestmark = [built, pytest.mark.skipif(not SCREENING, reason="screens need AVX2 or VPDPBUSD")]
+each_isa = pytest.mark.parametrize("library", OF_EACH_ISA, ids=repr)
 torch.set_num_threads(1)
 
 SHAPE = StackShape(hidden=96, heads=6, kv_heads=2, head_dim=16, inner=96, eps=1e-5, scaling=0.25)
@@ -33,7 +35,11 @@ WORDS = 7_003  # no whole panels
 COS, SIN = rotary(torch.arange(512), SHAPE.head_dim)
 ROUNDED, COMPRESSED = "rounded", "12 bits"
 KINDS = {"float32": WeightKind.FLOAT32, "int8": WeightKind.INT8}  # of forms; others are bfloat16
-FORMS = [*KINDS, "bfloat16", ROUNDED, COMPRESSED]
+FORMS = ["float32", "bfloat16", ROUNDED, COMPRESSED]
+FORMS_OF = [  # a copy of int8 is int6
+    (library, form) for library in OF_EACH_ISA for form in [*FORMS, *["int8"] * library.has_vnni]
+]
+each_form = pytest.mark.parametrize(("library", "form"), FORMS_OF, ids=repr)
 EXACTLY = settings(max_examples=25, deadline=None)
 
 
@@ -85,10 +91,11 @@ def ids_of(count: int, seed: int = 0) -> Tensor:
     return torch.randint(WORDS, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("library", SCREENING, ids=repr)
-@pytest.mark.parametrize("form", FORMS)
+@each_form
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("count", [1, 5, 13, 60, 100])
-def test_it_finds_what_the_whole_head_finds(library: Library, form: str, count: int) -> None:
+def test_it_finds_what_the_whole_head_finds(library: Library, form: str, threads: int, count: int) -> None:
+    library = LIBRARIES[library.isa, threads]
     made = Made(library, pack(library, random_head(1), form), embeddings(2))
     ids = ids_of(count)
     found = made.agrees(ids, list(range(count)))
@@ -103,36 +110,41 @@ def test_it_finds_the_same_whatever_rows_of_the_head_are_like(data: st.DataObjec
         row, other = (data.draw(st.integers(0, WORDS - 1)) for _ in range(2))
         weight[row] = weight[other] * data.draw(st.sampled_from([1.0, 1.0, 1.001, 0.0, -1.0, 40.0, 1e-6]))
     weight[:, data.draw(st.integers(0, SHAPE.hidden - 1))] *= data.draw(st.sampled_from([1.0, 30.0, 1e4]))
-    form = data.draw(st.sampled_from(FORMS))
+    library, form = data.draw(st.sampled_from(FORMS_OF))
     table = embeddings(data.draw(st.integers(0, 50)), data.draw(st.sampled_from([1e-3, 1.0, 1e3])))
-    made = Made(SCREENING[0], pack(SCREENING[0], weight, form), table)
+    made = Made(library, pack(library, weight, form), table)
     count = data.draw(st.integers(1, 20))
     rows = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=8)))
     made.agrees(ids_of(count, data.draw(st.integers(0, 99))), rows)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each_form
 @pytest.mark.parametrize("size", [1e-33, 1e-30, 1e-28, 1e-22, 1e-18, 1e-14, 1e-10, 1e6, 1e16, 1e30])
-def test_it_finds_the_same_however_small_or_large_the_inputs_are(form: str, size: float) -> None:
-    head = pack(SCREENING[0], random_head(13), form)
-    Made(SCREENING[0], head, embeddings(14), size).agrees(ids_of(40), list(range(40)))
+def test_it_finds_the_same_however_small_or_large_the_inputs_are(
+    library: Library, form: str, size: float
+) -> None:
+    head = pack(library, random_head(13), form)
+    Made(library, head, embeddings(14), size).agrees(ids_of(40), list(range(40)))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each_form
 @pytest.mark.parametrize("size", [1e-30, 1e-26, 1e-24, 1e-21, 1e-18, 1e-10, 1e10])
-def test_it_finds_the_same_however_small_or_large_the_head_is(form: str, size: float) -> None:
-    head = pack(SCREENING[0], random_head(13).float() * size, form)
-    Made(SCREENING[0], head, embeddings(14), 1e6).agrees(ids_of(40), list(range(40)))
+def test_it_finds_the_same_however_small_or_large_the_head_is(
+    library: Library, form: str, size: float
+) -> None:
+    head = pack(library, random_head(13).float() * size, form)
+    Made(library, head, embeddings(14), 1e6).agrees(ids_of(40), list(range(40)))
 
 
-@pytest.mark.parametrize(("form", "step"), [("float32", 1), ("int8", 4)])
+@pytest.mark.parametrize(("library", "form"), [each for each in FORMS_OF if each[1] in KINDS], ids=repr)
 @pytest.mark.parametrize("gap", [0, 40, 46, 47, 48, 49, 70, 80, 88, 90, 92, 93, 94])
 def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(
-    form: str, step: int, gap: int
+    library: Library, form: str, gap: int
 ) -> None:
     """A few rows lose as much as rounding can take of them, as many gain it: the bound is nearly met."""
     random = torch.Generator().manual_seed(9)
     signs = torch.where(torch.rand(SHAPE.hidden, generator=random) < 0.5, -1.0, 1.0)
+    step = 4 if form == "int8" else 1
     most = 127 // step
     weight = torch.randint(-most // 2, most // 2, (WORDS, SHAPE.hidden), generator=random).float()
     weight[:, 0] = -most * signs[0]  # so that the scale is 1
@@ -147,21 +159,22 @@ def test_it_finds_the_same_where_all_that_rounding_takes_points_one_way(
     off = 0.49 if form == "float32" else 0.25  # a number in int8, of the four between those of int6
     weight[losing, 1:] += off * signs[1:]
     weight[gaining, 1:] -= off * signs[1:]
-    head = pack(SCREENING[0], weight * 0.01, form)
+    head = pack(library, weight * 0.01, form)
     if form == "int8":
         rows = (weight * step).to(torch.int8)
-        head = PackedLinear.of_integers(SCREENING[0], rows, torch.full((WORDS,), 0.01), WeightKind.INT8)
+        head = PackedLinear.of_integers(library, rows, torch.full((WORDS,), 0.01), WeightKind.INT8)
     table = (1e5 * signs).expand(WORDS, -1).contiguous()
-    made = Made(SCREENING[0], head, table)
+    made = Made(library, head, table)
     found = made.agrees(ids_of(8), list(range(8)))
     assert found.totals.tolist() == found.maxima.tolist()  # it wasn't too much to be screened
     assert set(found.tokens.tolist()) <= set((losing if gap < 2 * off * 95 else gaining).tolist())
 
 
-def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
+@each_isa
+def test_after_it_has_left_too_much_it_rests_for_a_while(library: Library) -> None:
     table = embeddings(15)
     table[11] = torch.nan
-    made = Made(SCREENING[0], pack(SCREENING[0], random_head(16), COMPRESSED), table)
+    made = Made(library, pack(library, random_head(16), COMPRESSED), table)
     good, bad = torch.tensor([1]), torch.tensor([11])
     assert made.screens(good)
     made.run(bad, [0], tokens_only=True)
@@ -174,53 +187,59 @@ def test_after_it_has_left_too_much_it_rests_for_a_while() -> None:
         assert [made.screens(good) for _ in range(3)] == [False, True, True]
 
 
-def test_of_equal_logits_the_first_token_counts() -> None:
+@each_isa
+def test_of_equal_logits_the_first_token_counts(library: Library) -> None:
     weight = random_head(3)
     weight[[50, 3_000, 6_999]] = 3 * weight[[3_000]]
-    made = Made(SCREENING[0], pack(SCREENING[0], weight, COMPRESSED), embeddings(4))
+    made = Made(library, pack(library, weight, COMPRESSED), embeddings(4))
     found = made.agrees(ids_of(40), list(range(40)))
     assert not {3_000, 6_999} & set(found.tokens.tolist())
 
 
-def test_rows_of_which_too_much_is_left_are_computed_in_full() -> None:
+@each_isa
+def test_rows_of_which_too_much_is_left_are_computed_in_full(library: Library) -> None:
     same = random_head(5)[:1].expand(WORDS, -1).contiguous()
-    made = Made(SCREENING[0], pack(SCREENING[0], same, "bfloat16"), embeddings(6))
+    made = Made(library, pack(library, same, "bfloat16"), embeddings(6))
     found = made.agrees(ids_of(9), list(range(9)))
     assert found.tokens.tolist() == [0] * 9
 
 
-def test_a_row_that_is_not_finite_says_so_and_touches_no_other() -> None:
+@each_isa
+def test_a_row_that_is_not_finite_says_so_and_touches_no_other(library: Library) -> None:
     table = embeddings(7)
     table[11, 5] = torch.nan
-    made = Made(SCREENING[0], pack(SCREENING[0], random_head(8), COMPRESSED), table)
+    made = Made(library, pack(library, random_head(8), COMPRESSED), table)
     ids = torch.tensor([1, 2, 3, 11])  # attention looks back only: the last one alone is broken
     found = made.agrees(ids, [0, 1, 2, 3])
     assert np.isnan(found.maxima).tolist() == [False, False, False, True]
 
 
-def test_without_being_asked_all_logits_are_there() -> None:
-    made = Made(SCREENING[0], pack(SCREENING[0], random_head(9), COMPRESSED), embeddings(10))
+@each_isa
+def test_without_being_asked_all_logits_are_there(library: Library) -> None:
+    made = Made(library, pack(library, random_head(9), COMPRESSED), embeddings(10))
     found = made.run(ids_of(3), [0, 2], tokens_only=False)
     assert found.values.argmax(1).tolist() == found.tokens.tolist()
     assert (found.totals > found.maxima).all()
 
 
-@pytest.mark.parametrize(("form", "share"), [(COMPRESSED, 1.0), ("float32", 1.0), ("int8", 0.75)])
-def test_its_bounds_hold_for_each_row_of_the_head(form: str, share: float) -> None:
-    head = pack(SCREENING[0], random_head(11), form)
+@each_form
+def test_its_bounds_hold_for_each_row_of_the_head(library: Library, form: str) -> None:
+    head = pack(library, random_head(11), form)
     screen = Screen.of(head, small=True)
     assert screen is not None
     rounded = screen.linear.unpack().double()
     lost = (head.unpack().double() - rounded).norm(dim=1)
     assert (lost <= screen.errors[:WORDS].double() * 1.001).all()
     assert (rounded.norm(dim=1) <= screen.norms[:WORDS].double() * 1.001).all()
+    share = 0.75 if form == "int8" else 1.0
     assert screen.nbytes < share * 1.1 * WORDS * SHAPE.hidden + 150_000
 
 
-def test_its_memory_is_reserved_where_it_may_come() -> None:
+@each_isa
+def test_its_memory_is_reserved_where_it_may_come(library: Library) -> None:
     described = LlamaConfig(vocab_size=60_000, hidden_size=128)
     capped = Gemma2Config(vocab_size=60_000, hidden_size=128, final_logit_softcapping=30.0)
-    wanted, library = EngineConfig(), SCREENING[0]
+    wanted = EngineConfig()
     assert screen_bytes(wanted, library, described) == 60_000 * (128 + 16)
     assert screen_bytes(wanted, library, LlamaConfig(vocab_size=600, hidden_size=128)) == 0
     assert screen_bytes(wanted, library, PreTrainedConfig(vocab_size=60_000)) == 0  # its width isn't told
@@ -233,34 +252,40 @@ def test_its_memory_is_reserved_where_it_may_come() -> None:
     ("words", "width", "share"),
     [(60_000, 128, 0), (600_000, 128, 0.75), (60_000, 1408, 0.75), (60_000, 1536, 0)],
 )
-def test_of_int8_only_large_heads_of_narrow_models_are_screened(words: int, width: int, share: float) -> None:
+@each_isa
+def test_of_int8_only_large_heads_of_narrow_models_are_screened(
+    library: Library, words: int, width: int, share: float
+) -> None:
     wanted = EngineConfig(model=ModelConfig(quantize="int8"))
     described = LlamaConfig(vocab_size=words, hidden_size=width)
-    expected = words * (share * width + 16) if share else 0
-    assert screen_bytes(wanted, SCREENING[0], described) == expected
+    expected = words * (share * width + 16) if share and library.has_vnni else 0
+    assert screen_bytes(wanted, library, described) == expected
 
 
-def test_what_is_reserved_is_what_it_takes() -> None:
-    head = PackedLinear.pack(SCREENING[0], torch.randn(40_000, 128), None, WeightKind.FLOAT32)
+@each_isa
+def test_what_is_reserved_is_what_it_takes(library: Library) -> None:
+    head = PackedLinear.pack(library, torch.randn(40_000, 128), None, WeightKind.FLOAT32)
     screen = Screen.of(head)
     assert screen is not None
     assert screen.nbytes == screen_bytes(
-        EngineConfig(), SCREENING[0], LlamaConfig(vocab_size=40_000, hidden_size=128)
+        EngineConfig(), library, LlamaConfig(vocab_size=40_000, hidden_size=128)
     )
 
 
-def test_a_head_is_screened_only_where_that_is_of_use() -> None:
+@each_isa
+def test_a_head_is_screened_only_where_that_is_of_use(library: Library) -> None:
     weight = random_head(12).float()
-    library = SCREENING[0]
     assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32)) is None  # too small
     biased = PackedLinear.pack(library, weight, torch.ones(WORDS), WeightKind.FLOAT32)
     assert Screen.of(biased, small=True) is None
-    assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), small=True) is not None
+    integers = Screen.of(PackedLinear.pack(library, weight, None, WeightKind.INT8), small=True)
+    assert (integers is not None) == library.has_vnni  # six bits need it
     wide = PackedLinear.pack(library, torch.randn(900, 4096), None, WeightKind.INT8)
     assert Screen.of(wide, small=True) is None  # six bits would leave too much
-    six = PackedLinear.pack(library, weight, None, WeightKind.INT6)
-    assert Screen.of(six, small=True) is None
+    if library.has_vnni:
+        six = PackedLinear.pack(library, weight, None, WeightKind.INT6)
+        assert Screen.of(six, small=True) is None
     weight[5, 5] = torch.inf
     assert Screen.of(PackedLinear.pack(library, weight, None, WeightKind.FLOAT32), small=True) is None
-    without = [each for each in LIBRARIES.values() if not each.has_vnni]
+    without = [each for each in LIBRARIES.values() if not each.screens]
     assert all(Screen.of(pack(each, random_head(1), "float32"), small=True) is None for each in without)
