@@ -137,10 +137,10 @@ _FAMILIES: dict[str, dict[str, Any]] = {
             "image_token_index": "<image_soft_token>",
             "boi_token_index": "<start_of_image>",
             "eoi_token_index": "<end_of_image>",
-            "mm_tokens_per_image": 4,
+            "mm_tokens_per_image": 16,
         },
         "pixels": _SQUARE,
-        "processor": {"image_seq_length": 4},
+        "processor": {"image_seq_length": 16},
     },
 }
 _FAMILIES["smolvlm"] = _FAMILIES["idefics3"]

@@ -50,8 +50,11 @@ class Budget:
     def take(self, sequence: Sequence, remaining: int) -> bool:
         """Give a sequence of its `remaining` tokens what it gets in this step; false if that is nothing."""
         size = self._size(remaining)
-        if sequence.wants_prompt_logprobs and self._limits.chunked:
+        logprobs = sequence.wants_prompt_logprobs and self._limits.chunked
+        if logprobs:
             size = min(size, self._rows)
+        size = _whole(sequence, remaining, size)
+        if logprobs:
             self._rows -= size
         if not size:
             return False
@@ -64,8 +67,9 @@ class Budget:
     def chunks(self) -> list[Chunk]:
         """Return the pieces, what was left given to the prompt that doesn't fit."""
         if self._long is not None:
-            left = self._long.remaining - self._sizes[self._long]
-            self._sizes[self._long] += max(min(left, self._tokens, self._spare_rows()), 0)
+            remaining, size = self._long.remaining, self._sizes[self._long]
+            more = max(min(remaining - size, self._tokens, self._spare_rows()), 0)
+            self._sizes[self._long] = _whole(self._long, remaining, size + more)
         return [Chunk(s, s.computed, s.computed + size) for s, size in self._sizes.items()]
 
     def _size(self, remaining: int) -> int:
@@ -78,3 +82,11 @@ class Budget:
     def _spare_rows(self) -> int:
         assert self._long is not None
         return self._rows if self._long.wants_prompt_logprobs else self._tokens
+
+
+def _whole(sequence: Sequence, remaining: int, size: int) -> int:
+    """Return the size of a piece that cuts no image which has to be whole; it may be a larger one."""
+    if sequence.sight is None or not 0 < size < remaining:
+        return size
+    start = sequence.length - remaining
+    return sequence.sight.whole(start, start + size) - start

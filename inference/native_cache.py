@@ -10,6 +10,7 @@ from inference.kernels.native_attention import NativeCacheLayer, NativeStep, arr
 from inference.kernels.reference import Attention
 from inference.paged import Probed, install
 from inference.state import Pieces
+from inference.vision.seen import limits_in
 
 
 class NativeCache:
@@ -26,7 +27,9 @@ class NativeCache:
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""
-        self.step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
+        self.step = NativeStep(
+            pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks, limits_in(pieces)
+        )
 
 
 class _Layer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
@@ -18,6 +19,7 @@ from inference.blocks import PAGE
 from inference.kernels import reference
 from inference.kernels.reference import Attention, Piece, Step
 from inference.state import Pieces
+from inference.vision.seen import limits_in
 
 ATTENTION = "parley_paged"
 _UNSAID = object()
@@ -77,8 +79,12 @@ class PagedCache:
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""
-        chunks = [Piece(chunk.start, chunk.stop, chunk.sequence.blocks) for chunk in pieces.chunks]
-        self.step = Step(chunks, self._device, self._dtype)
+        chunks, limits = pieces.chunks, limits_in(pieces)
+        cuts = np.cumsum([chunk.size for chunk in chunks])[:-1]
+        parts = [None] * len(chunks) if limits is None else np.split(limits, cuts)
+        pairs = zip(chunks, parts, strict=True)
+        packed = [Piece(chunk.start, chunk.stop, chunk.sequence.blocks, part) for chunk, part in pairs]
+        self.step = Step(packed, self._device, self._dtype)
 
 
 class _CacheLayer:

@@ -32,7 +32,7 @@ from inference.rows import Statistics, statistics
 from inference.shards.group import Group
 from inference.state import Pieces
 from inference.trace import Pair, Rope
-from inference.vision.seen import Seen, seen_in
+from inference.vision.seen import Seen, limits_in, seen_in
 
 Rotations = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # cosines and sines of each rotary embedding
 
@@ -143,7 +143,7 @@ class FusedRunner:
 
         The likeliest tokens are then what `statistics` says of them, and their log-probabilities are 0.
         """
-        step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks)
+        step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks, limits_in(pieces))
         seen = seen_in(pieces)
         spatial = None if seen is None else seen.positions
         cosines, sines = self._upto(step.last) if spatial is None else self._at(spatial)

@@ -39,6 +39,7 @@ class StepStruct(ctypes.Structure):
         ("slots", ctypes.c_void_p),
         ("table", ctypes.c_void_p),
         ("table_stride", ctypes.c_int64),
+        ("limits", ctypes.c_void_p),
     )
 
 
@@ -119,7 +120,12 @@ class NativeStep:
         stops: NDArray[np.int64],  # (pieces,)
         slots: NDArray[np.int64],  # (pieces,)
         table: NDArray[np.int32],  # (slots, pages)
+        limits: NDArray[np.int64] | None = None,  # (tokens,)
     ) -> None:
+        """`limits`: the position from which on a token sees nothing, rising in a piece and within it.
+
+        None: of each token the one behind its own.
+        """
         starts, stops, slots = (np.ascontiguousarray(each, dtype=np.int64) for each in (starts, stops, slots))
         assert len(starts) == len(stops) == len(slots) > 0, "three numbers for each piece"
         assert table.dtype == np.int32, "C reads the table"
@@ -133,13 +139,27 @@ class NativeStep:
         self.last = max(ends) - 1  # position
         assert self.last < table.shape[1] * PAGE, "a piece ends within its pages"
         self.tokens = sum(sizes)
-        self._held = (starts, stops, slots, table)  # what the struct points to
+        if limits is not None:
+            _check_limits(limits, sizes, ends)
+        self._held = (starts, stops, slots, table, limits)  # what the struct points to
         self.struct = StepStruct(
             len(starts),
             self.tokens,
             *(address(starts), address(stops), address(slots), address(table)),
             table.strides[0] // 4,
+            None if limits is None else address(limits),
         )
+
+
+def _check_limits(limits: NDArray[np.int64], sizes: list[int], ends: list[int]) -> None:
+    """Check that each piece's tokens see what is there when they attend, and no less than those before."""
+    assert limits.dtype == np.int64, "C reads int64"
+    assert limits.flags.c_contiguous, "C reads one after the other"
+    assert len(limits) == sum(sizes), "a limit for each token"
+    for end, part in zip(ends, np.split(limits, np.cumsum(sizes)[:-1]), strict=True):
+        assert (part >= np.arange(end - len(part) + 1, end + 1)).all(), "a token sees itself"
+        assert (part <= end).all(), "what is seen is written"
+        assert (np.diff(part) >= 0).all(), "limits rise"
 
 
 class NativeCacheLayer:

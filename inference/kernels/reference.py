@@ -26,6 +26,7 @@ class Piece:
     start: int
     stop: int
     blocks: Several[int]
+    limits: NDArray[np.int64] | None = None  # (size,): as of NativeStep
 
     @property
     def size(self) -> int:
@@ -103,7 +104,7 @@ class Step:
             return None
         queries = torch.arange(span.start, span.stop, device=self._device)[:, None]
         keys = torch.arange(span.stop, device=self._device)[None, :]
-        seen = keys <= queries
+        seen = keys <= queries if span.limits is None else keys < span.limits[:, None]
         if window is not None:
             seen &= keys > queries - window
         return self._as_bias(seen)  # (size, stop)
@@ -115,6 +116,7 @@ class Step:
 class _Span:
     def __init__(self, piece: Piece, device: torch.device) -> None:
         self.start, self.stop = piece.start, piece.stop
+        self.limits = None if piece.limits is None else torch.from_numpy(piece.limits).to(device)
         self.blocks = torch.tensor(piece.pages, dtype=torch.int64, device=device)
 
 

@@ -50,6 +50,7 @@ class Eyes:
         """`attentions` are those of the decoder layers. Raises CannotSee."""
         self._model = model
         self._row_id = row_id
+        self.two_way = False  # whether an image's tokens see those behind them; set by `Vision`
         self._looks = threading.local()
         layers = decoder_layers(model, list(attentions))
         if not layers:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from inference.vision.processor import Prepared, Processor
 
 _SAME_CODE = 1e-3  # of the logits' norm: the model's own code makes the same of the same in any dtype
+# What tells a model's code which tokens are of images, and so may see those behind them
+_TYPES = ("token_type_ids", "mm_token_type_ids")
 # Of the proof's prompt
 _BEFORE, _BETWEEN, _BEHIND = "What is in ", " and in ", " is to be told in a few words"
 
@@ -44,6 +46,12 @@ class _Sample:
     images: tuple[Prepared, ...]
     rows: Integers  # (n,): its tokens that stand for themselves
     expected: Tensor  # (n, vocabulary), float32
+    types: str | None  # what the model's code calls the kinds of tokens, if it is told them
+
+    def first(self, length: int) -> _Sample:
+        """Return what the model's own code says of the prompt's first tokens, if none sees text behind it."""
+        count = int(np.searchsorted(self.rows, length))
+        return replace(self, ids=self.ids[:length], rows=self.rows[:count], expected=self.expected[:count])
 
 
 class Vision:
@@ -88,7 +96,8 @@ class Vision:
         """Find what sees, by the attention modules of the layers that text comes through.
 
         With `rounds` the model will be rounded, and its logits hide how images' tokens attend to each other:
-        so it is asked before whether it makes the same of rows that it is given. `device`: by what GPUs do.
+        so it is asked before whether it makes the same of rows that it is given. So is one whose code is told
+        which tokens are images': whether they see those behind them. `device`: by what GPUs do.
         """
         if self.reason or self._sample is None:
             return
@@ -96,11 +105,11 @@ class Vision:
             self.eyes = Eyes(self._model, list(attentions), self.processor.row_id)
             if device and self.eyes.spatial:
                 self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
-            elif rounds:
+            elif rounds or self._sample.types:
                 with eager_attention(self._model):
-                    verdict = proof.compare(self._by_rows(self.eyes, self._sample), self._sample.expected)
-                same = verdict.error <= _SAME_CODE
-                self._judge(replace(verdict, holds=verdict.holds and same))
+                    self._ask_by_rows(self.eyes, self._sample, proof, rounds=rounds)
+            if device and self.eyes.two_way:
+                self.refuse("its images' tokens see those behind them on CPUs alone so far: --device cpu")
         except CannotSee as error:
             self.refuse(str(error))
         except Exception as error:  # as where the model's own code was asked
@@ -149,7 +158,8 @@ class Vision:
         places = (ids == self.processor.row_id).nonzero()[0]
         if len(places) != sum(len(each.rows) for each in images):
             raise ValueError("its tokens stand for other images")
-        return Sight(keys, images, places, self.eyes.positions(ids, images), release)
+        positions = self.eyes.positions(ids, images)
+        return Sight(keys, images, places, positions, release, two_way=self.eyes.two_way)
 
     def _ask(self, positions: int) -> _Sample:
         """Return what the model's own code says of two images, or of one if it can't tell two apart."""
@@ -170,7 +180,8 @@ class Vision:
         if len(ids) >= positions:
             raise CannotSee(f"a small one with a few words takes {len(ids)} of {positions} tokens")
         rows = (np.array(ids) != processor.row_id).nonzero()[0]
-        return _Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows))
+        types = next((name for name in _TYPES if name in inputs), None)
+        return _Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows), types)
 
     def _spliced(self, text: str, prepared: Sequence[Prepared]) -> list[int]:
         """Return a text's tokens with those of images in the places of their marks."""
@@ -190,6 +201,30 @@ class Vision:
             forget(self._model)
         return head.logits(output.logits, wanted).clone()
 
+    def _ask_by_rows(self, eyes: Eyes, sample: _Sample, proof: Proof, *, rounds: bool) -> None:
+        """Have images refused if the model's code doesn't make of their rows what it makes of them.
+
+        Or find out that it does where it is told which tokens are images'. Without `rounds`, what it makes
+        of them is left to be judged by the logits of the model as it is served.
+        """
+        verdict = self._same_code(eyes, sample, proof)
+        if not verdict.holds and sample.types:
+            eyes.two_way = True
+            told = self._same_code(eyes, sample, proof)
+            eyes.two_way = told.holds
+            verdict = told if told.holds else verdict
+        if rounds or eyes.two_way:
+            self._judge(verdict)
+
+    def _same_code(self, eyes: Eyes, sample: _Sample, proof: Proof) -> Verdict:
+        """Compare what the code makes of the images' rows, and of a prompt that ends behind the last one."""
+        last = max(at for at, each in enumerate(sample.ids) if each == self.processor.row_id)
+        for each in (sample, sample.first(last + 2)):
+            verdict = proof.compare(self._by_rows(eyes, each), each.expected)
+            if not verdict.holds or verdict.error > _SAME_CODE:
+                return replace(verdict, holds=False)
+        return verdict
+
     def _judge(self, verdict: Verdict) -> None:
         if not verdict.holds:
             why = verdict.complaint or f"{verdict.error:.1e} off"
@@ -204,17 +239,23 @@ class Vision:
         rows = torch.cat(sight.rows(0, len(sight.places), embedded=True))
         positions = np.arange(len(ids))[None] if sight.positions is None else sight.positions[:, None]
         head, wanted = Head(self._model), torch.from_numpy(sample.rows).to(self._model.device)
+        told = torch.from_numpy((ids == self.processor.row_id)[None]).int().to(self._model.device)
+        types = {sample.types: told} if sample.types and eyes.two_way else {}
         with eyes.giving((torch.from_numpy(sight.places), rows)):
             output = self._model(
                 input_ids=torch.from_numpy(ids)[None].to(self._model.device),
                 position_ids=torch.from_numpy(positions).to(self._model.device),
                 use_cache=False,
+                **types,
                 **head.arguments(wanted),
             )
         return head.logits(output.logits, wanted)
 
     def _compute(self, served: Served, sample: _Sample, eyes: Eyes) -> Tensor:
-        """Return the same logits, computed in pieces that cut an image, and token by token at the end."""
+        """Return the same logits, computed in pieces that cut an image, and token by token at the end.
+
+        Of one that has to be whole, what is behind the cut is computed with the first piece, and again.
+        """
         images = [eyes.look(each) for each in sample.images]
         ids = np.array(sample.ids)
         sight = self.sight(ids, [b"%d" % at for at in range(len(images))], images)
@@ -223,11 +264,13 @@ class Vision:
         table.enter(text)
         table.extend(text, list(reversed(range(blocks_for(len(ids))))))
         runner = served.make_runner(blocks_for(len(ids)))
-        middle, end = int(sight.places[len(sight.places) // 2]), len(ids)
-        found = []
-        for start, stop in ((0, middle), (middle, end - 2), (end - 2, end - 1), (end - 1, end)):
+        middle, end = int(sight.places[len(sight.places) // 4]), len(ids)
+        first = sight.whole(middle, middle + 1) if sight.two_way else middle
+        found, done = [], 0
+        for start, stop in ((0, first), (middle, end - 2), (end - 2, end - 1), (end - 1, end)):
             pieces = pack(table, Decodes(), [Chunk(text, start, stop)])
-            wanted = sample.rows[(sample.rows >= start) & (sample.rows < stop)] - start
+            wanted = sample.rows[(sample.rows >= done) & (sample.rows < stop)] - start
+            done = stop
             if len(wanted) == 0:
                 wanted = np.array([stop - start - 1])  # a step has one at least
             found.append(runner.run(replace(pieces, rows=wanted)).clone())

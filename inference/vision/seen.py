@@ -20,6 +20,29 @@ class Seen:
     positions: Integers | None  # (3, tokens): the rotary embedding's; None: the tokens' own
 
 
+def limits_in(pieces: Pieces) -> Integers | None:
+    """Return the positions (tokens,) from which on tokens see nothing; None: the ones behind them."""
+    sights = pieces.table.sights
+    chunks = [
+        (chunk, sights[chunk.sequence.slot]) for chunk in pieces.prompts if chunk.sequence.slot in sights
+    ]
+    if not any(sight.two_way for _, sight in chunks):
+        return None
+    limits: Integers = pieces.positions + 1
+    firsts = dict(zip(pieces.slots.tolist(), _firsts(pieces).tolist(), strict=True))
+    for chunk, sight in chunks:
+        first = firsts[chunk.sequence.slot]
+        limits[first : first + chunk.size] = sight.limits(chunk.start, chunk.stop)
+    return limits
+
+
+def _firsts(pieces: Pieces) -> Integers:
+    """Return which of a step's tokens is the first of each piece."""
+    sizes = pieces.stops - pieces.starts
+    firsts: Integers = np.cumsum(sizes) - sizes
+    return firsts
+
+
 def seen_in(pieces: Pieces, *, embedded: bool = False) -> Seen | None:
     """Return what a step sees, None if it is blind; `embedded`: rows as the language model is given them."""
     sights = pieces.table.sights
@@ -28,8 +51,7 @@ def seen_in(pieces: Pieces, *, embedded: bool = False) -> Seen | None:
     found = [(at, sights[slot]) for at, slot in enumerate(pieces.slots.tolist()) if slot in sights]
     if not found:
         return None
-    sizes = pieces.stops - pieces.starts
-    firsts = np.cumsum(sizes) - sizes
+    firsts = _firsts(pieces)
     places: list[Integers] = []
     parts: list[Tensor] = []
     positions = np.tile(pieces.positions, (3, 1)) if any(s.positions is not None for _, s in found) else None

@@ -46,12 +46,15 @@ class Sight:
         places: Integers,
         positions: Integers | None = None,
         release: Callable[[], None] | None = None,
+        *,
+        two_way: bool = False,
     ) -> None:
         """Of each image there are its key, by which equal ones are known, and its rows.
 
         `places` are those of all rows in the prompt, rising.
         `positions` (3, prompt) are the rotary embedding's; None: they are those of the prompt's tokens.
-        `release` is called when nobody needs them any more. Raises ValueError for other places than rows.
+        `release` is called when nobody needs them any more. `two_way`: rows that stand side by side see each
+        other, those behind them too. Raises ValueError for other places than rows.
         """
         sizes = [len(each.rows) for each in images]
         if sum(sizes) != len(places):
@@ -64,6 +67,7 @@ class Sight:
         self.shift = 0 if positions is None else int(positions.max()) + 1 - positions.shape[1]
         self._images = tuple(images)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._runs = _runs(places) if two_way else None
         self._salts = _salts(keys, self._starts, places)
 
     @property
@@ -95,6 +99,32 @@ class Sight:
                 parts.append(whole[low:high])
         return parts
 
+    @property
+    def two_way(self) -> bool:
+        """Return whether rows see those behind them."""
+        return self._runs is not None
+
+    def whole(self, start: int, stop: int) -> int:
+        """Return where a piece from `start` on ends that should end at `stop`, if it may cut no run of rows.
+
+        That is before the run, or behind it if the piece begins within it.
+        """
+        if self._runs is None:
+            return stop
+        firsts, ends = self._runs
+        run = int(np.searchsorted(firsts, stop)) - 1  # the last one that begins before `stop`
+        if run < 0 or ends[run] <= stop:
+            return stop
+        return int(firsts[run] if firsts[run] > start else ends[run])
+
+    def limits(self, start: int, stop: int) -> Integers:
+        """Return the positions (stop - start,) from which on the tokens [start, stop) see nothing."""
+        limits = np.arange(start + 1, stop + 1)
+        for first, end in zip(*(self._runs or ((), ())), strict=True):
+            if first < stop and end > start:
+                limits[max(first - start, 0) : end - start] = end
+        return limits
+
     def rotary(self, start: int, stop: int) -> Integers:
         """Return the rotary positions (3, stop - start) of the sequence's tokens [start, stop)."""
         assert self.positions is not None, "those of other models are the tokens' own"
@@ -102,6 +132,12 @@ class Sight:
         within = self.positions[:, start : min(stop, known)]
         behind = np.arange(max(start, known), stop) + self.shift
         return np.concatenate([within, np.broadcast_to(behind, (3, len(behind)))], axis=1)
+
+
+def _runs(places: Integers) -> tuple[Integers, Integers]:
+    """Return where places that follow each other begin, and end."""
+    cuts = (np.diff(places) > 1).nonzero()[0]
+    return places[np.concatenate([[0], cuts + 1])], places[np.concatenate([cuts, [len(places) - 1]])] + 1
 
 
 def _salts(keys: Sequence[bytes], starts: Integers, places: Integers) -> dict[int, bytes]:

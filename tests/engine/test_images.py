@@ -48,12 +48,10 @@ SERVED = (
     "aya_vision",
     "qwen2_vl",
     "qwen2_5_vl",
+    "gemma3",
 )
-FEW = (
-    "llava",
-    "idefics3",
-    "qwen2_5_vl",
-)  # one of each kind: rows alone, marks between them, places in two directions
+# One of each kind: rows alone, marks between them, places in two directions, rows that see those behind them
+FEW = ("llava", "idefics3", "qwen2_5_vl", "gemma3")
 ONE_IMAGE = ("llava_onevision",)  # it makes something else of an image beside others
 
 
@@ -103,13 +101,16 @@ def test_texts_are_the_same_on_the_path_that_gpus_take(toys: dict[str, Toy], fam
     with_client(toys[family], test, device_path=True, fuse_layers=fuse, max_batch_size=4)
 
 
-def test_positions_in_images_are_refused_on_the_path_that_gpus_take(toys: dict[str, Toy]) -> None:
+@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
+def test_what_kernels_of_gpus_know_nothing_of_is_refused_on_the_path_that_they_take(
+    toys: dict[str, Toy], family: str
+) -> None:
     async def test(client: EngineClient, core: TorchCore) -> None:
         assert client.model.vision is not None
         assert "on CPUs alone" in client.model.vision.reason
-        await check(client, toys["qwen2_vl"], "text", (CASES[1],))
+        await check(client, toys[family], "text", (CASES[1],))
 
-    with_client(toys["qwen2_vl"], test, device_path=True)
+    with_client(toys[family], test, device_path=True)
 
 
 @pytest.mark.parametrize("family", FEW)

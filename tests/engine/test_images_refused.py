@@ -126,7 +126,10 @@ def test_several_images_are_refused_where_the_model_computes_them_otherwise(toys
     with_client(toy, test)
 
 
-def test_model_whose_images_attend_both_ways_is_served_without(tmp_path: Path) -> None:
+def test_model_that_does_something_unknown_with_images_is_served_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.vision.model._TYPES", ())
     toy = make_toy("gemma3", tmp_path)
 
     async def test(client: EngineClient, core: TorchCore) -> None:
@@ -139,7 +142,8 @@ def test_model_whose_images_attend_both_ways_is_served_without(tmp_path: Path) -
     with_client(toy, test)
 
 
-def test_rounded_model_is_asked_exactly_before(tmp_path: Path) -> None:
+def test_rounded_model_is_asked_exactly_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.vision.model._TYPES", ())
     toy = make_toy("gemma3", tmp_path)
 
     async def test(client: EngineClient, core: TorchCore) -> None:

@@ -36,6 +36,8 @@ typedef struct Step {
     const int64_t *starts, *stops, *slots;
     const int32_t *table; /* [slot][table_stride]: a sequence's pages in order */
     int64_t table_stride;
+    const int64_t *limits; /* [token]: the position from which on it sees nothing, rising in a piece and within it */
+                           /* NULL: of each the one behind its own */
 } Step;
 
 typedef struct Attention {
@@ -72,6 +74,7 @@ typedef struct Shared {
  * compute; or one query each of several sequences (members), by position, to a split whose pages they share. */
 typedef struct Tile {
     int64_t piece, row, queries, position; /* of the first of them */
+    const int64_t *limits; /* of the queries; NULL: each sees up to itself */
     const int32_t *pages;
     const Member *members; /* NULL: a piece's */
     int64_t first, splits; /* those it computes, to the last one that a query sees */

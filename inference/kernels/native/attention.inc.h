@@ -35,7 +35,8 @@ INLINE int64_t ISA(row_of)(const Tile *tile, int64_t query) {
 INLINE ISA(Seen) ISA(seen)(const ISA(Job) *job, int64_t query, int64_t split) {
     int64_t position = ISA(position_of)(job->tile, query), window = job->call->how.window;
     int64_t first = window && position >= window ? position - window + 1 : 0;
-    int64_t from = first - split * SPLIT, to = position + 1 - split * SPLIT;
+    int64_t limit = job->tile->limits ? job->tile->limits[query] : position + 1;
+    int64_t from = first - split * SPLIT, to = limit - split * SPLIT;
     return (ISA(Seen)){from > 0 ? from : 0, to < SPLIT ? to : SPLIT};
 }
 

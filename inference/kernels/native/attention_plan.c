@@ -41,10 +41,12 @@ static void fill_tiles(AttentionPlan *plan, const Step *step) {
     for (int64_t i = 0; i < step->pieces; i++)
         for (int64_t at = step->starts[i]; at < step->stops[i];) {
             int64_t left = step->stops[i] - at, queries = left < plan->queries ? left : plan->queries;
+            const int64_t *limits = step->limits ? step->limits + row : NULL;
+            int64_t end = limits ? limits[queries - 1] : at + queries; /* of what any of them sees */
             plan->tiles[plan->tile_count++] = (Tile){
-                .piece = i, .row = row, .queries = queries, .position = at,
+                .piece = i, .row = row, .queries = queries, .position = at, .limits = limits,
                 .pages = step->table + step->slots[i] * step->table_stride,
-                .first = plan->shared[i].splits, .splits = (at + queries - 1) / SPLIT + 1,
+                .first = plan->shared[i].splits, .splits = (end - 1) / SPLIT + 1,
             };
             row += queries;
             at += queries;

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.blocks import blocks_for
@@ -29,6 +30,7 @@ every_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=repr)
 FORMS = [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
 Pieces = list[tuple[int, int, int]]  # of one step: (sequence, start, stop)
 Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Limits = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,11 @@ def tokens(
     return Tokens(query, key, value)
 
 
-def expected(sequence: Tokens, how: Attention) -> Tensor:
-    """Return what attention should give, (tokens, heads, value_dim), in float64."""
+def expected(sequence: Tokens, how: Attention, limits: Limits | None = None) -> Tensor:
+    """Return what attention should give, (tokens, heads, value_dim), in float64.
+
+    `limits` (tokens,) are the positions from which on each token sees nothing; None: those behind them.
+    """
     group = sequence.query.shape[1] // sequence.key.shape[1]
     query = sequence.query.double()
     key, value = (each.double().repeat_interleave(group, 1) for each in (sequence.key, sequence.value))
@@ -66,7 +71,7 @@ def expected(sequence: Tokens, how: Attention) -> Tensor:
     if how.softcap is not None:
         scores = how.softcap * torch.tanh(scores / how.softcap)
     at = torch.arange(sequence.length)
-    seen = at[None, :] <= at[:, None]
+    seen = at[None, :] <= at[:, None] if limits is None else at[None, :] < torch.from_numpy(limits)[:, None]
     if how.window is not None:
         seen &= at[None, :] > at[:, None] - how.window
     scores = scores.masked_fill(~seen, -torch.inf)
@@ -86,10 +91,11 @@ def page_table(lengths: list[int], spare: int, seed: int) -> Table:
     return table
 
 
-def native_step(pieces: Pieces, table: Table) -> NativeStep:
-    """Return the step of these pieces."""
+def native_step(pieces: Pieces, table: Table, limits: list[Limits] | None = None) -> NativeStep:
+    """Return the step of these pieces; `limits` are those of each sequence's tokens."""
     slots, starts, stops = np.array(pieces, dtype=np.int64).T
-    return NativeStep(starts, stops, slots, table)
+    seen = None if limits is None else np.concatenate([limits[i][a:b] for i, a, b in pieces])
+    return NativeStep(starts, stops, slots, table, seen)
 
 
 def page_count(lengths: list[int], spare: int) -> int:

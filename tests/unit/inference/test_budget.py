@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.budget import Budget, Limits
 from inference.state import Sequence
+from inference.vision.sight import ImageRows, Sight
 from tests.unit.inference.paper_model import request
 
 
@@ -67,6 +70,23 @@ def test_prompts_with_logprobs_share_the_rows() -> None:
 def test_whole_prompts_pass_the_budget_only_first() -> None:
     assert sizes(limits(10, chunked=False), prompts(50, 4)) == [50, 0]
     assert sizes(limits(10, chunked=False), prompts(4, 50, 5)) == [4, 0, 5]
+
+
+def seeing(length: int, *runs: tuple[int, int]) -> Sequence:
+    """Return a prompt with images whose tokens see each other."""
+    places = np.concatenate([np.arange(*run) for run in runs])
+    rows = [ImageRows(torch.zeros(end - first, 4), torch.zeros(end - first, 4), {}) for first, end in runs]
+    sight = Sight([b"k"] * len(runs), rows, places, two_way=True)
+    return Sequence(request("0", length, 1), sight=sight)
+
+
+def test_piece_ends_before_an_image_or_behind_it() -> None:
+    assert sizes(limits(20), [seeing(100, (10, 40))]) == [10]
+    assert sizes(limits(20), [seeing(100, (0, 40))]) == [40]
+    assert sizes(limits(20), [seeing(100, (20, 40))]) == [20]
+    assert sizes(limits(40), [seeing(100, (10, 40), (41, 60))]) == [40]
+    assert sizes(limits(40), [seeing(100, (0, 30)), *prompts(5)]) == [35, 5]
+    assert sizes(limits(40), [seeing(100, (22, 60)), *prompts(12)]) == [22, 12]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.booleans())

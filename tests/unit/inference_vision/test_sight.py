@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from inference.blocks import PAGE  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
-from inference.vision.seen import seen_in  # noqa: E402
+from inference.vision.seen import limits_in, seen_in  # noqa: E402
 from inference.vision.sight import ImageRows, Sight  # noqa: E402
 
 IMAGE = 9  # the token that stands for a row
@@ -27,11 +27,14 @@ def image(first: int, count: int) -> ImageRows:
     return ImageRows(rows, -rows, {})
 
 
-def sight_of(ids: list[int], sizes: list[int], positions: np.ndarray | None = None) -> Sight:
+def sight_of(
+    ids: list[int], sizes: list[int], positions: np.ndarray | None = None, *, two_way: bool = False
+) -> Sight:
     starts = np.cumsum([0, *sizes])[:-1]
     images = [image(int(start), size) for start, size in zip(starts, sizes, strict=True)]
     places = (np.array(ids) == IMAGE).nonzero()[0]
-    return Sight([b"k%d" % at for at in range(len(sizes))], images, places, positions)
+    keys = [b"k%d" % at for at in range(len(sizes))]
+    return Sight(keys, images, places, positions, two_way=two_way)
 
 
 def running(ids: list[int], sight: Sight | None, table: SlotTable) -> Sequence:
@@ -111,6 +114,45 @@ def test_blocks_are_known_by_the_images_in_them() -> None:
     ids = [1] * 10 + [IMAGE] * 30 + [1] * 30
     sight = sight_of(ids, [10, 20])
     assert [sight.salt(block) for block in range(5)] == [b"k0", b"k0k1", b"k1", b"", b""]
+
+
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(1, 60), max_size=5),
+)
+def test_rows_side_by_side_see_each_other_and_are_not_parted(
+    parts: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    ids = [each for words, rows in parts for each in [1] * words + [IMAGE] * rows] + [1]
+    table = SlotTable(slots=2, pages=20)
+    sight = sight_of(ids, [rows for _, rows in parts], two_way=True)
+    other, sequence = running([2, 2, 2], None, table), running(ids, sight, table)
+    expected = [
+        next((end for end in range(at, len(ids)) if ids[end] != IMAGE), 0) if id == IMAGE else at + 1
+        for at, id in enumerate(ids)
+    ]
+    start = 0
+    while start < len(ids):
+        wanted = min(start + (cuts.pop() if cuts else len(ids)), len(ids))
+        stop = sight.whole(start, wanted)
+        assert stop > start
+        assert stop == len(ids) or not ids[stop - 1] == ids[stop] == IMAGE
+        assert stop == wanted or ids[wanted - 1] == ids[wanted] == IMAGE
+        found = limits_in(pack(table, Decodes(), [Chunk(other, 0, 3), Chunk(sequence, start, stop)]))
+        assert found is not None
+        assert found.tolist() == [1, 2, 3, *expected[start:stop]]
+        again = limits_in(pack(table, Decodes(), [Chunk(sequence, stop - 1, stop)]))
+        assert again is not None
+        assert again.tolist() == expected[stop - 1 : stop]
+        start = stop
+
+
+def test_rows_that_see_what_is_before_them_alone_may_be_parted() -> None:
+    table = SlotTable(slots=1, pages=2)
+    sight = sight_of([1, IMAGE, IMAGE, 1], [2])
+    sequence = running([1, IMAGE, IMAGE, 1], sight, table)
+    assert sight.whole(0, 2) == 2
+    assert limits_in(pack(table, Decodes(), [Chunk(sequence, 0, 2)])) is None
 
 
 def test_prompt_for_other_images_is_no_sight() -> None:
