@@ -209,6 +209,24 @@ _FAMILIES["qwen3_vl"] = {
     "pixels": _QWEN_PIXELS,
     "processor": {},
 }
+_FAMILIES["idefics2"] = {
+    "text": {"model_type": "mistral", "sliding_window": None},
+    "eyes": {**_EYES, **_PATCHES},
+    "own": {
+        "image_token_id": "<image>",
+        "perceiver_config": {
+            "hidden_size": 64,
+            "resampler_n_latents": 4,
+            "resampler_depth": 1,
+            "resampler_n_heads": 2,
+            "resampler_head_dim": 16,
+            "num_key_value_heads": 1,
+        },
+    },
+    "pixels": {"size": {"shortest_edge": 24, "longest_edge": 32}, "do_image_splitting": True},
+    "processor": {"image_seq_len": 4},
+    "marks": ("<fake_token_around_image>", "<end_of_utterance>"),
+}
 _PLACEHOLDERS = {"qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>", "gemma3": "<start_of_image>"}
 _PLACEHOLDERS["qwen3_vl"] = _PLACEHOLDERS["qwen2_5_vl"] = _PLACEHOLDERS["qwen2_vl"]
 _PLACEHOLDERS |= {"mistral3": "[IMG]", "internvl": "<IMG_CONTEXT>"}
@@ -218,6 +236,7 @@ _NAMED = {  # tokens that a family's processor finds by these names
         "boi_token": "<start_of_image>",
         "eoi_token": "<end_of_image>",
     },
+    "idefics2": {"image_token": "<image>", "image_boundary_token": "<fake_token_around_image>"},
     "internvl": {
         "start_image_token": "<img>",
         "end_image_token": "</img>",

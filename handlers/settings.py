@@ -161,7 +161,7 @@ class Settings(ImageSettings):
     screen_head: bool = row(True, boolean, ENGINE,
         "keep a copy of the head in 8 or 6 bits on the CPU, by which the likeliest tokens are found in steps "
         "whose requests are all greedy, without grammars, and get no log-probabilities, as TGI's streams "
-        "do: less to read, the same tokens; needs AVX2, or VNNI for a head in 8 bits",
+        "do: less to read, the same tokens; needs VNNI, or AVX2 without AVX-512; of a head in 8 bits VNNI",
         tgi=False, effect=effects.ON_CPU)
     trim_last_layer: bool = row(True, boolean, ENGINE,
         "leave out of the last fused layer all but keys and values of tokens without logits", tgi=False)

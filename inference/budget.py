@@ -18,7 +18,7 @@ class Limits:
 
     tokens: int  # computed in one step; >= sequences
     sequences: int  # running at once
-    logit_rows: int  # of one step's prompts whose log-probabilities were asked for: bounds memory
+    logit_rows: int  # of one step's prompts with log-probabilities: bounds memory, but for one image
     chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
     beside: int | None = None  # prompt tokens of a step in which texts go on; None: no limit of its own
 
@@ -50,11 +50,11 @@ class Budget:
     def take(self, sequence: Sequence, remaining: int) -> bool:
         """Give a sequence of its `remaining` tokens what it gets in this step; false if that is nothing."""
         size = self._size(remaining)
-        logprobs = sequence.wants_prompt_logprobs and self._limits.chunked
-        if logprobs:
-            size = min(size, self._rows)
+        scored = sequence.wants_prompt_logprobs and self._limits.chunked
+        if scored:
+            size = min(size, max(self._rows, 0))
         size = _whole(sequence, remaining, size)
-        if logprobs:
+        if scored:
             self._rows -= size
         if not size:
             return False

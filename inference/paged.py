@@ -61,6 +61,11 @@ def install(module: nn.Module, layer: AttendingLayer) -> None:
     setattr(module, _LAYER, layer)
 
 
+def uninstall(module: nn.Module) -> None:
+    """Have it let go of its layer."""
+    delattr(module, _LAYER)
+
+
 class PagedCache:
     """Keys and values of all layers, in blocks of PAGE tokens; what nobody wrote to takes no memory."""
 

@@ -181,11 +181,12 @@ class Scheduler:
         """
         tokens = sum(chunk.size for chunk in pieces.prompts) + len(pieces.decodes)
         running = sorted(self.running, key=_arrival)
-        if len(running) <= 1 and (tokens <= LEAST_TOKENS or not self._limits.chunked):
+        least = tokens <= LEAST_TOKENS or tokens > self._now.tokens  # an image that isn't cut
+        if len(running) <= 1 and (least or not self._limits.chunked):
             return None
         stay = (len(running) + 1) // 2
-        least = max(tokens // 2, stay, LEAST_TOKENS)
-        self._now = replace(self._limits, tokens=min(least, self._limits.tokens), sequences=stay)
+        fewer = max(tokens // 2, stay, LEAST_TOKENS)
+        self._now = replace(self._limits, tokens=min(fewer, self._limits.tokens), sequences=stay)
         self._eased = 0
         # What the runner keeps for itself may be half of a step further
         kept = (each for each in running[:stay] if each.cache is not None)

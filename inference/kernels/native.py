@@ -24,7 +24,7 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 13  # as in native.h
+INTERFACE = 14  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
@@ -96,7 +96,7 @@ class Library:
         self.threads: int = struct.threads
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
-        self.screens: bool = self.has_vnni or self.isa == "avx2"  # what screen.inc.h reads inputs of
+        self.screens: bool = self.has_vnni or self.isa == "avx2"  # whose inputs screen.inc.h can read
         self.compresses: bool = self.isa == "avx512"  # shorter vectors decode too slowly
         self.arena = Arena()
         # At the process's end nothing is closed: a thread that nobody waited for may still compute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +15,10 @@ from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig,
 from inference.blocks import blocks_for
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable, TemplateFailed
+from inference.paged import PagedCache, Probed, uninstall
 from inference.proof import Proof, Verdict, is_small, scored_request
-from inference.runner import Head
-from inference.served import Level, Served
+from inference.runner import Head, PagedRunner
+from inference.served import Level, MakeRunner, Served
 from inference.shortage import is_shortage
 from inference.state import Chunk, Decodes, Integers, SlotTable, pack
 from inference.state import Sequence as Text
@@ -91,7 +92,7 @@ class Vision:
         self.reason = self.reason or reason
 
     def begin(
-        self, attentions: Iterable[nn.Module], proof: Proof, *, rounds: bool, device: bool = False
+        self, probed: dict[nn.Module, Probed], proof: Proof, *, rounds: bool, device: bool = False
     ) -> None:
         """Find what sees, by the attention modules of the layers that text comes through.
 
@@ -102,7 +103,7 @@ class Vision:
         if self.reason or self._sample is None:
             return
         try:
-            self.eyes = Eyes(self._model, list(attentions), self.processor.row_id)
+            self.eyes = Eyes(self._model, list(probed), self.processor.row_id)
             if device and self.eyes.spatial:
                 self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
             elif rounds or self._sample.types:
@@ -110,6 +111,8 @@ class Vision:
                     self._ask_by_rows(self.eyes, self._sample, proof, rounds=rounds)
             if device and self.eyes.two_way:
                 self.refuse("its images' tokens see those behind them on CPUs alone so far: --device cpu")
+            if self.eyes.two_way and not self.reason:
+                self._ask_exactly(self.eyes, self._sample, proof, probed)
         except CannotSee as error:
             self.refuse(str(error))
         except Exception as error:  # as where the model's own code was asked
@@ -128,7 +131,7 @@ class Vision:
         if served.level is Level.FUSED and served.make_model is None:
             self.eyes.rest_embedding()
         try:
-            found = self._compute(served, sample, self.eyes)
+            found = self._compute(served.make_runner, sample, self.eyes)
         except Exception as error:  # as where the model's own code was asked
             if is_shortage(error):
                 raise
@@ -168,10 +171,12 @@ class Vision:
         processor, pictures = self.processor, sample_pictures()
         prepared = [processor.prepare(each) for each in pictures]
         text = _BEFORE + processor.mark + _BETWEEN + processor.mark + _BEHIND
-        inputs = processor.whole(text, pictures)
-        if inputs["input_ids"][0].tolist() != self._spliced(text, prepared):
-            self.most = 1
-        if self.most or not is_small(self._model):
+        inputs, beside = processor.whole(text, pictures), processor.mark * 2
+        for each, made in ((text, inputs), (beside, processor.whole(beside, pictures))):
+            if made["input_ids"][0].tolist() != self._spliced(each, prepared):
+                self.most = 1
+        types = next((name for name in _TYPES if name in inputs), None)
+        if self.most or not (types or is_small(self._model)):  # whether images see each other takes two
             text, prepared = _BEFORE + processor.mark + _BEHIND, prepared[:1]
             inputs = processor.whole(text, pictures[:1])
         ids = self._spliced(text, prepared)
@@ -180,7 +185,6 @@ class Vision:
         if len(ids) >= positions:
             raise CannotSee(f"a small one with a few words takes {len(ids)} of {positions} tokens")
         rows = (np.array(ids) != processor.row_id).nonzero()[0]
-        types = next((name for name in _TYPES if name in inputs), None)
         return _Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows), types)
 
     def _spliced(self, text: str, prepared: Sequence[Prepared]) -> list[int]:
@@ -202,25 +206,45 @@ class Vision:
         return head.logits(output.logits, wanted).clone()
 
     def _ask_by_rows(self, eyes: Eyes, sample: _Sample, proof: Proof, *, rounds: bool) -> None:
-        """Have images refused if the model's code doesn't make of their rows what it makes of them.
+        """Have images refused if the model's code makes something else of their rows than of them.
 
-        Or find out that it does where it is told which tokens are images'. Without `rounds`, what it makes
-        of them is left to be judged by the logits of the model as it is served.
+        If it does so only where it isn't told which tokens are images', these see those behind them. Without
+        `rounds` the logits of the model as it is served are to judge.
         """
-        verdict = self._same_code(eyes, sample, proof)
+        images = [eyes.look(each) for each in sample.images]
+        verdict = self._same_code(eyes, sample, images, proof)
         if not verdict.holds and sample.types:
             eyes.two_way = True
-            told = self._same_code(eyes, sample, proof)
+            told = self._same_code(eyes, sample, images, proof)
             eyes.two_way = told.holds
             verdict = told if told.holds else verdict
         if rounds or eyes.two_way:
             self._judge(verdict)
 
-    def _same_code(self, eyes: Eyes, sample: _Sample, proof: Proof) -> Verdict:
+    def _ask_exactly(
+        self, eyes: Eyes, sample: _Sample, proof: Proof, probed: dict[nn.Module, Probed]
+    ) -> None:
+        """Have images refused if their tokens see others than those of their run, or not in all layers.
+
+        By torch's attention: what the model is rounded to later would hide another pattern.
+        """
+        _attend_by_torch(self._model)
+
+        def make_runner(blocks: int) -> PagedRunner:
+            cache = PagedCache(probed, blocks, torch.float32, self._model.device)
+            return PagedRunner(self._model, cache, eyes=eyes)
+
+        try:
+            self._judge(proof.compare(self._compute(make_runner, sample, eyes), sample.expected))
+        finally:
+            for module in probed:
+                uninstall(module)
+
+    def _same_code(self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows], proof: Proof) -> Verdict:
         """Compare what the code makes of the images' rows, and of a prompt that ends behind the last one."""
         last = max(at for at, each in enumerate(sample.ids) if each == self.processor.row_id)
         for each in (sample, sample.first(last + 2)):
-            verdict = proof.compare(self._by_rows(eyes, each), each.expected)
+            verdict = proof.compare(self._by_rows(eyes, each, images), each.expected)
             if not verdict.holds or verdict.error > _SAME_CODE:
                 return replace(verdict, holds=False)
         return verdict
@@ -231,10 +255,9 @@ class Vision:
             self.refuse(f"with an image the model's own logits aren't reproduced ({why})")
 
     @torch.inference_mode()
-    def _by_rows(self, eyes: Eyes, sample: _Sample) -> Tensor:
+    def _by_rows(self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows]) -> Tensor:
         """Return the same logits by the model's own code, which is given the images' rows."""
         ids = np.array(sample.ids)
-        images = [eyes.look(each) for each in sample.images]
         sight = self.sight(ids, [b""] * len(images), images)
         rows = torch.cat(sight.rows(0, len(sight.places), embedded=True))
         positions = np.arange(len(ids))[None] if sight.positions is None else sight.positions[:, None]
@@ -251,7 +274,7 @@ class Vision:
             )
         return head.logits(output.logits, wanted)
 
-    def _compute(self, served: Served, sample: _Sample, eyes: Eyes) -> Tensor:
+    def _compute(self, make_runner: MakeRunner, sample: _Sample, eyes: Eyes) -> Tensor:
         """Return the same logits, computed in pieces that cut an image, and token by token at the end.
 
         Of one that has to be whole, what is behind the cut is computed with the first piece, and again.
@@ -263,7 +286,7 @@ class Vision:
         text = Text(scored_request("image", sample.ids), sight=sight)
         table.enter(text)
         table.extend(text, list(reversed(range(blocks_for(len(ids))))))
-        runner = served.make_runner(blocks_for(len(ids)))
+        runner = make_runner(blocks_for(len(ids)))
         middle, end = int(sight.places[len(sight.places) // 4]), len(ids)
         first = sight.whole(middle, middle + 1) if sight.two_way else middle
         found, done = [], 0

@@ -68,7 +68,7 @@ class Sight:
         self._images = tuple(images)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._runs = _runs(places) if two_way else None
-        self._salts = _salts(keys, self._starts, places)
+        self._salts = _salts(keys, self._starts, places, self._runs)
 
     @property
     def plain(self) -> bool:
@@ -140,9 +140,17 @@ def _runs(places: Integers) -> tuple[Integers, Integers]:
     return places[np.concatenate([[0], cuts + 1])], places[np.concatenate([cuts, [len(places) - 1]])] + 1
 
 
-def _salts(keys: Sequence[bytes], starts: Integers, places: Integers) -> dict[int, bytes]:
+def _salts(
+    keys: Sequence[bytes], starts: Integers, places: Integers, runs: tuple[Integers, Integers] | None
+) -> dict[int, bytes]:
+    """Return what images each block has to do with: those within it, and those that they see in `runs`."""
     salts: dict[int, bytes] = {}
     for index, key in enumerate(keys):
-        for block in dict.fromkeys((places[starts[index] : starts[index + 1]] // PAGE).tolist()):
+        seen = places[starts[index] : starts[index + 1]]
+        if runs is not None:
+            firsts, ends = runs
+            of_image = np.unique(np.searchsorted(firsts, seen, side="right")) - 1
+            seen = np.concatenate([np.arange(firsts[run], ends[run]) for run in of_image])
+        for block in dict.fromkeys((seen // PAGE).tolist()):
             salts[block] = salts.get(block, b"") + key
     return salts

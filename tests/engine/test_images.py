@@ -42,6 +42,7 @@ SERVED = (
     "llava_next",
     "llava_onevision",
     "vipllava",
+    "idefics2",
     "idefics3",
     "smolvlm",
     "internvl",
@@ -52,7 +53,7 @@ SERVED = (
 )
 # One of each kind: rows alone, marks between them, places in two directions, rows that see those behind them
 FEW = ("llava", "idefics3", "qwen2_5_vl", "gemma3")
-ONE_IMAGE = ("llava_onevision",)  # it makes something else of an image beside others
+ONE_IMAGE = ("llava_onevision", "idefics2")  # they make something else of an image beside others
 
 
 @pytest.fixture(scope="module")

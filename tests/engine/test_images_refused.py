@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers.models.gemma3 import modeling_gemma3 as gemma
 
 from inference.client import EngineClient
 from inference.engine import TorchCore
@@ -231,3 +235,40 @@ def test_prompt_whose_images_are_gone_says_nothing_of_the_engine(
     doubts: list[Health] = []
     monkeypatch.setattr(Health, "doubt", lambda health: doubts.append(health))
     with_client(toy, test)
+
+
+def _all_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each image's tokens see those of all images."""
+    monkeypatch.setattr(
+        gemma, "get_block_sequence_ids_for_mask", lambda types, device=None: torch.where(types == 1, 0, -1)
+    )
+
+
+def _see_each_other_in_some_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have them see those behind them in the layers with a window alone."""
+    make_masks = gemma.create_masks_for_vision_model
+
+    def masks(block_sequence_ids: torch.Tensor, **told: Any) -> dict[str, torch.Tensor]:
+        both: dict[str, torch.Tensor] = make_masks(block_sequence_ids=block_sequence_ids, **told)
+        return {**both, "full_attention": gemma.create_causal_mask(**told)}
+
+    monkeypatch.setattr(gemma, "create_masks_for_vision_model", masks)
+
+
+@pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "bfloat16"}], ids=["exact", "rounded"])
+@pytest.mark.parametrize("change", [_all_see_each_other, _see_each_other_in_some_layers])
+def test_other_ways_of_seeing_each_other_are_found_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[pytest.MonkeyPatch], None],
+    settings: dict[str, Any],
+) -> None:
+    change(monkeypatch)
+    monkeypatch.setattr("inference.vision.model.is_small", lambda model: False)
+    toy = make_toy("gemma3", tmp_path)
+
+    async def test(client: EngineClient, core: TorchCore) -> None:
+        assert client.model.vision is not None
+        assert "aren't reproduced" in client.model.vision.reason
+
+    with_client(toy, test, **settings)

@@ -36,8 +36,7 @@ typedef struct Step {
     const int64_t *starts, *stops, *slots;
     const int32_t *table; /* [slot][table_stride]: a sequence's pages in order */
     int64_t table_stride;
-    const int64_t *limits; /* [token]: the position from which on it sees nothing, rising in a piece and within it */
-                           /* NULL: of each the one behind its own */
+    const int64_t *limits; /* [token]: from where on it sees nothing, rising in a piece; NULL: behind itself */
 } Step;
 
 typedef struct Attention {

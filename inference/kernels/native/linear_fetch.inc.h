@@ -17,20 +17,21 @@ INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
 }
 
 /* The same by all blocks, each group of columns its share: several rows of int8 with AVX2, whose products take longer,
- * took up to a third less time (Zen 3), and so did one block of bfloat16. So they did where one block reads a long panel
- * twice, and a later part of that was fetched before; also panels larger than the second cache (640 KiB). Several
- * blocks of floats, which wait for products, took up to a tenth longer. */
+ * took up to a third less time (Zen 3). So they did where one block reads a long panel twice, and a later part of that
+ * was fetched before; also panels larger than the second cache (640 KiB). One block of bfloat16 took a tenth to a third
+ * less, of float32 up to a quarter; several blocks of these, which wait for products, took up to a tenth longer. */
 INLINE void fetch_share(const int vectors, const Block *b, const char *w) {
     const char *at = b->share + ((w - b->w) * b->share_step >> 8);
     UNROLL for (int i = 0; i < vectors / 2; i++) __builtin_prefetch(at + 64 * i, 0, 2);
 }
 
 INLINE int fetches_by_shares(const int kind, int64_t rows, int64_t blocks) {
-    if (NATIVE_ISA != 1 || (kind != KIND_INT8 && kind != KIND_BFLOAT16 && kind != KIND_FLOAT32)) return 0;
-    return kind == KIND_INT8 || (rows > FEW_ROWS && blocks == 1);
+    if (NATIVE_ISA != 1) return 0;
+    if (kind == KIND_INT8) return 1;
+    return (kind == KIND_BFLOAT16 || kind == KIND_FLOAT32) && rows > FEW_ROWS && blocks == 1;
 }
 
-/* Either way, for 128 bytes of a panel. */
+/* By shares, or ahead: for 128 bytes of a panel. */
 INLINE void fetch(const int vectors, const Block *b, const char *w) {
     if (NATIVE_ISA == 1 && b->share_step) {
         fetch_share(vectors, b, w);

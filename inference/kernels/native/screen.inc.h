@@ -21,7 +21,7 @@ INLINE float ISA(rounded)(float x) {
 }
 
 /* A number of a row of inputs as inputs.inc.h lays them: for AVX2 signed, behind four magnitudes; for VPDPBUSD
- * unsigned. */
+ * unsigned. Where neither is, no screen is made. */
 INLINE int ISA(integer_at)(const void *taken, int64_t i) {
 #if NATIVE_ISA == 1
     return ((const int8_t *)taken)[i / 4 * 8 + 4 + i % 4];

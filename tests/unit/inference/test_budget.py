@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -87,6 +89,15 @@ def test_piece_ends_before_an_image_or_behind_it() -> None:
     assert sizes(limits(40), [seeing(100, (10, 40), (41, 60))]) == [40]
     assert sizes(limits(40), [seeing(100, (0, 30)), *prompts(5)]) == [35, 5]
     assert sizes(limits(40), [seeing(100, (22, 60)), *prompts(12)]) == [22, 12]
+
+
+def test_image_that_passes_the_rows_leaves_none_to_others() -> None:
+    first, second = (
+        replace(each.request, id=str(at), prompt_logprobs=True)
+        for at, each in enumerate([seeing(100, (0, 40)), *prompts(50)])
+    )
+    sequences = [Sequence(first, sight=seeing(100, (0, 40)).sight), Sequence(second)]
+    assert sizes(limits(400, rows=8), sequences) == [40, 0]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.booleans())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import numpy as np
 import pytest
+import torch
 
 from inference.scheduler import EASED_STEPS, Limits
 from inference.shortage import is_shortage
 from inference.state import Pieces
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest
+from inference.vision.sight import ImageRows, Sight
 from tests.unit.inference.paper_grammar import ManualPool
 from tests.unit.inference.paper_model import (
     EOS,
@@ -52,7 +57,7 @@ def make(runner: Short, limits: Limits = LIMITS, blocks: int = 60) -> Stepper[li
 
 
 def run(stepper: Stepper[list[int]], *requests: CoreRequest) -> dict[str, list[CoreOutput | CoreFailure]]:
-    said: dict[str, list[CoreOutput | CoreFailure]] = {each.id: [] for each in requests}
+    said: dict[str, list[CoreOutput | CoreFailure]] = defaultdict(list)
     for each in requests:
         stepper.add(each)
     while not stepper.idle:
@@ -95,6 +100,19 @@ def test_what_fits_into_no_step_fails_alone(chunked: bool) -> None:
     short.most = 1000
     after = request("7", 100, 5)
     assert tokens(run(stepper, after)["7"]) == whole_text(after)
+
+
+def test_image_that_is_not_cut_and_fits_into_no_step_fails_alone() -> None:
+    short = Short(60, MemoryError("none"))
+    stepper = make(short)
+    sight = Sight(
+        [b"k"], [ImageRows(torch.zeros(100, 4), torch.zeros(100, 4), {})], np.arange(10, 110), two_way=True
+    )
+    stepper.add(request("9", 150, 5), sight)
+    said = run(stepper, *(request(str(index), 50, 20) for index in range(3)))
+    assert all(tokens(said[str(index)]) == whole_text(request(str(index), 50, 20)) for index in range(3))
+    assert isinstance(said["9"][-1], CoreFailure)
+    assert short.refused < 30
 
 
 def test_steps_grow_again_once_there_is_memory() -> None:

@@ -118,7 +118,8 @@ def test_pieces_that_cut_no_run_company_and_threads_change_no_bit(data: st.DataO
         runs = [each for each in pairwise([0, *ends]) if data.draw(st.booleans())]
         limits.append(limits_of(length, runs))
         inside = {at for first, end in runs for at in range(first + 1, end)}
-        cuts.append(sorted(data.draw(st.sets(st.integers(1, length), max_size=4)) - inside | {length}))
+        chosen = data.draw(st.sets(st.integers(1, length), max_size=4))
+        cuts.append(sorted((chosen - inside) | {length}))
     how = data.draw(st.sampled_from([*HOWS.values()]))
     dtype, rounded = data.draw(st.sampled_from(FORMS))
     steps: list[Pieces] = []

@@ -155,6 +155,13 @@ def test_rows_that_see_what_is_before_them_alone_may_be_parted() -> None:
     assert limits_in(pack(table, Decodes(), [Chunk(sequence, 0, 2)])) is None
 
 
+def test_blocks_are_known_by_the_images_that_their_rows_see() -> None:
+    ids = [1] * 4 + [IMAGE] * 20 + [1] * 10
+    one_way, two_way = (sight_of(ids, [8, 12], two_way=both) for both in (False, True))
+    assert [one_way.salt(block) for block in range(3)] == [b"k0k1", b"k1", b""]
+    assert [two_way.salt(block) for block in range(3)] == [b"k0k1", b"k0k1", b""]
+
+
 def test_prompt_for_other_images_is_no_sight() -> None:
     with pytest.raises(ValueError, match="2 of its tokens stand for images' rows, and there are 3"):
         sight_of([1, IMAGE, IMAGE], [3])
