@@ -117,7 +117,8 @@ def test_a_body_over_the_limit_is_413(
 def test_a_body_at_the_limit_is_read(client: httpx.Client, server: LiveServer) -> None:
     frame = b'{"inputs": ""}'
     body = b'{"inputs": "' + b"x" * (server.service.settings.payload_limit - len(frame)) + b'"}'
-    answer = client.post("/tokenize", content=body, headers={"content-type": JSON}, timeout=60)  # on busy cores
+    # Busy cores take a while
+    answer = client.post("/tokenize", content=body, headers={"content-type": JSON}, timeout=60)
     assert answer.status_code == 200
 
 
