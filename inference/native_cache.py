@@ -13,6 +13,11 @@ from inference.state import Pieces
 from inference.vision.seen import limits_in
 
 
+def step_of(pieces: Pieces) -> NativeStep:
+    """Return a step as C takes it."""
+    return NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks, limits_in(pieces))
+
+
 class NativeCache:
     """Keys and values of all layers, in the C extension's own order; `dtype`: float32 or bfloat16."""
 
@@ -27,9 +32,7 @@ class NativeCache:
 
     def begin(self, pieces: Pieces) -> None:
         """Take the step that the next forward pass computes."""
-        self.step = NativeStep(
-            pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks, limits_in(pieces)
-        )
+        self.step = step_of(pieces)
 
 
 class _Layer:

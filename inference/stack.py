@@ -19,12 +19,13 @@ from inference.anatomy import read_model
 from inference.ends import Ends
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
-from inference.kernels.native_attention import NativeStep, arrays_of, cache_layers
+from inference.kernels.native_attention import arrays_of, cache_layers
 from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.layers import LAYER_LINEARS
 from inference.linears import NativeLinear
 from inference.lora import Adapters
+from inference.native_cache import step_of
 from inference.paged import Probed
 from inference.rebuilt import Builder, Layer, Packs, find_layers
 from inference.rotary import RopeTable
@@ -32,7 +33,7 @@ from inference.rows import Statistics, statistics
 from inference.shards.group import Group
 from inference.state import Pieces
 from inference.trace import Pair, Rope
-from inference.vision.seen import Seen, limits_in, seen_in
+from inference.vision.seen import Seen, seen_in
 
 Rotations = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # cosines and sines of each rotary embedding
 
@@ -143,7 +144,7 @@ class FusedRunner:
 
         The likeliest tokens are then what `statistics` says of them, and their log-probabilities are 0.
         """
-        step = NativeStep(pieces.starts, pieces.stops, pieces.slots, pieces.table.blocks, limits_in(pieces))
+        step = step_of(pieces)
         seen = seen_in(pieces)
         spatial = None if seen is None else seen.positions
         cosines, sines = self._upto(step.last) if spatial is None else self._at(spatial)

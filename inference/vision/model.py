@@ -108,11 +108,12 @@ class Vision:
                 self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
             elif rounds or self._sample.types:
                 with eager_attention(self._model):
-                    self._ask_by_rows(self.eyes, self._sample, proof, rounds=rounds)
+                    images = [self.eyes.look(each) for each in self._sample.images]
+                    self._ask_by_rows(self.eyes, self._sample, images, proof, rounds=rounds)
             if device and self.eyes.two_way:
                 self.refuse("its images' tokens see those behind them on CPUs alone so far: --device cpu")
             if self.eyes.two_way and not self.reason:
-                self._ask_exactly(self.eyes, self._sample, proof, probed)
+                self._ask_exactly(self.eyes, self._sample, images, proof, probed)
         except CannotSee as error:
             self.refuse(str(error))
         except Exception as error:  # as where the model's own code was asked
@@ -131,7 +132,8 @@ class Vision:
         if served.level is Level.FUSED and served.make_model is None:
             self.eyes.rest_embedding()
         try:
-            found = self._compute(served.make_runner, sample, self.eyes)
+            images = [self.eyes.look(each) for each in sample.images]
+            found = self._compute(served.make_runner, sample, images)
         except Exception as error:  # as where the model's own code was asked
             if is_shortage(error):
                 raise
@@ -205,13 +207,14 @@ class Vision:
             forget(self._model)
         return head.logits(output.logits, wanted).clone()
 
-    def _ask_by_rows(self, eyes: Eyes, sample: _Sample, proof: Proof, *, rounds: bool) -> None:
+    def _ask_by_rows(
+        self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows], proof: Proof, *, rounds: bool
+    ) -> None:
         """Have images refused if the model's code makes something else of their rows than of them.
 
         If it does so only where it isn't told which tokens are images', these see those behind them. Without
         `rounds` the logits of the model as it is served are to judge.
         """
-        images = [eyes.look(each) for each in sample.images]
         verdict = self._same_code(eyes, sample, images, proof)
         if not verdict.holds and sample.types:
             eyes.two_way = True
@@ -222,20 +225,22 @@ class Vision:
             self._judge(verdict)
 
     def _ask_exactly(
-        self, eyes: Eyes, sample: _Sample, proof: Proof, probed: dict[nn.Module, Probed]
+        self,
+        eyes: Eyes,
+        sample: _Sample,
+        images: Sequence[ImageRows],
+        proof: Proof,
+        probed: dict[nn.Module, Probed],
     ) -> None:
         """Have images refused if their tokens see others than those of their run, or not in all layers.
 
         By torch's attention: what the model is rounded to later would hide another pattern.
         """
         _attend_by_torch(self._model)
-
-        def make_runner(blocks: int) -> PagedRunner:
-            cache = PagedCache(probed, blocks, torch.float32, self._model.device)
-            return PagedRunner(self._model, cache, eyes=eyes)
-
+        cache = PagedCache(probed, blocks_for(len(sample.ids)), torch.float32, self._model.device)
+        runner = PagedRunner(self._model, cache, eyes=eyes)
         try:
-            self._judge(proof.compare(self._compute(make_runner, sample, eyes), sample.expected))
+            self._judge(proof.compare(self._compute(lambda _: runner, sample, images), sample.expected))
         finally:
             for module in probed:
                 uninstall(module)
@@ -274,12 +279,11 @@ class Vision:
             )
         return head.logits(output.logits, wanted)
 
-    def _compute(self, make_runner: MakeRunner, sample: _Sample, eyes: Eyes) -> Tensor:
+    def _compute(self, make_runner: MakeRunner, sample: _Sample, images: Sequence[ImageRows]) -> Tensor:
         """Return the same logits, computed in pieces that cut an image, and token by token at the end.
 
         Of one that has to be whole, what is behind the cut is computed with the first piece, and again.
         """
-        images = [eyes.look(each) for each in sample.images]
         ids = np.array(sample.ids)
         sight = self.sight(ids, [b"%d" % at for at in range(len(images))], images)
         table = SlotTable(slots=1, pages=blocks_for(len(ids)))

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.proof import scored_request
 from inference.served import Served
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
-from inference.types import CoreRequest, LogprobsMode, Sampling
 
 PROMPT = tuple(range(3, 90))  # more than five pages, and more than any window
 OTHER = tuple(range(60, 20, -1))
@@ -24,7 +24,7 @@ def served_logits(served: Served, size: int, vocabulary: int = 97) -> Tensor:
     table = SlotTable(slots=2, pages=6)
     runner = served.make_runner(10)
     sequences = [
-        Sequence(request(str(index), tuple(each % vocabulary for each in ids)))
+        Sequence(scored_request(str(index), tuple(each % vocabulary for each in ids)))
         for index, ids in enumerate((PROMPT, OTHER))
     ]
     for sequence, blocks in zip(sequences, ([7, 2, 9, 0, 4, 3], [8, 1, 5]), strict=True):
@@ -39,15 +39,3 @@ def served_logits(served: Served, size: int, vocabulary: int = 97) -> Tensor:
         chunks = [chunk for chunk in chunks if chunk.size]
         found.append(runner.run(pack(table, Decodes(), chunks))[-chunks[-1].size :].clone())
     return torch.cat(found)
-
-
-def request(id: str, ids: tuple[int, ...]) -> CoreRequest:
-    return CoreRequest(
-        id=id,
-        prompt_ids=ids,
-        max_new_tokens=1,
-        sampling=Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=0,
-        prompt_logprobs=True,
-    )

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.blocks import blocks_for
-from inference.kernels.native import open_library
-from inference.kernels.native_attention import NativeStep
+from inference.kernels.native import Library, open_library
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.reference import Attention
+from inference.paged import LayerShape
 
 LIBRARIES = {
     (isa, threads): library
@@ -96,6 +97,40 @@ def native_step(pieces: Pieces, table: Table, limits: list[Limits] | None = None
     slots, starts, stops = np.array(pieces, dtype=np.int64).T
     seen = None if limits is None else np.concatenate([limits[i][a:b] for i, a, b in pieces])
     return NativeStep(starts, stops, slots, table, seen)
+
+
+def run(
+    library: Library,
+    sequences: list[Tokens],
+    steps: list[Pieces],
+    how: Attention,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    rounded: bool = False,
+    limits: list[Limits] | None = None,
+) -> list[Tensor]:
+    """Return each sequence's attention, computed by steps of pieces (sequence, start, stop).
+
+    A later piece may compute again what an earlier one has. `limits` are those of each sequence's tokens.
+    """
+    lengths = [sequence.length for sequence in sequences]
+    shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
+    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype, rounded=rounded)
+    layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
+    layer.values.fill_(torch.nan)
+    table = page_table(lengths, spare=2, seed=seed)
+    found = [
+        torch.full((each.length, each.query.shape[1], each.value.shape[2]), torch.nan) for each in sequences
+    ]
+    for pieces in steps:
+        parts = [
+            torch.cat([getattr(sequences[i], name)[a:b] for i, a, b in pieces])
+            for name in ("query", "key", "value")
+        ]
+        rows = layer.attend(parts[0], parts[1], parts[2], native_step(pieces, table, limits), how)
+        for (i, a, b), part in zip(pieces, rows.split([b - a for _, a, b in pieces]), strict=True):
+            found[i][a:b] = part
+    return found
 
 
 def page_count(lengths: list[int], spare: int) -> int:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch import dtype as Dtype
 
 from inference.kernels.arena import HUGE_PAGE
@@ -25,8 +24,8 @@ from tests.unit.inference.paged_attention import (
     every_library,
     expected,
     native_step,
-    page_count,
     page_table,
+    run,
     steps_of,
     tokens,
     whole,
@@ -35,36 +34,6 @@ from tests.unit.inference.paged_attention import (
 torch.set_num_threads(1)
 pytestmark = built
 SPLIT = 256  # of attention.h: keys are reduced in pieces of this many
-
-
-def run(
-    library: Library,
-    sequences: list[Tokens],
-    steps: list[Pieces],
-    how: Attention,
-    seed: int = 0,
-    dtype: Dtype = torch.float32,
-    rounded: bool = False,
-) -> list[Tensor]:
-    """Return each sequence's attention, computed by steps of pieces (sequence, start, stop)."""
-    lengths = [sequence.length for sequence in sequences]
-    shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
-    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype, rounded=rounded)
-    layer.keys.fill_(torch.nan)  # what nobody wrote must not matter
-    layer.values.fill_(torch.nan)
-    table = page_table(lengths, spare=2, seed=seed)
-    found = [
-        torch.full((each.length, each.query.shape[1], each.value.shape[2]), torch.nan) for each in sequences
-    ]
-    for pieces in steps:
-        parts = [
-            torch.cat([getattr(sequences[i], name)[a:b] for i, a, b in pieces])
-            for name in ("query", "key", "value")
-        ]
-        rows = layer.attend(parts[0], parts[1], parts[2], native_step(pieces, table), how)
-        for (i, a, b), part in zip(pieces, rows.split([b - a for _, a, b in pieces]), strict=True):
-            found[i][a:b] = part
-    return found
 
 
 def narrowed(sequence: Tokens) -> Tokens:

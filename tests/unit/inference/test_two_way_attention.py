@@ -9,26 +9,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from inference.blocks import PAGE
 from inference.kernels.native import Library
-from inference.kernels.native_attention import NativeCacheLayer
 from inference.kernels.reference import Attention, Piece, Step, attend, write
-from inference.paged import LayerShape
 from tests.unit.inference.paged_attention import (
     FORMS,
     ISAS,
     LIBRARIES,
     Limits,
     Pieces,
-    Tokens,
     built,
     every_library,
     expected,
     native_step,
-    page_count,
     page_table,
+    run,
     tokens,
     whole,
 )
@@ -51,42 +47,11 @@ def limits_of(length: int, runs: list[tuple[int, int]] | tuple[tuple[int, int], 
     return limits
 
 
-def run(
-    library: Library,
-    sequences: list[Tokens],
-    limits: list[Limits],
-    steps: list[Pieces],
-    how: Attention,
-    dtype: torch.dtype = torch.float32,
-    rounded: bool = False,
-) -> list[Tensor]:
-    """Return each sequence's attention; a later piece may compute again what an earlier one has."""
-    lengths = [each.length for each in sequences]
-    shape = LayerShape(sequences[0].key.shape[1], sequences[0].key.shape[2], sequences[0].value.shape[2])
-    layer = NativeCacheLayer(library, shape, page_count(lengths, spare=2), dtype, rounded=rounded)
-    layer.keys.fill_(torch.nan)
-    layer.values.fill_(torch.nan)
-    table = page_table(lengths, spare=2, seed=1)
-    found = [
-        torch.full((each.length, *each.query.shape[1:2], each.value.shape[2]), torch.nan)
-        for each in sequences
-    ]
-    for pieces in steps:
-        query, key, value = (
-            torch.cat([getattr(sequences[i], name)[a:b] for i, a, b in pieces])
-            for name in ("query", "key", "value")
-        )
-        rows = layer.attend(query, key, value, native_step(pieces, table, limits), how)
-        for (i, a, b), part in zip(pieces, rows.split([b - a for _, a, b in pieces]), strict=True):
-            found[i][a:b] = part
-    return found
-
-
 @every_library
 @pytest.mark.parametrize("how", HOWS.values(), ids=HOWS.keys())
 def test_it_agrees_with_float64(library: Library, how: Attention) -> None:
     sequence, limits = tokens(600, 4, 2, 32), limits_of(600, RUNS)
-    (found,) = run(library, [sequence], [limits], whole([600]), how)
+    (found,) = run(library, [sequence], whole([600]), how, limits=[limits])
     torch.testing.assert_close(found.double(), expected(sequence, how, limits), atol=2e-5, rtol=1e-5)
 
 
@@ -131,9 +96,9 @@ def test_pieces_that_cut_no_run_company_and_threads_change_no_bit(data: st.DataO
             steps[at].append((i, again, stop))
     isa = data.draw(st.sampled_from(ISAS))
     one, other = (LIBRARIES[isa, data.draw(st.sampled_from([1, 3]))] for _ in range(2))
-    found = run(one, sequences, limits, steps, how, dtype, rounded)
+    found = run(one, sequences, steps, how, 1, dtype, rounded, limits)
     alone = [
-        run(other, [sequence], [limit], whole([sequence.length]), how, dtype, rounded)[0]
+        run(other, [sequence], whole([sequence.length]), how, 0, dtype, rounded, [limit])[0]
         for sequence, limit in zip(sequences, limits, strict=True)
     ]
     assert all(torch.equal(*pair) for pair in zip(found, alone, strict=True))

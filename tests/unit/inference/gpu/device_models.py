@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.gpu.ops import Ops, torch_ops, triton_ops
+from inference.proof import scored_request
 from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
 from inference.step import Runner
-from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.toy_models import toy
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,7 +41,7 @@ def own_logits(model: PreTrainedModel, ids: tuple[int, ...] = PROMPT) -> Tensor:
 def steps(size: int, *, beside: bool = True) -> list[Pieces]:
     """Return steps of PROMPT in pieces of `size`, behind pieces of OTHER if `beside`."""
     table = SlotTable(slots=2, pages=6)
-    sequences = [Sequence(_request(str(index), ids)) for index, ids in enumerate((PROMPT, OTHER))]
+    sequences = [Sequence(scored_request(str(index), ids)) for index, ids in enumerate((PROMPT, OTHER))]
     for sequence, pages in zip(sequences, PAGES, strict=True):
         table.enter(sequence)
         table.extend(sequence, pages)
@@ -64,15 +64,3 @@ def logits_in_pieces(runner: Runner[Tensor], size: int, *, beside: bool = True) 
 def apart(found: Tensor, expected: Tensor) -> float:
     """Return the largest difference as a part of the largest logit."""
     return float((found - expected).abs().max() / expected.abs().max())
-
-
-def _request(id: str, ids: tuple[int, ...]) -> CoreRequest:
-    return CoreRequest(
-        id=id,
-        prompt_ids=ids,
-        max_new_tokens=1,
-        sampling=Sampling(),
-        logprobs=LogprobsMode.RAW,
-        top_n_tokens=0,
-        prompt_logprobs=True,
-    )
