@@ -18,8 +18,8 @@ INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
 
 /* The same by all blocks, each group of columns its share: several rows of int8 with AVX2, whose products take longer,
  * took up to a third less time (Zen 3). So they did where one block reads a long panel twice, and a later part of that
- * was fetched before; also panels larger than the second cache (640 KiB). One block of bfloat16 took a tenth to a third
- * less, of float32 up to a seventh; several blocks of these, which wait for products, took up to a tenth longer. */
+ * was fetched before; also panels larger than the second cache (640 KiB). One block of bfloat16 took a fifth to a third
+ * less, of float32 up to a quarter; several blocks of these, which wait for products, took up to a tenth longer. */
 INLINE void fetch_share(const int vectors, const Block *b, const char *w) {
     const char *at = b->share + ((w - b->w) * b->share_step >> 8);
     UNROLL for (int i = 0; i < vectors / 2; i++) __builtin_prefetch(at + 64 * i, 0, 2);
