@@ -36,8 +36,9 @@ def call(location: str) -> str:
     return f'<tool_call>\n{{"name": "get_weather", "arguments": {{"location": "{location}"}}}}\n</tool_call>'
 
 
-# What a model says where an example is about that; everywhere else any text will do
+# What a model says where an example is about that, or about its end; everywhere else any text will do
 REPLIES = {
+    "You are a helpful assistant": "Deep learning is a kind of machine learning.",
     "18 degrees, sunny": "It is sunny in Paris, and 18 degrees warm.",
     "in Paris and in Rome": f"I look it up.\n{call('Paris')}\n{call('Rome')}",
     "the weather in Paris?": call("Paris"),
