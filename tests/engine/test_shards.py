@@ -23,6 +23,7 @@ from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.grammars import compiled, text_of
 from tests.engine.models import generate, make_model, prompts, save_model
+from tests.processes import children, command_line
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the extension isn't built")
 PROMPTS = prompts(9, 40, 17, 70)
@@ -175,9 +176,7 @@ def test_what_a_shard_fails_on_is_told(directory: Path, monkeypatch: pytest.Monk
 
 def _children() -> set[int]:
     """Return the processes of shards that this one has started."""
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    pids = [int(each) for task in tasks for each in task.read_text().split()]
-    return {pid for pid in pids if b"inference.shards" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {each for each in children(os.getpid()) if "inference.shards" in command_line(each)}
 
 
 def _bits(heard: Heard, id: str) -> list[tuple[int, float, tuple[tuple[int, float], ...]]]:

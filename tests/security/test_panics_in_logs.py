@@ -15,6 +15,7 @@ from threading import Thread
 
 import pytest
 
+from tests.processes import children
 from tests.security.panicking import AFTER, BEFORE, SECRET
 from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
 
@@ -64,8 +65,7 @@ class Live:
 
     def processes(self) -> list[int]:
         """Return the server's process and those that it started."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [self.process.pid, *(int(child) for task in tasks for child in task.read_text().split())]
+        return [self.process.pid, *children(self.process.pid)]
 
     def until(self, true: Callable[[str], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
