@@ -29,6 +29,7 @@ from inference.fake import fake_client
 from inference.types import EngineState
 
 PATIENCE = 20.0  # seconds until a server that doesn't start is given up
+ANSWER_SECONDS = 60.0  # that a server of a busy machine may take for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,20 @@ class LiveServer:
     port: int
     service: Service
     violations: list[ContractViolation] = field(default_factory=list)
+
+    def client(self, **how: Any) -> httpx.Client:
+        """Return a client of it that waits for its answers; `how` as httpx takes it."""
+        return httpx.Client(base_url=self.base_url, timeout=ANSWER_SECONDS, **how)
+
+    def get(self, path: str) -> httpx.Response:
+        """Ask over a connection of its own."""
+        with self.client() as client:
+            return client.get(path)
+
+    def post(self, path: str, body: Any, **how: Any) -> httpx.Response:
+        """Send JSON over a connection of its own; `how` as httpx takes it."""
+        with self.client() as client:
+            return client.post(path, json=body, **how)
 
 
 def make_service(

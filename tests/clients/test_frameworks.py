@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.interpreters import frameworks_interpreter, run_script
+from tests.clients.interpreters import LIMIT, frameworks_interpreter, run_script
 
+pytestmark = [pytest.mark.slow, LIMIT]
 # framework: whose API its checks speak, by package
 MODES = {
     "openai": {("openai", "openai")},
@@ -26,7 +27,6 @@ def python() -> str:
     return frameworks_interpreter()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", MODES)
 def test_every_check_of_a_framework_succeeds(framework: str, python: str, embedded_server: str) -> None:
     done = run_script(python, "frameworks", embedded_server, framework)

@@ -12,10 +12,11 @@ import pytest
 
 from codegen.document import JSON, SCHEMAS, Document
 from codegen.exchanges import exchanges
-from tests.clients.interpreters import run_script
+from tests.clients.interpreters import LIMIT, run_script
 from tests.contract.executing import address
 from tests.support import live_server
 
+pytestmark = [pytest.mark.slow, LIMIT]
 VARIABLE = "PARLEY_CLIENT_PYTHON_GENERATORS"
 DOCUMENTS = ("/openapi.json", "/openapi-3.1.json")
 
@@ -73,7 +74,6 @@ def how_many(cases: Path, *operations: str) -> int:
     return sum(row["operation"] in operations for row in rows) if operations else len(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_generated_models_take_every_request_and_every_answer(
     document: str, python: str, cases: Path, url: str
@@ -87,7 +87,6 @@ def test_generated_models_take_every_request_and_every_answer(
         assert (told["held"], told["overlooked"]) == (2 * how_many(cases), [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_generated_client_calls_the_server(document: str, python: str, cases: Path, url: str) -> None:
     told = result(python, "openapi-python-client", url, document, cases)
@@ -96,7 +95,6 @@ def test_a_generated_client_calls_the_server(document: str, python: str, cases: 
     assert told["info"]["model_id"] == "parley-embedded"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_validator_of_others_agrees_with_the_server(
     document: str, python: str, cases: Path, url: str

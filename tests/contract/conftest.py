@@ -34,7 +34,7 @@ def server() -> Iterator[LiveServer]:
 @pytest.fixture(scope="session")
 def client(server: LiveServer) -> Iterator[httpx.Client]:
     """Talk to that server."""
-    with httpx.Client(base_url=server.base_url) as connected:
+    with server.client() as connected:
         yield connected
 
 
@@ -64,10 +64,7 @@ def seeing(images: ImageServer) -> Iterator[httpx.Client]:
     """Talk to a fake engine that sees, and may ask that server."""
     settings = Settings(validate_responses=True, image_hosts=(images.entry,))
     engine = fake_client(settings.engine_config(), vision=FAKE_VISION)
-    with (
-        live_server(make_service(settings, engine)) as live,
-        httpx.Client(base_url=live.base_url) as client,
-    ):
+    with live_server(make_service(settings, engine)) as live, live.client() as client:
         yield client
 
 

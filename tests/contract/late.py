@@ -29,7 +29,7 @@ def loading(**settings: Any) -> Iterator[httpx.Client]:
         lambda: TextPipeline(tokenizer, template, workers=1),
     )
     late = make_service(service.settings, engine)
-    with live_server(late, wait=False) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(late, wait=False) as live, live.client() as client:
         try:
             yield client
         finally:

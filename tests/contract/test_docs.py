@@ -75,7 +75,7 @@ def test_the_pages_script_reads_the_document_and_asks_no_validator(client: httpx
 
 
 def test_the_pages_are_open_even_with_a_key() -> None:
-    with live_server(api_key="key") as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(api_key="key") as live, live.client() as client:
         documents = ("/openapi.json", "/openapi.yaml", "/openapi-3.1.json", "/api-doc/openapi.json")
         for path in ("/docs/", *documents):
             assert client.get(path).status_code == 200

@@ -44,7 +44,7 @@ def http() -> Iterator[httpx.Client]:
     settings = Settings(hostname="127.0.0.1", validate_responses=True, enable_prefill_logprobs=True)
     with (
         live_server(make_service(settings, telling_engine(settings.engine_config()))) as live,
-        httpx.Client(base_url=live.base_url) as client,
+        live.client() as client,
     ):
         yield client
 

@@ -55,7 +55,7 @@ def model() -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="module")
 def asked(model: LiveServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=model.base_url) as client:
+    with model.client() as client:
         yield client
 
 
@@ -64,10 +64,7 @@ def seeing() -> Iterator[httpx.Client]:
     """Serve a fake engine that sees."""
     service = make_service()
     engine = fake_client(vision=FAKE_VISION)
-    with (
-        live_server(make_service(service.settings, engine)) as live,
-        httpx.Client(base_url=live.base_url) as client,
-    ):
+    with live_server(make_service(service.settings, engine)) as live, live.client() as client:
         yield client
 
 

@@ -74,7 +74,7 @@ Asked = Callable[[Operation], httpx.Response]
 def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Asked]]:
     """Ask servers in the states that errors come from, by the status that each leads to."""
     with (
-        httpx.Client(base_url=server.base_url) as plain,
+        server.client() as plain,
         locked() as closed,
         loading() as early,
         full() as busy,
@@ -163,7 +163,7 @@ def test_a_compressed_body_is_refused_as_shown(client: httpx.Client) -> None:
 
 def test_one_request_too_many_of_a_key_is_told_as_shown() -> None:
     with live_server(max_concurrent_requests_per_key=1) as live, live.service.engine.admit():
-        response = httpx.post(f"{live.base_url}/generate", json={"inputs": "Hi"})
+        response = live.post("/generate", {"inputs": "Hi"})
     assert (response.status_code, error_of(response)) == (429, example("Overloaded", "key"))
 
 
@@ -212,14 +212,14 @@ def body_of(operation: Operation) -> Any:
 @contextmanager
 def client_of(service: Service) -> Iterator[httpx.Client]:
     """Serve, and give a client."""
-    with live_server(service) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(service) as live, live.client() as client:
         yield client
 
 
 @contextmanager
 def locked() -> Iterator[httpx.Client]:
     """Serve with a key that the client doesn't have."""
-    with live_server(api_key="secret") as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(api_key="secret") as live, live.client() as client:
         yield client
 
 
@@ -227,7 +227,7 @@ def locked() -> Iterator[httpx.Client]:
 def gone() -> Iterator[httpx.Client]:
     """Serve after the engine has gone for good."""
     service = make_service(engine=fake_client(unavailable="there is none"))
-    with live_server(service, wait=False) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(service, wait=False) as live, live.client() as client:
         while service.engine.state is not EngineState.FAILED:
             time.sleep(0.01)
         yield client
@@ -236,7 +236,7 @@ def gone() -> Iterator[httpx.Client]:
 @contextmanager
 def full() -> Iterator[httpx.Client]:
     """Serve while as many requests are in flight as may be."""
-    with live_server(max_concurrent_requests=1) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_concurrent_requests=1) as live, live.client() as client:
         permit = live.service.engine.admit()
         try:
             yield client
@@ -248,7 +248,7 @@ def full() -> Iterator[httpx.Client]:
 def named(file: Path) -> Iterator[httpx.Client]:
     """Serve two keys, each with one of the scopes for its name."""
     file.write_text("".join(f"{scope} {sha256(scope.encode()).hexdigest()} {scope}\n" for scope in SCOPES))
-    with live_server(api_keys_file=str(file)) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(api_keys_file=str(file)) as live, live.client() as client:
         yield client
 
 
@@ -260,7 +260,7 @@ def lacking(operation: Operation) -> str:
 @contextmanager
 def limited() -> Iterator[httpx.Client]:
     """Serve when everyone has used up the minute."""
-    with live_server(requests_per_minute=1) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(requests_per_minute=1) as live, live.client() as client:
         live.service.quotas.take(None)
         yield client
 
@@ -268,7 +268,7 @@ def limited() -> Iterator[httpx.Client]:
 @contextmanager
 def hurried() -> Iterator[httpx.Client]:
     """Serve whoever sends fast."""
-    with live_server(body_timeout=0.1) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(body_timeout=0.1) as live, live.client() as client:
         yield client
 
 
@@ -300,7 +300,7 @@ def broken(error: Exception | None = None) -> Iterator[httpx.Client]:
         raise error or RuntimeError("seeded")
 
     failing: dict[str, Callable[..., Awaitable[Response]]] = dict.fromkeys(OPERATIONS, fail)
-    with live_server(operations=failing) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(operations=failing) as live, live.client() as client:
         yield client
 
 

@@ -116,7 +116,7 @@ def test_a_failure_before_the_first_event_has_its_own_status(
     scripted: LiveServer, script: Script, failure: Exception, status: int, error_type: str
 ) -> None:
     script.failure = failure
-    answer = httpx.post(f"{scripted.base_url}/generate_stream", json={"inputs": "Hi"})
+    answer = scripted.post("/generate_stream", {"inputs": "Hi"})
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error_type"] == error_type
@@ -150,7 +150,7 @@ def test_a_request_whose_body_never_comes_does_not_reach_its_operation(
             b"POST /generate HTTP/1.1\r\nhost: x\r\n"
             b"content-type: application/json\r\ncontent-length: 50\r\n\r\n{"
         )
-    answer = httpx.get(f"{scripted.base_url}/health")
+    answer = scripted.get("/health")
     assert answer.status_code == 200
     assert not script.begun.is_set()
 
@@ -159,7 +159,8 @@ def test_a_silent_stream_is_kept_alive_as_often_as_the_setting_says(script: Scri
     operations = {**OPERATIONS, "generate_stream": script.generate_stream}
     with (
         live_server(operations=operations, keep_alive_seconds=1) as live,
-        httpx.stream("POST", f"{live.base_url}/generate_stream", json={"inputs": "Hi"}) as answer,
+        live.client() as client,
+        client.stream("POST", "/generate_stream", json={"inputs": "Hi"}) as answer,
     ):
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
@@ -202,7 +203,7 @@ def test_a_failed_request_that_is_not_streamed_is_424(client: httpx.Client) -> N
 
 
 def test_one_request_too_many_is_429_until_another_has_ended() -> None:
-    with live_server(max_concurrent_requests=1) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_concurrent_requests=1) as live, live.client() as client:
         permit = live.service.engine.admit()
         refused = client.post("/generate_stream", json={"inputs": "Hi"})
         assert refused.status_code == 429

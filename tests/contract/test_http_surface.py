@@ -24,10 +24,7 @@ ORIGIN = "https://app.example"
 @pytest.fixture(scope="module")
 def locked() -> Iterator[httpx.Client]:
     """Talk to a server with a key that only one origin may call."""
-    with (
-        live_server(api_key=KEY, cors_allow_origin=(ORIGIN,)) as live,
-        httpx.Client(base_url=live.base_url) as connected,
-    ):
+    with live_server(api_key=KEY, cors_allow_origin=(ORIGIN,)) as live, live.client() as connected:
         yield connected
 
 

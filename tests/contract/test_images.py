@@ -33,7 +33,7 @@ def test_what_the_model_takes_is_told(seeing: httpx.Client) -> None:
     assert info["input_modalities"] == ["text", "image"]
     assert seeing.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
     with live_server() as blind:
-        assert httpx.get(f"{blind.base_url}/info").json()["input_modalities"] == ["text"]
+        assert blind.get("/info").json()["input_modalities"] == ["text"]
 
 
 def test_an_answer_depends_on_the_images_bytes_and_on_where_it_stands(seeing: httpx.Client) -> None:

@@ -75,7 +75,7 @@ def test_what_is_fetched_and_no_image_is_refused(
     path: str, message: str, serve: Serve, images: ImageServer
 ) -> None:
     live = serve(max_image_fetch_size=1000)
-    with httpx.Client(base_url=live.base_url) as http:
+    with live.client() as http:
         told = refused(http, CHAT, chat(text("Look"), image(images.url(path))))
     before, found, after = message.partition("{}")
     assert told.startswith("`messages[0].content[1].image_url.url`: " + before)
@@ -139,10 +139,7 @@ def test_a_model_that_sees_and_can_not_be_shown_images_says_why() -> None:
     settings = Settings(validate_responses=True)
     vision = replace(FAKE_VISION, reason="its way to see isn't known")
     engine = fake_client(settings.engine_config(), vision=vision)
-    with (
-        live_server(make_service(settings, engine)) as live,
-        httpx.Client(base_url=live.base_url) as http,
-    ):
+    with live_server(make_service(settings, engine)) as live, live.client() as http:
         info = http.get("/info").json()
         assert info["input_modalities"] == ["text"]
         assert info["images_refused"] == vision.reason
@@ -156,7 +153,7 @@ def test_a_model_that_sees_and_can_not_be_shown_images_says_why() -> None:
 
 def test_fetching_can_be_switched_off(serve: Serve, images: ImageServer) -> None:
     images.asked.clear()
-    with httpx.Client(base_url=serve(image_fetching="off").base_url) as http:
+    with serve(image_fetching="off").client() as http:
         answered(http, CHAT, chat(image(data_url(RED))))
         told = refused(http, CHAT, chat(image(images.url("/red.png"))))
     assert told == (
@@ -167,7 +164,7 @@ def test_fetching_can_be_switched_off(serve: Serve, images: ImageServer) -> None
 
 
 def test_only_named_hosts_may_be_asked(serve: Serve, images: ImageServer) -> None:
-    with httpx.Client(base_url=serve(image_fetching="named").base_url) as http:
+    with serve(image_fetching="named").client() as http:
         answered(http, CHAT, chat(image(images.url("/red.png"))))
         told = refused(http, CHAT, chat(image("https://example.com/cat.png")))
     assert told.startswith(f"{WHERE}Could not fetch image: its host is not one of `image_hosts`: ")

@@ -100,7 +100,7 @@ def test_the_reason_names_place_expectation_and_value(
 
 @pytest.mark.parametrize("validator", ["compiled", "reference"])
 def test_both_validators_give_the_same_answer(validator: str) -> None:
-    with live_server(validator=validator) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(validator=validator) as live, live.client() as client:
         good = client.post("/v1/chat/completions", json=CHAT)
         bad = client.post("/v1/chat/completions", json={**CHAT, "n": 1.0})
     assert good.status_code == 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import queue
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +121,16 @@ class Session:
         frame = self.frames.get(timeout=SECONDS)
         heard.add(frame)
         return {output.id for output in frame.outputs}
+
+    def idle_seconds(self) -> float:
+        """Return the processor time that this process takes in a second, in which the core is silent."""
+        gc.collect()  # of what other tests have left nothing is cleared away meanwhile
+        before = time.process_time()
+        try:
+            frame = self.frames.get(timeout=1)
+        except queue.Empty:
+            return time.process_time() - before
+        raise AssertionError(f"the core isn't silent: {frame}")
 
     @property
     def level(self) -> str:

@@ -268,10 +268,11 @@ def test_engine_that_dies_while_it_looks_fails_the_request_and_takes_the_next(to
         core = client._core
         assert isinstance(core, SpawnedCore)
         await check(client, toy, "before", (LONG,))
+        assert core.process.pid is not None
+        os.kill(core.process.pid, signal.SIGSTOP)  # it must not have seen all of them before it dies
         task = asyncio.create_task(client.submit(toy.request("lost", ("{}" * 8, tuple(range(20, 28))))))
         while "lost" not in client._looks._waiting:  # noqa: ASYNC110 - the client tells nobody
             await asyncio.sleep(0)
-        assert core.process.pid is not None
         os.kill(core.process.pid, signal.SIGKILL)
         with pytest.raises(GenerationFailed, match="The engine stopped"):
             await task

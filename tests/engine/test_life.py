@@ -72,10 +72,7 @@ def test_plan_counts_one_head_where_all_share_it(tmp_path: Path) -> None:
 
 def test_idle_core_uses_no_processor_time(session: Session) -> None:
     session.run([request("a", PROMPT)])
-    before = time.process_time()
-    with pytest.raises(queue.Empty):
-        session.frames.get(timeout=0.5)
-    assert time.process_time() - before < 0.1
+    assert session.idle_seconds() < 0.3  # a thread that spins takes a second
 
 
 @pytest.mark.skipif(not TELLS, reason="only Linux tells")

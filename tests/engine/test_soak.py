@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.soak import make_config, run, with_adapters
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 SEQUENCES = 300
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("special", [False, True], ids=["plain", "guessing, with adapters"])
 @pytest.mark.parametrize("separate_process", [False, True], ids=["thread", "process"])
 def test_short_soak(separate_process: bool, special: bool, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def raises(server: Server, size: int) -> Ledger:
 async def raises_beside(server: Server, size: int) -> Ledger:
     """Have steps raise by the work of a few of many requests: they fail, and no other text changes."""
     ledger, engine = Ledger("one request's work raises in a step of many"), server.engine()
-    wanted = [body(60, prompt=_prompt(at), seed=at if at % 2 else None) for at in range(size)]
+    wanted = [body(LONG, prompt=_prompt(at), seed=at if at % 2 else None) for at in range(size)]
     alone = [await ask(server.port, each) for each in wanted]
     heard = [asyncio.Event() for _ in wanted]
     together = [

@@ -22,6 +22,7 @@ from typing import Any
 from inference.process.watchdog import Patience
 from tests.faults.launch import CLOCK
 from tests.faults.traffic import HOST, get
+from tests.processes import children, command_line, read
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0  # for whatever must happen in the end
@@ -82,9 +83,9 @@ class Server:
         """Return the server's processes and what each of them is."""
         found, todo = {self.process.pid: "server"}, [self.process.pid]
         while todo:
-            for child in _children(todo.pop()):
+            for child in children(todo.pop()):
                 todo.append(child)
-                line = _read(f"/proc/{child}/cmdline")
+                line = command_line(child)
                 found[child] = (
                     "engine" if "faults.engine" in line else "worker" if "worker" in line else "other"
                 )
@@ -105,7 +106,7 @@ class Server:
 
     def resident_bytes(self) -> int:
         """Return the memory of the process that serves."""
-        return int(_read(f"/proc/{self.process.pid}/statm").split()[1]) * PAGE_BYTES
+        return int(read(f"/proc/{self.process.pid}/statm").split()[1]) * PAGE_BYTES
 
     def clients(self, process: int) -> set[int]:
         """Return the ports of the clients whose connections a process of the server holds."""
@@ -188,22 +189,7 @@ async def serving(*flags: str, **how: Any) -> AsyncIterator[Server]:
 
 def gone(process: int) -> bool:
     """Return whether a process has ended."""
-    return _read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
-
-
-def _children(process: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{process}/task").glob("*/children"))
-    except (FileNotFoundError, ProcessLookupError):  # it ended while they were listed
-        return []
-    return [int(child) for task in tasks for child in _read(str(task)).split()]
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    return read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
 
 
 def _link(path: Path) -> str:

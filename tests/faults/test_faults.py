@@ -15,7 +15,10 @@ from tests.faults import life_faults
 from tests.faults.__main__ import FLAGS, OWN, SHARED, Fault, OwnServer
 from tests.faults.server import Server
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+pytestmark = [
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
+    pytest.mark.timeout(400),  # the patience with a server, more than once, ends before it and says why
+]
 
 ELSEWHERE = (life_faults.worker_lost, life_faults.parent_killed)
 

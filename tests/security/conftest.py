@@ -22,7 +22,7 @@ def server() -> Iterator[LiveServer]:
 @pytest.fixture(scope="package")
 def client(server: LiveServer) -> Iterator[httpx.Client]:
     """Talk to that server."""
-    with httpx.Client(base_url=server.base_url, timeout=60) as connected:
+    with server.client() as connected:
         yield connected
 
 

@@ -13,11 +13,10 @@ from typing import NoReturn
 SECRET = "the-lighthouse-keeper"
 QUOTED = f"{SECRET}\nnote: run with `RUST_BACKTRACE=1`\n\n2026-01-01T00:00:00Z  INFO parley: {SECRET}\n"
 BEFORE, AFTER = "a native warning", "another native warning"
-AFTER_SECONDS = 1.5  # which is more than the silence that has to come before
 
 
 def listen() -> None:
-    """Have SIGUSR2 bring it all about."""
+    """Have SIGUSR2 bring it all about, and each later one have another warning written."""
     signal.signal(signal.SIGUSR2, _on_signal)
 
 
@@ -47,6 +46,7 @@ def panic() -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, _warn_again)
     os.write(2, f"{BEFORE} of {os.getpid()}\n".encode())
     panic()
     os.write(2, f"thread 'x' panicked at '{QUOTED}', src/old.rs:1:2\n".encode())
@@ -59,8 +59,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         fail()
     except ValueError as error:
         sys.excepthook(ValueError, error, error.__traceback__)
-    threading.Timer(AFTER_SECONDS, _end).start()
 
 
-def _end() -> None:
+def _warn_again(number: int, frame: FrameType | None) -> None:
     os.write(2, f"{AFTER} of {os.getpid()}\n".encode())

@@ -53,7 +53,7 @@ def file(tmp_path: Path) -> Path:
 @contextmanager
 def asking(**settings: Any) -> Iterator[Callable[..., httpx.Response]]:
     """Serve; give what posts as the owner of a key."""
-    with live_server(**settings) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(**settings) as live, live.client() as client:
 
         def post(who: str, path: str = "/generate", body: Any = None) -> httpx.Response:
             headers = {"authorization": f"Bearer {KEYS.get(who, who)}"} if who else {}
@@ -74,7 +74,7 @@ def test_every_route_asks_for_the_key_but_those_that_are_meant_to_be_open() -> N
     assert {method for method, path in open_to_all if path.startswith("/v2")} == {"get"}
     promised = set(re.findall(r"`(?:GET )?(/[\w.\-/]*)`", PROMISES.split("* Keys are looked up")[0]))
     assert {path for _, path in OPEN if "{" not in path} | {"/v2"} <= promised
-    with live_server(api_key="secret") as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(api_key="secret") as live, live.client() as client:
         for path in promised - {"/v2"}:
             assert client.get(path, follow_redirects=True).status_code == 200, path
         for path, node in document["paths"].items():
@@ -263,14 +263,13 @@ def test_a_key_has_so_many_requests_in_flight(file: Path) -> None:
     with live_server(make_service(service.settings, slow)) as live:
         held = [slow.admit(1, "alice"), slow.admit(1, "alice")]
         headers = {name: {"authorization": f"Bearer {key}"} for name, key in KEYS.items()}
-        url = f"{live.base_url}/generate"
-        refused = httpx.post(url, json={"inputs": "Hi"}, headers=headers["alice"])
+        refused = live.post("/generate", {"inputs": "Hi"}, headers=headers["alice"])
         assert (refused.status_code, refused.json()["error_type"]) == (429, "overloaded")
         assert "`max_concurrent_requests_per_key`, which is 2" in refused.json()["error"]
-        assert httpx.post(url, json={"inputs": "Hi"}, headers=headers["bob"]).status_code == 200
+        assert live.post("/generate", {"inputs": "Hi"}, headers=headers["bob"]).status_code == 200
         for permit in held:
             permit.release()
-        assert httpx.post(url, json={"inputs": "Hi"}, headers=headers["alice"]).status_code == 200
+        assert live.post("/generate", {"inputs": "Hi"}, headers=headers["alice"]).status_code == 200
         assert not slow._admission._owned
 
 

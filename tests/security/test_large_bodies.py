@@ -250,9 +250,7 @@ class Held:
 
     def post(self, size: int) -> Future[httpx.Response]:
         """Send a large body; it is answered once the thread may go on."""
-        return self._posting.submit(
-            httpx.post, f"{self.live.base_url}/tokenize", json={"inputs": "a" * size}, timeout=60
-        )
+        return self._posting.submit(self.live.post, "/tokenize", {"inputs": "a" * size})
 
     def close(self) -> None:
         self.may_go_on.set()
@@ -274,7 +272,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 def test_others_are_answered_while_a_large_body_is_read(held: Held) -> None:
     large = held.post(70_000)
     assert held.begun.wait(60)
-    with httpx.Client(base_url=held.live.base_url, timeout=60) as beside:
+    with held.live.client() as beside:
         assert beside.get("/health").status_code == 200
         chat = {"messages": [MESSAGE], "max_tokens": 3, "stream": True}
         assert beside.post("/v1/chat/completions", json=chat).text.endswith("data: [DONE]\n\n")

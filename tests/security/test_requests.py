@@ -43,7 +43,7 @@ def test_n_and_best_of_are_bounded(
 
 
 def test_all_sequences_of_a_body_count_as_requests_in_flight() -> None:
-    with live_server(max_concurrent_requests=8) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_concurrent_requests=8) as live, live.client() as client:
         refused(client, "/v1/chat/completions", {**CHAT, "n": 9}, "9", "`max_concurrent_requests`", "8")
         assert client.post("/v1/chat/completions", json={**CHAT, "n": 8}).status_code == 200
 
@@ -65,7 +65,7 @@ def test_alternatives_of_a_token_are_bounded(
 def test_log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt() -> None:
     asked = {"prompt": "Hi " * 20, "logprobs": 5, "echo": True, "max_tokens": 10}
     chat = {**CHAT, "logprobs": True, "top_logprobs": 20}
-    with live_server(max_sequence_logprobs=150) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_sequence_logprobs=150) as live, live.client() as client:
         refused(client, "/v1/completions", asked, "5", "150", "`max_sequence_logprobs`", "`max_tokens`")
         refused(client, "/v1/chat/completions", {**chat, "max_tokens": 8}, "20", "8", "150")
         assert client.post("/v1/completions", json={**asked, "echo": False}).status_code == 200
@@ -80,7 +80,7 @@ def test_log_probabilities_are_bounded_for_all_texts_of_a_body_together() -> Non
     sampled = {**parameters, "do_sample": True, "best_of": 2}
     text = {"inputs": "Hi", "parameters": parameters}
     tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
-    with live_server(max_sequence_logprobs=100) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_sequence_logprobs=100) as live, live.client() as client:
         for streamed in ({}, {"stream": True}):
             path = "/v1/chat/completions"
             refused(client, path, {**chat, **streamed, "n": 5}, *words, "Given: 125", "of 5 texts")
@@ -113,7 +113,7 @@ def test_the_size_of_a_grammar_is_a_setting() -> None:
             "tools['f'].function.parameters": ("/v1/chat/completions", {**CHAT, "tools": [tool]}),
         }
 
-    with live_server(max_grammar_size=200) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(max_grammar_size=200) as live, live.client() as client:
         for path, body in bodies(small).values():
             assert client.post(path, json=body).status_code == 200
         for member, (path, body) in bodies(large).items():

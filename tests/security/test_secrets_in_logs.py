@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-import httpx
 import numpy as np
 import pytest
 
@@ -75,7 +74,7 @@ def test_a_handlers(logged: Logged) -> None:
 
     def ask() -> None:
         with live_server(operations={**OPERATIONS, "generate": broken}) as live:
-            answer = httpx.post(f"{live.base_url}/generate", json={"inputs": SECRET})
+            answer = live.post("/generate", {"inputs": SECRET})
         assert (answer.status_code, SECRET in answer.text) == (500, False)
 
     text = seen(logged, ask)
@@ -90,7 +89,7 @@ def test_a_tokenizers(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask() -> None:
         with live_server() as live, monkeypatch.context() as patched:
             patched.setattr(FastTokenizer, "encode", panic)
-            answer = httpx.post(f"{live.base_url}/generate", json={"inputs": SECRET})
+            answer = live.post("/generate", {"inputs": SECRET})
         assert (answer.status_code, SECRET in answer.text) == (424, False)
 
     text = seen(logged, ask)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from handlers.http import server as server_module
@@ -70,7 +69,7 @@ def test_a_little_that_is_never_read_keeps_nobody_out(patient: LiveServer) -> No
             answered(held, sent)
         assert held._unread is None
         wait_until(lambda: held not in held.connections, "the connection is held for ever")
-        with httpx.Client(base_url=patient.base_url) as other:
+        with patient.client() as other:
             assert other.get("/info").status_code == 200
 
 
@@ -102,6 +101,6 @@ def test_a_body_that_does_not_come_cuts_no_answer_to_an_earlier_request() -> Non
 
 
 def test_a_query_counts_among_the_bytes_of_a_head() -> None:
-    with live_server(header_limit=1024) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(header_limit=1024) as live, live.client() as client:
         assert client.get("/health", params={"q": "x" * 2000}).status_code == 431
         assert client.get("/health", params={"q": "x" * 500}).status_code == 200

@@ -13,6 +13,7 @@ from benchmarks.serving.processes import tree
 from benchmarks.serving.records import Key, WorkFile
 from benchmarks.serving.servers import Group, Server
 from benchmarks.serving.workloads import Workload
+from tests.processes import command_line
 
 SCRIPT = """
 import json, subprocess, sys
@@ -47,9 +48,8 @@ def plan(tmp_path: Path) -> Plan:
     return Plan(tmp_path, [KEY.model], [toy], [SMALL], 2, spare=0, rounds=1, budget=60, patience=0)
 
 
-def children() -> list[bytes]:
-    files = [Path(f"/proc/{pid}/cmdline") for pid in tree(os.getpid())]
-    return [file.read_bytes() for file in files if file.exists()]
+def children() -> list[str]:
+    return [command_line(pid) for pid in tree(os.getpid())]
 
 
 def test_a_server_is_started_measured_and_ended_with_its_children(plan: Plan, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_server_is_started_measured_and_ended_with_its_children(plan: Plan, tm
     assert [(result["requests"], result["failures"]) for result in results] == [(3, [])] * 2
     assert all(result["tokens_per_second"] > 0 and result["peak_mb"] > 1 for result in results)
     assert work.last(KEY, "start")["seconds"] > 0
-    assert not [line for line in children() if b"toy.py" in line or b"sleep\x00300" in line]
+    assert not [line for line in children() if "toy.py" in line or "sleep\x00300" in line]
 
 
 def test_the_machines_limits_are_measured_before_and_after_our_own_server(plan: Plan, tmp_path: Path) -> None:

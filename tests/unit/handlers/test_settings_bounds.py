@@ -6,7 +6,6 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-import httpx
 import pytest
 
 from codegen.settings_data import describe
@@ -76,7 +75,7 @@ def test_a_server_works_with_the_largest_numbers_that_are_taken() -> None:
     assert {"header_timeout", "keep_alive_seconds", "tokens_per_minute", "stream_buffer"} <= largest.keys()
     settings = replace(make_service().settings, **largest)
     body = {"inputs": "Hi", "parameters": {"max_new_tokens": 3}}
-    with live_server(make_service(settings)) as live, httpx.Client(base_url=live.base_url) as client:
+    with live_server(make_service(settings)) as live, live.client() as client:
         for path in ("/generate", "/generate_stream"):
             answer = client.post(path, json=body)
             assert answer.status_code == 200, answer.text

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.processes import children, command_line
 from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="workers are found in /proc")
@@ -49,9 +50,7 @@ class Live:
 
     def children(self, kind: str) -> list[int]:
         """Return the processes that it started, of those that run a module."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        found = {int(child) for task in tasks for child in task.read_text().split()}
-        return sorted(child for child in found if kind in Path(f"/proc/{child}/cmdline").read_text())
+        return sorted(child for child in children(self.process.pid) if kind in command_line(child))
 
     def flag(self, name: str) -> str:
         """Return what it was started with."""
@@ -66,8 +65,11 @@ class Live:
         """Ask over a connection of its own, so that any worker can take it."""
         return httpx.post(f"{self.address}{path}", json=body, timeout=PATIENCE_SECONDS)
 
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.address}{path}", timeout=PATIENCE_SECONDS)
+
     def metric(self, series: str) -> float:
-        text = httpx.get(f"{self.address}/metrics", timeout=PATIENCE_SECONDS).text
+        text = self.get("/metrics").text
         (found,) = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(f"{series} ")]
         return float(found)
 
@@ -164,7 +166,7 @@ def test_any_worker_answers_and_shows_what_all_have_counted(shared: Live) -> Non
             after = [shared.metric(name) for name in names]
             assert [now - then for now, then in zip(after, before, strict=True)] == [2 * at, at, at, 3 * at]
     second = shared.flag("--prometheus-port")
-    beside = httpx.get(f"http://127.0.0.1:{second}/metrics").text.splitlines()
+    beside = httpx.get(f"http://127.0.0.1:{second}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
     assert f"tgi_request_success {after[1]:g}" in beside
     assert "tgi_batch_current_size 0" in beside
 
@@ -235,7 +237,7 @@ def test_a_second_signal_ends_the_requests_of_all_workers_at_once() -> None:
             with live.only(worker):
                 streams.append(held.enter_context(live.streaming(LONG)))
         live.process.terminate()
-        until(lambda: httpx.get(f"{live.address}/readyz").status_code == 503, live)
+        until(lambda: live.get("/readyz").status_code == 503, live)
         live.process.terminate()
         for lines in streams:
             *_, last = [line for line in lines if line]
@@ -332,7 +334,7 @@ def test_the_embedded_model_is_served_by_all_workers_alike() -> None:
         for worker in live.workers():
             with live.only(worker):
                 texts.append(live.post(body).json()["generated_text"])
-                assert httpx.get(f"{live.address}/info").json()["model_id"] == "parley-embedded"
+                assert live.get("/info").json()["model_id"] == "parley-embedded"
         assert texts[0] == texts[1] != ""
         assert live.metric("tgi_request_generated_tokens_sum") == 24
         assert told(live, "Plan: ") == 1

@@ -87,6 +87,21 @@ def in_front(fleet: LocalFleet | None, **changes: Any) -> tuple[Gateway, ASGIApp
     return gateway, stack(gateway, settings, nothing)
 
 
+def heard(app: ASGIApp) -> tuple[ASGIApp, asyncio.Event]:
+    """Return an application, with what is set once it has answered something."""
+    begun = asyncio.Event()
+
+    async def listened_to(scope: Scope, receive: Receive, send: Send) -> None:
+        async def tell(message: Message) -> None:
+            await send(message)
+            if message.get("body"):
+                begun.set()
+
+        await app(scope, receive, tell)
+
+    return listened_to, begun
+
+
 @asynccontextmanager
 async def client_of(fleet: LocalFleet | None, **changes: Any) -> AsyncIterator[httpx.AsyncClient]:
     async with serving(in_front(fleet, **changes)[1]) as client:

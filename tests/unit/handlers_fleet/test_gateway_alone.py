@@ -14,7 +14,7 @@ from handlers.fleet import gateway as module
 from handlers.fleet.call import Answer, Route
 from handlers.fleet.shares import Share, of_a_replica
 from handlers.settings import Settings
-from tests.support import make_service, serving
+from tests.support import PATIENCE, make_service, serving
 from tests.unit.handlers_fleet.local import (
     CHAT,
     GENERATE,
@@ -22,6 +22,7 @@ from tests.unit.handlers_fleet.local import (
     LocalFleet,
     answers,
     client_of,
+    heard,
     in_front,
     streams,
 )
@@ -156,11 +157,12 @@ async def test_a_server_that_ends_lets_run_what_runs_and_takes_nothing_new() -> 
     goes_on = asyncio.Event()
     fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=goes_on)})
     gateway, app = in_front(fleet)
+    app, begun = heard(app)
     async with serving(app) as client:
         running = asyncio.create_task(client.post("/generate_stream", json=GENERATE))
-        await asyncio.sleep(0.1)
-        draining = asyncio.create_task(gateway.drain(10))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        draining = asyncio.create_task(gateway.drain(PATIENCE))
+        await asyncio.sleep(0)  # it has begun
         late = await client.post("/generate", json=GENERATE)
         goes_on.set()
         await draining
@@ -171,12 +173,13 @@ async def test_a_server_that_ends_lets_run_what_runs_and_takes_nothing_new() -> 
 async def test_what_has_not_ended_in_time_is_told_so() -> None:
     fleet = LocalFleet({"one": streams(b"data: 1\n\n", wait=asyncio.Event())})
     gateway, app = in_front(fleet)
+    app, begun = heard(app)
     async with serving(app) as client:
         running = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
-        await asyncio.sleep(0.1)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
         await gateway.drain(0.05)
         await gateway.drain(0)
-        response = await asyncio.wait_for(running, 5)
+        response = await asyncio.wait_for(running, PATIENCE)
     events = [line[6:] for line in response.text.splitlines() if line]
     assert events[0] == "1"
     assert json.loads(events[1])["error"]["message"] == "The server shuts down"
@@ -190,6 +193,6 @@ async def test_what_is_told_that_the_server_ends_is_not_cut_off() -> None:
     task = asyncio.ensure_future(app(client.scope, client.receive, client.send))
     await client.begun.wait()
     await gateway.drain(0)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE)
     assert b"The server shuts down" in client.body
     assert client.cuts == []

@@ -133,9 +133,11 @@ def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends() -> None:
         assert live.server._captured_signals.pop() == signal.SIGTERM  # it would be raised again in the end
         while live.engine.state is EngineState.READY:
             time.sleep(0.005)
-        ready = httpx.get(f"{live.address}/readyz")
-        asked = httpx.post(f"{live.address}/generate", json=BODY)
-        health, alive = (httpx.get(f"{live.address}/{path}").status_code for path in ("health", "livez"))
+        ready = httpx.get(f"{live.address}/readyz", timeout=PATIENCE)
+        asked = httpx.post(f"{live.address}/generate", json=BODY, timeout=PATIENCE)
+        health, alive = (
+            httpx.get(f"{live.address}/{path}", timeout=PATIENCE).status_code for path in ("health", "livez")
+        )
         events = [json.loads(line.removeprefix("data:")) for line in lines if line]
     refusal = {"error": "The server shuts down", "error_type": "not_ready"}
     assert (ready.status_code, error_of(ready), ready.headers["retry-after"]) == (503, refusal, "10")
@@ -143,7 +145,7 @@ def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends() -> None:
     assert (health, alive) == (503, 200)
     assert events[-1]["details"]["generated_tokens"] == LONG["parameters"]["max_new_tokens"]  # type: ignore[index]
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{live.address}/livez")
+        httpx.get(f"{live.address}/livez", timeout=PATIENCE)
 
 
 def test_it_gives_signs_of_life() -> None:

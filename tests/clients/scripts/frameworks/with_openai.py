@@ -66,6 +66,8 @@ def tool_is_parsed(url: str) -> None:
         messages=user(ABOUT_PERSON),
         tools=[openai.pydantic_function_tool(Person)],
         tool_choice="required",
+        parallel_tool_calls=False,  # another one could be cut off, and so could what is drawn
+        temperature=0,
         max_tokens=80,
     )
     for call in answer.choices[0].message.tool_calls:
