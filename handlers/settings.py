@@ -157,7 +157,7 @@ class Settings(ImageSettings):
         "--quantize rounds is small in any case", tgi=False, effect=effects.ON_CPU)
     compress_weights: bool = row(True, boolean, ENGINE,
         "keep bfloat16 weights on the CPU in 12 bits where these hold them exactly: less to read, the same "
-        "results; needs AVX-512", tgi=False, effect=effects.ON_CPU)
+        "results; needs AVX2", tgi=False, effect=effects.ON_CPU)
     screen_head: bool = row(True, boolean, ENGINE,
         "keep a copy of the head in 8 or 6 bits on the CPU, by which the likeliest tokens are found in steps "
         "whose requests are all greedy, without grammars, and get no log-probabilities, as TGI's streams "

@@ -24,8 +24,9 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 14  # as in native.h
+INTERFACE = 15  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
+_LANES = {"baseline": 4, "avx2": 8, "avx512": 16}  # of 32 bits
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
@@ -79,6 +80,7 @@ class LinearStruct(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("sums", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("lanes", ctypes.c_int64),
         ("bases", ctypes.c_void_p),
         ("exceptions", ctypes.c_void_p),
         ("firsts", ctypes.c_void_p),
@@ -97,7 +99,7 @@ class Library:
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
         self.screens: bool = self.has_vnni or self.isa == "avx2"  # whose inputs screen.inc.h can read
-        self.compresses: bool = self.isa == "avx512"  # shorter vectors decode too slowly
+        self.compresses: bool = self.isa != "baseline"  # which has no instruction that decodes
         self.arena = Arena()
         # At the process's end nothing is closed: a thread that nobody waited for may still compute
         weakref.finalize(self, functions.parley_close, self.handle).atexit = False
@@ -214,6 +216,7 @@ class PackedLinear:
             coding = survey(library.functions, library.handle, struct, rows)
             if kind is WeightKind.CODED or coding.pays:
                 struct.kind = list(WeightKind).index(WeightKind.CODED)
+                struct.lanes = _LANES[library.isa]
                 tensors |= coding.tensors()
         return cls._placed(library, struct, rows, tensors, bias, arena)
 

@@ -8,17 +8,14 @@
 enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
 enum { KIND_WIDENED = 9 }; /* float32's panel that a block before has made of the weights */
 
-/* bfloat16 in 12 bits. Of a weight's exponent there is only what it is above the panel's base, 0 to 15: trained
- * weights have few others (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and those are listed. Four k
- * of a panel are a quad of three lines, 64 bytes each: A for the first two k, B for the others, C for all.
+/* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and an exponent's
+ * upper seven bits, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the panel's base.
+ * Trained weights have few exponents beyond these 16 (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and
+ * those that have are listed. Four k of a panel are a quad of three lines, 64 bytes each: A with the lower bytes of the
+ * first two k, B with those of the others, C with the codes, bits 3-0 for A's byte at the same place and 7-4 for B's.
  *
- *   A, B   the lowest bit of the exponent's code, and the mantissa
- *   C      bit 7 the sign and bits 2-0 the code's other bits, for A's byte at the same place; bit 3 the sign for
- *          B's, bits 6-4 the code's other bits for the next of B's; after the last of four bytes the first is next
- *
- * So C as it is, and turned by four bits in every four bytes, has above each byte of A and of B what belongs
- * there in a bfloat16. Bytes lie so that interleaving two lines, as SIMD does it by groups of 16 bytes, gives
- * words in the order of bfloat16's panel. */
+ * Bytes lie so that interleaving a vector of a line with one of upper bytes, as SIMD does it by groups of 16 bytes,
+ * gives two vectors of words in the order of bfloat16's panel. So vectors' length matters: linear->lanes. */
 #define QUAD 4
 #define QUAD_WEIGHTS (QUAD * PANEL)
 #define QUAD_BYTES 192

@@ -10,11 +10,11 @@ static int exponent_of(uint16_t bits) { return bits >> 7 & 0xff; }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Where the i-th word of two k of bfloat16's panel has its byte in a line: words i and i + 32 are interleaved. */
-static int byte_of(int i) { return i % 32 / 8 * 16 + i / 32 * 8 + i % 8; }
-
-/* The byte of C whose upper half is for byte `at` of B. */
-static int before(int at) { return (at & ~3) | ((at - 1) & 3); }
+/* Where the i-th word of two k of bfloat16's panel has its byte in a line: a vector of these is for two of words. */
+static int byte_of(const Linear *linear, int i) {
+    int words = 2 * (int)linear->lanes, of_vector = i % (2 * words), of_words = of_vector % words;
+    return i - of_vector + of_words / 8 * 16 + of_vector / words * 8 + i % 8;
+}
 
 /* The place of (output, k) in four k of bfloat16's panel. */
 static int place_of(int output, int k) { return k / 2 * 2 * PANEL + output * 2 + k % 2; }
@@ -35,7 +35,7 @@ static void count_exponents(const Survey *s, int64_t panel, int64_t counts[EXPON
     for (int64_t i = 0; i < rows * s->linear->k; i++) counts[exponent_of(w[i])]++;
 }
 
-/* The base that leaves the fewest out, and how many those are. */
+/* The even base that leaves the fewest out, and how many those are. */
 static void survey(Worker *worker, void *argument) {
     Survey *s = argument;
     for (int64_t panel; (panel = pool_tile(worker, linear_panels(s->linear))) >= 0;) {
@@ -44,7 +44,7 @@ static void survey(Worker *worker, void *argument) {
         for (int i = 0; i < EXPONENTS; i++) {
             all += counts[i];
             held += counts[i] - (i >= CODES ? counts[i - CODES] : 0);
-            if (i < CODES - 1 || held <= most) continue;
+            if (i < CODES - 1 || i % 2 == 0 || held <= most) continue;
             most = held;
             s->bases[panel] = (uint8_t)(i - CODES + 1);
         }
@@ -63,22 +63,15 @@ EXPORT void parley_survey(const Library *library, const Linear *linear, const ui
 /* --- packing ---------------------------------------------------------------------------------- */
 
 /* Into a quad of zeros. */
-static void code(uint8_t *quad, int place, int distance, uint16_t bits) {
-    uint8_t *line = quad + place / 64 * 64, *shared = quad + 128;
-    int at = byte_of(place % 64), sign = bits >> 15;
-    line[at] = (uint8_t)((distance & 1) << 7 | (bits & 0x7f));
-    if (place < 64) {
-        shared[at] |= (uint8_t)(sign << 7 | distance >> 1);
-    } else {
-        shared[at] |= (uint8_t)(sign << 3);
-        shared[before(at)] |= (uint8_t)(distance >> 1 << 4);
-    }
+static void code(const Linear *linear, uint8_t *quad, int place, int distance, uint16_t bits) {
+    int at = byte_of(linear, place % 64), code = bits >> 15 << 3 | distance >> 1;
+    quad[place / 64 * 64 + at] = (uint8_t)bits;
+    quad[128 + at] |= (uint8_t)(code << place / 64 * 4);
 }
 
-static uint16_t decode(const uint8_t *quad, int place, int base) {
-    const uint8_t *line = quad + place / 64 * 64, *shared = quad + 128;
-    int at = byte_of(place % 64), upper = place < 64 ? shared[at] : shared[at] << 4 | shared[before(at)] >> 4;
-    return (uint16_t)(((upper << 8 | line[at]) & 0x87ff) + (base << 7));
+static uint16_t decode(const Linear *linear, const uint8_t *quad, int place, int base) {
+    int at = byte_of(linear, place % 64), code = quad[128 + at] >> place / 64 * 4;
+    return (uint16_t)((code & 8) << 12 | (base / 2 + (code & 7)) << 8 | quad[place / 64 * 64 + at]);
 }
 
 void coded_pack_panel(const Packing *packing, int64_t panel) {
@@ -94,7 +87,7 @@ void coded_pack_panel(const Packing *packing, int64_t panel) {
                 uint16_t bits = w[row * k + i * QUAD + j];
                 int place = place_of(row, j), distance = exponent_of(bits) - base;
                 if (distance >= 0 && distance < CODES)
-                    code(quad, place, distance, bits);
+                    code(linear, quad, place, distance, bits);
                 else
                     *next++ = (Exception){.at = (uint32_t)(i * QUAD_WEIGHTS + place), .bits = bits};
             }
@@ -106,7 +99,7 @@ void coded_unpack_row(const Linear *linear, int64_t n, uint16_t *row) {
     int output = (int)(n % PANEL), base = linear->bases[panel];
     const uint8_t *quad = (const uint8_t *)linear->packed + panel * quads * QUAD_BYTES;
     for (int64_t k = 0; k < linear->k; k++)
-        row[k] = decode(quad + k / QUAD * QUAD_BYTES, place_of(output, (int)(k % QUAD)), base);
+        row[k] = decode(linear, quad + k / QUAD * QUAD_BYTES, place_of(output, (int)(k % QUAD)), base);
     for (const Exception *e = linear->exceptions + linear->firsts[panel]; e->at != NO_EXCEPTION; e++) {
         int place = (int)(e->at % QUAD_WEIGHTS);
         if (place / 2 % PANEL == output) row[e->at / QUAD_WEIGHTS * QUAD + place / 64 * 2 + place % 2] = e->bits;

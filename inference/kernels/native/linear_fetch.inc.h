@@ -28,15 +28,28 @@ INLINE void fetch_share(const int vectors, const Block *b, const char *w) {
 INLINE int fetches_by_shares(const int kind, int64_t rows, int64_t blocks) {
     if (NATIVE_ISA != 1) return 0;
     if (kind == KIND_INT8) return 1;
-    return (kind == KIND_BFLOAT16 || kind == KIND_FLOAT32) && rows > FEW_ROWS && blocks == 1;
+    return (kind == KIND_BFLOAT16 || kind == KIND_FLOAT32 || kind == KIND_CODED) && rows > FEW_ROWS && blocks == 1;
 }
 
-/* By shares, or ahead: for 128 bytes of a panel. */
+/* By shares, or ahead: for 128 bytes of a panel, of which each group of columns fetches its own. */
 INLINE void fetch(const int vectors, const Block *b, const char *w) {
+    const int lines = vectors * (int)sizeof(vf) > 64 ? 2 : 1;
     if (NATIVE_ISA == 1 && b->share_step) {
         fetch_share(vectors, b, w);
         return;
     }
+    UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + AHEAD + 64 * i);
+    fetch_ahead(lines, b, w);
+}
+
+/* The same for the 192 bytes of a quad. */
+INLINE void fetch_quad(const int vectors, const Block *b, const char *w) {
+    if (NATIVE_ISA == 1 && b->share_step) {
+        fetch_share(vectors, b, w);
+        fetch_share(vectors, b, w + 96);
+        return;
+    }
     prefetch(w);
-    fetch_ahead(2, b, w);
+    __builtin_prefetch(w + AHEAD + 128);
+    fetch_ahead(3, b, w);
 }

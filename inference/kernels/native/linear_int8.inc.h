@@ -34,6 +34,8 @@ INLINE vi multiply_pairs(vi a, vi b) {
 }
 
 /* The four bytes of a lane as int16: the even ones, the odd ones. Inputs are prepared in that order. */
+typedef int16_t vh __attribute__((vector_size(4 * LANES), may_alias));
+
 INLINE vi even_bytes(vi v) { return (vi)((vh)((vh)v << 8) >> 8); }
 INLINE vi odd_bytes(vi v) { return (vi)((vh)v >> 8); }
 

@@ -27,7 +27,7 @@ typedef struct Library {
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 14
+#define INTERFACE 15
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -85,7 +85,8 @@ typedef struct Linear {
     const float *scales;  /* int8, int6: (n rounded up to 32) */
     const int32_t *sums;  /* int8, int6: (n rounded up to 32), 128 times the sum of a row of W */
     const float *bias;    /* (n rounded up to 32), or NULL */
-    const uint8_t *bases; /* coded: (n/32), the exponent of each panel whose code is 0 */
+    int64_t lanes;        /* coded: of 32 bits, of the vectors that read it */
+    const uint8_t *bases; /* coded: (n/32), the least exponent of each panel that has a code, an even one */
     const struct Exception *exceptions; /* coded: weights that have no code; a last one ends each panel's */
     const int64_t *firsts;              /* coded: (n/32), where each panel's begin */
 } Linear;

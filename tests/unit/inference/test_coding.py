@@ -95,26 +95,26 @@ def test_as_few_weights_as_possible_are_without_a_code(n: int, k: int, kind: str
 def _without_code(panel: Tensor) -> int:
     exponents = (panel.view(torch.int16).int() >> 7) & 0xFF
     counts = torch.bincount(exponents.flatten(), minlength=256)
-    return panel.numel() - int(counts.unfold(0, 16, 1).sum(1).max())
+    return panel.numel() - int(counts.unfold(0, 16, 2).sum(1).max())  # the least of them is even
 
 
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_compressed_where_few_are_without_a_code(kind: str) -> None:
+def test_weights_are_compressed_where_few_are_without_a_code(kind: str, isa: str) -> None:
     weight = weights(kind, 256, 512, 0)
-    packed = PackedLinear.pack(library("avx512"), weight, None, WeightKind.BFLOAT16, compress=True)
+    packed = PackedLinear.pack(library(isa), weight, None, WeightKind.BFLOAT16, compress=True)
     pays = kind in ("trained", "zeros", "one exponent")
     assert packed.kind is (WeightKind.CODED if pays else WeightKind.BFLOAT16)
     assert (packed.nbytes < 0.76 * weight.nbytes) == pays
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2"])
-def test_nothing_is_compressed_where_decoding_takes_longer(isa: str) -> None:
+def test_nothing_is_compressed_where_no_instruction_decodes() -> None:
     weight = weights("trained", 64, 64, 0)
-    packed = PackedLinear.pack(library(isa), weight, None, WeightKind.BFLOAT16, compress=True)
+    packed = PackedLinear.pack(library("baseline"), weight, None, WeightKind.BFLOAT16, compress=True)
     assert packed.kind is WeightKind.BFLOAT16
 
 
 @pytest.mark.parametrize("kind", [WeightKind.FLOAT32, WeightKind.FLOAT16, WeightKind.INT8])
 def test_only_bfloat16_is_compressed(kind: WeightKind) -> None:
     weight = weights("trained", 64, 64, 0)
-    assert PackedLinear.pack(library("avx512"), weight, None, kind, compress=True).kind is kind
+    assert PackedLinear.pack(library("avx2"), weight, None, kind, compress=True).kind is kind
