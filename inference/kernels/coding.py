@@ -1,8 +1,8 @@
 """bfloat16 weights in 12 bits: which exponents get a code in each panel of a weight, and what has none.
 
 Of the 8 bits of an exponent a trained weight uses under 3 (Zhang et al. 2025, DFloat11), so that 16
-neighbouring ones, the least of them an even one, are nearly all that a panel has. The rest is listed, and so nothing is lost. How the
-bits lie is in `inference/kernels/native/linear.h`.
+neighbouring ones, the least of them even, are nearly all that a panel has. The rest is listed, and so
+nothing is lost. How the bits lie is in `inference/kernels/native/linear.h`.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@
 enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
 enum { KIND_WIDENED = 9 }; /* float32's panel that a block before has made of the weights */
 
-/* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and an exponent's
- * upper seven bits, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the panel's base.
- * Trained weights have few exponents beyond these 16 (Zhang et al. 2025, DFloat11: an entropy of under 3 bits), and
- * those that have are listed. Four k of a panel are a quad of three lines, 64 bytes each: A with the lower bytes of the
- * first two k, B with those of the others, C with the codes, bits 3-0 for A's byte at the same place and 7-4 for B's.
+/* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and the upper
+ * seven bits of the exponent, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the
+ * panel's base. Trained weights have few exponents beyond these 16 (Zhang et al. 2025, DFloat11: an entropy of under 3
+ * bits), and those that have are listed. Four k of a panel are a quad of three lines, 64 bytes each: A with the lower
+ * bytes of the first two k, B with those of the others, C with the codes, bits 3-0 for A's byte at the same place and
+ * 7-4 for B's.
  *
  * Bytes lie so that interleaving a vector of a line with one of upper bytes, as SIMD does it by groups of 16 bytes,
  * gives two vectors of words in the order of bfloat16's panel. So vectors' length matters: linear->lanes. */
