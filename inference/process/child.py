@@ -112,8 +112,9 @@ class Engine:
             LOG.exception("The model could not be loaded")
             self._refuse(f"The model can't be loaded: {type(error).__name__}: {error}")
         self._core = core
-        self._server.ready(core, model)
+        # Before anybody can see the model: whoever is told of its commit finds that one after a restart, too
         self._line.send(Ready(model))
+        self._server.ready(core, model)
         core.join()
         self._begin_to_leave()
         LOG.critical("The engine's loop has ended")
