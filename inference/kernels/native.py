@@ -26,7 +26,7 @@ from inference.kernels.quantizing import quantize_rows
 PANEL = 32  # outputs that are packed side by side
 INTERFACE = 15  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512")  # enum Isa
-_LANES = {"baseline": 4, "avx2": 8, "avx512": 16}  # of 32 bits
+_LANES = {"baseline": 4, "avx2": 8, "avx512": 16}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 

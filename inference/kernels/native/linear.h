@@ -6,7 +6,7 @@
 
 /* How the products are summed: enum Kind, and what some CPUs have for it. */
 enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
-enum { KIND_WIDENED = 9 }; /* float32's panel that a block before has made of the weights */
+enum { KIND_WIDENED = 9 }; /* float32's panel, made of the weights by a block before */
 
 /* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and the upper
  * seven bits of the exponent, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the

@@ -71,11 +71,10 @@ INLINE void add_float32(const int rows, const int vectors, const int widened, co
     }
 }
 
-/* Products of one k with its weights. `widens`: these go to b->widened, too; with AVX2 a constant, as several rows have
- * few instructions to spare there (Zen 3: 5 to 10 % of 7 and 8). */
-INLINE void add_wide(const int rows, const int vectors, const int widens, const Block *b, int64_t k, const vf *wide,
+/* Products of one k with its weights. `keeps`: where b->widened is to have them, too; else nothing is. */
+INLINE void add_wide(const int rows, const int vectors, const int keeps, const Block *b, int64_t k, const vf *wide,
                      Sum sums[MOST_ROWS][8]) {
-    if (NATIVE_ISA == 1 ? widens : b->widened != NULL)
+    if (keeps && b->widened)
         UNROLL for (int v = 0; v < vectors; v++) vstore(b->widened + k * PANEL + b->column + v * LANES, wide[v]);
     UNROLL for (int m = 0; m < rows; m++) {
         vf x = broadcast(b->x, b->x_stride, m, k);
@@ -83,38 +82,38 @@ INLINE void add_wide(const int rows, const int vectors, const int widens, const 
     }
 }
 
-INLINE void add_float16(const int rows, const int vectors, const int widens, const Block *b, Sum sums[MOST_ROWS][8]) {
+INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const uint16_t *w = (const uint16_t *)b->w;
     for (int64_t k = 0; k < b->k; k++, w += PANEL) {
         vf wide[8];
         __builtin_prefetch((const char *)w + AHEAD);
         fetch_ahead(1, b, (const char *)w);
         UNROLL for (int v = 0; v < vectors; v++) wide[v] = vload_f16(w + v * LANES);
-        add_wide(rows, vectors, widens, b, k, wide, sums);
+        add_wide(rows, vectors, 1, b, k, wide, sums);
     }
 }
 
 /* One k of bfloat16's panel: of each two words the lower, or the upper. */
-INLINE void add_widened(const int rows, const int vectors, const int widens, const Block *b, int64_t k,
+INLINE void add_widened(const int rows, const int vectors, const int keeps, const Block *b, int64_t k,
                         const vi *raw, const int upper, Sum sums[MOST_ROWS][8]) {
     vf wide[8];
     UNROLL for (int v = 0; v < vectors; v++) wide[v] = upper ? (vf)(raw[v] & viset1(-65536)) : (vf)(raw[v] << 16);
-    add_wide(rows, vectors, widens, b, k, wide, sums);
+    add_wide(rows, vectors, keeps, b, k, wide, sums);
 }
 
-INLINE void add_bfloat16(const int rows, const int vectors, const int widens, const Block *b, Sum sums[MOST_ROWS][8]) {
+INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
     const char *w = b->w;
     vi raw[8];
     int64_t k = 0;
     for (; k + 2 <= b->k; k += 2, w += 4 * PANEL) {
         fetch(vectors, b, w);
         UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
-        add_widened(rows, vectors, widens, b, k, raw, 0, sums);
-        add_widened(rows, vectors, widens, b, k + 1, raw, 1, sums);
+        add_widened(rows, vectors, 1, b, k, raw, 0, sums);
+        add_widened(rows, vectors, 1, b, k + 1, raw, 1, sums);
     }
     if (k == b->k) return;
     UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
-    add_widened(rows, vectors, widens, b, k, raw, 0, sums);
+    add_widened(rows, vectors, 1, b, k, raw, 0, sums);
 }
 
 #if defined(NATIVE_BF16)
@@ -171,15 +170,15 @@ INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
     return y;
 }
 
-INLINE void multiply(const int kind, const int rows, const int vectors, const int widens, const Block *b) {
+INLINE void multiply(const int kind, const int rows, const int vectors, const Block *b) {
     Sum sums[MOST_ROWS][8];
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < vectors; v++)
             sums[m][v].f = b->first ? vzero() : vload(b->y + m * b->y_stride + v * LANES);
     if (kind == KIND_FLOAT32 || kind == KIND_WIDENED) add_float32(rows, vectors, kind == KIND_WIDENED, b, sums);
-    if (kind == KIND_FLOAT16) add_float16(rows, vectors, widens, b, sums);
-    if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, widens, b, sums);
-    if (is_coded(kind)) add_coded(kind, rows, vectors, widens, b, sums);
+    if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
+    if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
+    if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
 #if defined(NATIVE_BF16)
     if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
@@ -195,11 +194,11 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const in
 }
 
 /* Columns of a panel in groups of `vectors`. */
-INLINE void multiply_columns(const int kind, const int rows, const int widens, Block b) {
+INLINE void multiply_columns(const int kind, const int rows, Block b) {
     const int vectors = rows <= FEW_ROWS ? PANEL / LANES : 2;
     const int64_t bytes = is_coded(kind) ? 0 : kind == KIND_FLOAT16 ? 2 : 4; /* of a column, side by side */
     for (int column = 0; column < PANEL; column += vectors * LANES) {
-        multiply(kind, rows, vectors, widens, &b);
+        multiply(kind, rows, vectors, &b);
         b.w += vectors * LANES * bytes;
         b.column += vectors * LANES;
         b.share += b.share_bytes;
@@ -210,23 +209,23 @@ INLINE void multiply_columns(const int kind, const int rows, const int widens, B
     }
 }
 
-INLINE void multiply_rows(const int kind, const int widens, int64_t rows, const Block *b) {
+INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
     switch (rows) {
-        case 1: multiply_columns(kind, 1, widens, *b); break;
-        case 2: multiply_columns(kind, 2, widens, *b); break;
-        case 3: multiply_columns(kind, 3, widens, *b); break;
-        case 4: multiply_columns(kind, 4, widens, *b); break;
+        case 1: multiply_columns(kind, 1, *b); break;
+        case 2: multiply_columns(kind, 2, *b); break;
+        case 3: multiply_columns(kind, 3, *b); break;
+        case 4: multiply_columns(kind, 4, *b); break;
 #if MOST_ROWS > 4
-        case 5: multiply_columns(kind, 5, widens, *b); break;
-        case 6: multiply_columns(kind, 6, widens, *b); break;
+        case 5: multiply_columns(kind, 5, *b); break;
+        case 6: multiply_columns(kind, 6, *b); break;
 #endif
 #if MOST_ROWS > 6
-        case 7: multiply_columns(kind, 7, widens, *b); break;
-        case 8: multiply_columns(kind, 8, widens, *b); break;
-        case 9: multiply_columns(kind, 9, widens, *b); break;
-        case 10: multiply_columns(kind, 10, widens, *b); break;
-        case 11: multiply_columns(kind, 11, widens, *b); break;
-        case 12: multiply_columns(kind, 12, widens, *b); break;
+        case 7: multiply_columns(kind, 7, *b); break;
+        case 8: multiply_columns(kind, 8, *b); break;
+        case 9: multiply_columns(kind, 9, *b); break;
+        case 10: multiply_columns(kind, 10, *b); break;
+        case 11: multiply_columns(kind, 11, *b); break;
+        case 12: multiply_columns(kind, 12, *b); break;
 #endif
     }
 }
@@ -250,24 +249,27 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    const int shares = fetches_by_shares(kind, rows, blocks);
+    const int decoded = widened && decodes_before(kind, rows); /* then that is bfloat16's panel */
+    const int shares = decoded || fetches_by_shares(kind, rows, blocks);
     int64_t behind = fetches(kind, rows, shares) ? next_weights(t, depth, shares) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
-    int64_t step = shares && behind ? 256 / passes + 1 : 0;
+    int64_t step = shares && behind ? (decoded ? 192 : 256) / passes + 1 : 0; /* of 256 decoded bytes 192 were read */
     int64_t share = step ? depth * t->panel_step / passes : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
         const char *slice = t->w + panel * t->panel_bytes + k * t->panel_step;
+        int64_t length = linear->k - k < depth ? linear->k - k : depth;
+        if (decoded) decode_panel(slice, linear->bases[panel], exceptions, k / QUAD, length, (vi *)widened);
         for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
             to = rows * (i + 1) / blocks;
             Block b = {
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
-                .w = widened && i ? (const char *)widened : slice,
-                .k = linear->k - k < depth ? linear->k - k : depth,
+                .w = decoded || (widened && i) ? (const char *)widened : slice,
+                .k = length,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,
                 .y_stride = stride,
                 .bias = linear->bias ? linear->bias + panel * PANEL : NULL,
@@ -281,16 +283,16 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .share = slice + behind + i * passes / blocks * share,
                 .share_bytes = share,
                 .share_step = step,
-                .widened = i ? NULL : widened,
+                .widened = i || decoded ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
-            if (widened && i)
-                multiply_rows(KIND_WIDENED, 0, to - from, &b);
-            else if (NATIVE_ISA == 1 && widened)
-                multiply_rows(kind, 1, to - from, &b);
+            if (decoded)
+                multiply_rows(KIND_BFLOAT16, to - from, &b);
+            else if (widened && i)
+                multiply_rows(KIND_WIDENED, to - from, &b);
             else
-                multiply_rows(kind, 0, to - from, &b);
+                multiply_rows(kind, to - from, &b);
             for (int64_t m = 0; columns < PANEL && m < to - from; m++)
                 memcpy(y + (from + m) * t->y_stride, edge + m * PANEL, (size_t)columns * sizeof *y);
         }

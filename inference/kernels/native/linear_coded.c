@@ -10,10 +10,19 @@ static int exponent_of(uint16_t bits) { return bits >> 7 & 0xff; }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Where the i-th word of two k of bfloat16's panel has its byte in a line: a vector of these is for two of words. */
-static int byte_of(const Linear *linear, int i) {
-    int words = 2 * (int)linear->lanes, of_vector = i % (2 * words), of_words = of_vector % words;
-    return i - of_vector + of_words / 8 * 16 + of_vector / words * 8 + i % 8;
+/* Where the words of two k of bfloat16's panel have their bytes in a line: a vector of these is for two of words. */
+typedef struct Line {
+    uint8_t at[2 * PANEL];
+} Line;
+
+static Line line_of(const Linear *linear) {
+    Line line;
+    int words = 2 * (int)linear->lanes;
+    for (int i = 0; i < 2 * PANEL; i++) {
+        int of_vector = i % (2 * words), of_words = of_vector % words;
+        line.at[i] = (uint8_t)(i - of_vector + of_words / 8 * 16 + of_vector / words * 8 + i % 8);
+    }
+    return line;
 }
 
 /* The place of (output, k) in four k of bfloat16's panel. */
@@ -63,14 +72,14 @@ EXPORT void parley_survey(const Library *library, const Linear *linear, const ui
 /* --- packing ---------------------------------------------------------------------------------- */
 
 /* Into a quad of zeros. */
-static void code(const Linear *linear, uint8_t *quad, int place, int distance, uint16_t bits) {
-    int at = byte_of(linear, place % 64), code = bits >> 15 << 3 | distance >> 1;
+static void code(const Line *line, uint8_t *quad, int place, int distance, uint16_t bits) {
+    int at = line->at[place % 64], code = bits >> 15 << 3 | distance >> 1;
     quad[place / 64 * 64 + at] = (uint8_t)bits;
     quad[128 + at] |= (uint8_t)(code << place / 64 * 4);
 }
 
-static uint16_t decode(const Linear *linear, const uint8_t *quad, int place, int base) {
-    int at = byte_of(linear, place % 64), code = quad[128 + at] >> place / 64 * 4;
+static uint16_t decode(const Line *line, const uint8_t *quad, int place, int base) {
+    int at = line->at[place % 64], code = quad[128 + at] >> place / 64 * 4;
     return (uint16_t)((code & 8) << 12 | (base / 2 + (code & 7)) << 8 | quad[place / 64 * 64 + at]);
 }
 
@@ -80,6 +89,7 @@ void coded_pack_panel(const Packing *packing, int64_t panel) {
     int64_t k = linear->k, quads = (k + QUAD - 1) / QUAD;
     int rows = (int)smaller(linear->n - panel * PANEL, PANEL), base = linear->bases[panel];
     const uint16_t *w = (const uint16_t *)packing->rows + panel * PANEL * k;
+    const Line line = line_of(linear);
     uint8_t *quad = (uint8_t *)packing->packed + panel * quads * QUAD_BYTES;
     for (int64_t i = 0; i < quads; i++, quad += QUAD_BYTES)
         for (int row = 0; row < rows; row++)
@@ -87,7 +97,7 @@ void coded_pack_panel(const Packing *packing, int64_t panel) {
                 uint16_t bits = w[row * k + i * QUAD + j];
                 int place = place_of(row, j), distance = exponent_of(bits) - base;
                 if (distance >= 0 && distance < CODES)
-                    code(linear, quad, place, distance, bits);
+                    code(&line, quad, place, distance, bits);
                 else
                     *next++ = (Exception){.at = (uint32_t)(i * QUAD_WEIGHTS + place), .bits = bits};
             }
@@ -98,8 +108,9 @@ void coded_unpack_row(const Linear *linear, int64_t n, uint16_t *row) {
     int64_t panel = n / PANEL, quads = (linear->k + QUAD - 1) / QUAD;
     int output = (int)(n % PANEL), base = linear->bases[panel];
     const uint8_t *quad = (const uint8_t *)linear->packed + panel * quads * QUAD_BYTES;
+    const Line line = line_of(linear);
     for (int64_t k = 0; k < linear->k; k++)
-        row[k] = decode(linear, quad + k / QUAD * QUAD_BYTES, place_of(output, (int)(k % QUAD)), base);
+        row[k] = decode(&line, quad + k / QUAD * QUAD_BYTES, place_of(output, (int)(k % QUAD)), base);
     for (const Exception *e = linear->exceptions + linear->firsts[panel]; e->at != NO_EXCEPTION; e++) {
         int place = (int)(e->at % QUAD_WEIGHTS);
         if (place / 2 % PANEL == output) row[e->at / QUAD_WEIGHTS * QUAD + place / 64 * 2 + place % 2] = e->bits;

@@ -75,7 +75,7 @@ enum Kind { KIND_FLOAT32 = 0, KIND_BFLOAT16 = 1, KIND_FLOAT16 = 2, KIND_INT8 = 3
 
 /* y = x W^T + bias, W (n, k). Packed in panels of 32 outputs, zeros beyond n and k:
  *   float32, float16 [n/32][k][32];  bfloat16 [n/32][k/2][32][2];  int8 [n/32][k/4][32][4]
- *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results
+ *   coded [n/32][k/4][192]: bfloat16 in 12 bits (linear.h), the same values and so the same results; as `lanes` says
  *   int6 [n/32][k/8][192]: int8 of multiples of four (linear.h), only where there is VPDPBUSD */
 typedef struct Linear {
     int32_t kind;         /* enum Kind */

@@ -79,6 +79,27 @@ def test_linears_give_the_same_bits_as_with_all_16(
     assert torch.equal(expected[numbers].view(torch.int32), found[numbers].view(torch.int32))
 
 
+@every_isa
+@pytest.mark.parametrize("rows", [1, 2, 3, 6, 7, 8, 9, 12, 13])
+@pytest.mark.parametrize("k", [1024, 1027, 2501])
+@pytest.mark.parametrize("kind", ["strange", "any bits"])
+def test_each_way_through_a_panel_gives_the_same_bits(isa: str, rows: int, k: int, kind: str) -> None:
+    """Blocks of each height, slices of a long panel, and exceptions in each group of columns."""
+    weight = weights(kind, 70, k, 7)
+    if kind == "any bits":
+        weight = torch.where(
+            weight.abs() < 1e30, weight, 0
+        )  # no NaN and no infinity, which say nothing of the rest
+    plain, coded = (
+        PackedLinear.pack(library(isa), weight, None, form)
+        for form in (WeightKind.BFLOAT16, WeightKind.CODED)
+    )
+    x = torch.randn((rows, k), generator=torch.Generator().manual_seed(rows))
+    expected, found = plain(x), coded(x)
+    assert torch.equal(expected.isnan(), found.isnan())
+    assert torch.equal(expected.nan_to_num().view(torch.int32), found.nan_to_num().view(torch.int32))
+
+
 @settings(max_examples=30, deadline=None)
 @given(n=sizes, k=sizes, kind=st.sampled_from(KINDS), seed=st.integers(0, 99))
 def test_as_few_weights_as_possible_are_without_a_code(n: int, k: int, kind: str, seed: int) -> None:
