@@ -19,6 +19,11 @@ def command_line(process: int) -> str:
     return read(f"/proc/{process}/cmdline")
 
 
+def gone(process: int) -> bool:
+    """Return whether a process has ended, be it that nobody has waited for it yet."""
+    return read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
+
+
 def read(path: str) -> str:
     """Return what a file of /proc says; nothing if its process has ended."""
     try:

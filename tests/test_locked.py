@@ -28,7 +28,11 @@ def wanted(environment: str) -> Iterator[Requirement]:
         project["dependencies"],
         *(project["optional-dependencies"][each] for each in extras.split(",")),
     ):
-        yield from (each for each in map(Requirement, group) if each.name != "parley")
+        for each in map(Requirement, group):
+            if each.name != "parley":
+                yield each
+            for extra in each.extras if each.name == "parley" else ():
+                yield from map(Requirement, project["optional-dependencies"][extra])
 
 
 def locked(environment: str) -> dict[str, str]:

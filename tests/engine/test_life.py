@@ -72,7 +72,7 @@ def test_plan_counts_one_head_where_all_share_it(tmp_path: Path) -> None:
 
 def test_idle_core_uses_no_processor_time(session: Session) -> None:
     session.run([request("a", PROMPT)])
-    assert session.idle_seconds() < 0.3  # a thread that spins takes a second
+    assert session.idle_seconds() < 0.2  # a thread that spins takes its share of two
 
 
 @pytest.mark.skipif(not TELLS, reason="only Linux tells")

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from tests.faults.ledger import Answer, End, Ledger
 from tests.faults.poison import CRASHES, HANGS, NEEDS_MEMORY, RAISES, TOO_LARGE
-from tests.faults.server import Server, gone
+from tests.faults.server import Server
 from tests.faults.traffic import ask, body
+from tests.processes import gone
 
 STEP_TIMEOUT = "2"  # seconds, as a flag
 LONG = 400  # tokens: still running when the fault comes

@@ -9,8 +9,9 @@ import time
 
 from tests.faults.ledger import Answer, End, Ledger
 from tests.faults.poison import SLOW
-from tests.faults.server import Server, gone, serving
+from tests.faults.server import Server, serving
 from tests.faults.traffic import ask, body
+from tests.processes import gone
 
 GRACE = "5"  # seconds that running requests have, as a flag
 ENDLESS = 900  # tokens

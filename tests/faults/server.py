@@ -187,11 +187,6 @@ async def serving(*flags: str, **how: Any) -> AsyncIterator[Server]:
         await server.close()
 
 
-def gone(process: int) -> bool:
-    """Return whether a process has ended."""
-    return read(f"/proc/{process}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"])
-
-
 def _link(path: Path) -> str:
     try:
         return os.readlink(path)

@@ -19,7 +19,10 @@ from tests.processes import children
 from tests.security.panicking import AFTER, BEFORE, SECRET
 from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc"),
+    pytest.mark.timeout(400),
+]
 
 PATIENCE_SECONDS = 60
 SILENCES = (1.5, 3, 6, 12, 24)  # seconds: the first is long enough for the log, unless the machine is busy
@@ -79,6 +82,7 @@ class Live:
         """Return whether words are told within so many seconds."""
         deadline = time.monotonic() + seconds
         while words not in "".join(self.lines) and time.monotonic() < deadline:
+            assert self.process.poll() is None, "".join(self.lines)
             time.sleep(0.02)
         return words in "".join(self.lines)
 

@@ -136,6 +136,7 @@ def until(true: Callable[[], bool], live: Live) -> None:
 
 
 def gone(process: int) -> bool:
+    """Return whether a process has ended and was waited for."""
     return not Path(f"/proc/{process}").exists()
 
 

@@ -22,12 +22,12 @@ from inference.errors import GenerationFailed
 from inference.process import supervision, watchdog
 from inference.process.spawned import SpawnedCore
 from inference.types import Request
+from tests.processes import gone
 from tests.unit.inference.puppet import load_text
 from tests.unit.inference_process.test_spawned import ready
 from tests.unit.inference_process.test_supervision import (
     engine,
     eventually,
-    exists,
     named,
     spawn,
 )
@@ -107,7 +107,7 @@ def test_an_engine_that_can_not_be_ended_is_left_behind_and_another_one_serves(
     eventually(lambda: lives == [Life.UP, Life.DOWN, Life.UP])
     assert process.pid != held[0].pid
     assert not process.held
-    assert exists(held[0].pid)
+    assert not gone(held[0].pid)
     process.stop()
     assert f"a disk or driver holds process {held[0].pid}; it is left behind" in caplog.text
     assert "and has not ended); it is started again" in caplog.text
@@ -140,7 +140,7 @@ def test_requests_of_an_engine_that_can_not_be_ended_are_told_and_another_one_an
         os.kill(held[0].pid, signal.SIGSTOP)
         with impatience(), pytest.raises(GenerationFailed, match="The engine stopped"):
             await generation.collect()
-        assert exists(held[0].pid)
+        assert not gone(held[0].pid)
         await ready(client)
         await anext(await client.submit(Request(id="after", prompt="Hi")))
         await client.close()

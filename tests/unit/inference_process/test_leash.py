@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from inference.process.leash import Leash
-from tests.unit.inference_process.test_supervision import ROOT, engine, eventually, exists
+from tests.processes import gone
+from tests.unit.inference_process.test_supervision import ROOT, engine, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that tells of a parent's death")
 
@@ -74,14 +75,14 @@ def stopped(pid: int) -> bool:
 def test_one_that_is_stopped_goes_on_and_ends_in_order(tmp_path: Path) -> None:
     file = tmp_path / "told"
     pid = orphan(file, LEASHED, STOPS, ENDS_IN_ORDER, once=stopped)
-    eventually(lambda: not exists(pid))
+    eventually(lambda: gone(pid))
     assert file.read_text() == "ended in order"
 
 
 def test_one_that_is_stopped_before_it_has_a_leash_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "told"
     pid = orphan(file, "\ndie_with_parent()", STOPS, once=stopped)
-    eventually(lambda: not exists(pid))
+    eventually(lambda: gone(pid))
     assert not file.exists()
 
 
@@ -89,8 +90,8 @@ def test_one_that_holds_the_interpreter_is_ended_after_a_while(tmp_path: Path) -
     file = tmp_path / "told"
     began = time.monotonic()
     pid = orphan(file, DEAF, LEASHED, HOLDS_THE_INTERPRETER, once=lambda pid: file.exists())
-    assert exists(pid)
-    eventually(lambda: not exists(pid), seconds=10 * Leash.SECONDS)
+    assert not gone(pid)
+    eventually(lambda: gone(pid), seconds=10 * Leash.SECONDS)
     assert time.monotonic() - began > Leash.SECONDS - 2  # it had its time
 
 
@@ -133,11 +134,11 @@ time.sleep(100)
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout is not None
         pid, address = parent.stdout.readline().split()
-        assert exists(int(pid))
+        assert not gone(int(pid))
         if stopped:
             os.kill(int(pid), signal.SIGSTOP)
         parent.send_signal(number)
-    eventually(lambda: not exists(int(pid)))
+    eventually(lambda: gone(int(pid)))
     eventually(lambda: not Path(address).parent.exists())
 
 
@@ -154,6 +155,6 @@ def test_the_service_managers_signal_to_all_processes_is_not_the_engines_to_act_
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGINT)
     time.sleep(1.5)
-    assert (running.pid, exists(pid), running.alive) == (pid, True, True)
+    assert (running.pid, gone(pid), running.alive) == (pid, False, True)
     running.stop()
-    assert not exists(pid)
+    assert gone(pid)

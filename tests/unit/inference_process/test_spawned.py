@@ -17,8 +17,9 @@ from inference.process import supervision
 from inference.process.spawned import SpawnedCore
 from inference.process.supervision import EngineProcess
 from inference.types import EngineState, Request
+from tests.processes import gone
 from tests.unit.inference.puppet import load_text
-from tests.unit.inference_process.test_supervision import SECONDS, exists, named, spawn
+from tests.unit.inference_process.test_supervision import SECONDS, named, spawn
 
 
 @pytest.fixture(autouse=True)
@@ -101,5 +102,5 @@ def test_closing_while_requests_run_ends_them_and_the_process() -> None:
     core = SpawnedCore(named("good"), spawn)
     asyncio.run(run())
     assert core.process.pid is not None
-    assert not exists(core.process.pid)
+    assert gone(core.process.pid)
     assert not Path(core.process.address).exists()

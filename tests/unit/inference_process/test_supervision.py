@@ -23,6 +23,7 @@ from inference.process import supervision, watchdog
 from inference.process.ended import Ended, describe
 from inference.process.messages import Ready
 from inference.process.supervision import BACK_OFF_SECONDS, EngineProcess
+from tests.processes import gone
 from tests.unit.inference_process.fake_engine import HANGING, PROGRAM
 from tests.unit.inference_process.serving import Caller, submit
 
@@ -63,15 +64,6 @@ def eventually(condition: Callable[[], object], seconds: float = SECONDS) -> Non
         time.sleep(0.01)
 
 
-def exists(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and wasn't waited for does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 def test_it_is_loaded_and_stopped_and_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     process, lines, lives = engine(), list[str](), list[Life]()
     directory = Path(process.address).parent
@@ -84,10 +76,10 @@ def test_it_is_loaded_and_stopped_and_leaves_nothing_behind(caplog: pytest.LogCa
     assert lines == ["looking for good", "nothing to load"]
     pid = process.pid
     assert pid is not None
-    assert exists(pid)
+    assert not gone(pid)
     process.stop()
     process.stop()
-    assert not exists(pid)
+    assert gone(pid)
     assert not directory.exists()
     assert lives == [Life.UP, Life.GONE]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -255,7 +247,7 @@ def test_signals_that_reach_every_process_of_a_service_are_left_to_the_server(
     caller = Caller(running.address)  # it still answers
     eventually(lambda: isinstance(caller.receive(), Ready))
     caller.close()
-    assert (running.pid, running.alive, exists(pid)) == (pid, True, True)
+    assert (running.pid, running.alive, gone(pid)) == (pid, True, False)
     assert os.getsid(pid) != os.getsid(0)
 
 
@@ -264,7 +256,7 @@ def test_an_engine_that_does_not_end_is_killed(running: EngineProcess) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     running.stop(seconds=0.1)
-    assert not exists(pid)
+    assert gone(pid)
 
 
 def test_by_hand_it_says_how_it_is_started() -> None:

@@ -39,7 +39,7 @@ class Hall:
 
     def knock(self, said: bytes) -> Control:
         """Return the line of a visitor who has said something."""
-        stream = socket.create_connection((HERE, self._port), timeout=10)
+        stream = socket.create_connection((HERE, self._port), timeout=PATIENCE_SECONDS)
         self.visitors.append(Control(stream))
         stream.sendall(said)
         return self.visitors[-1]
@@ -54,7 +54,7 @@ class Hall:
 
     def guest(self) -> Control:
         """Wait for who has come in, and return the line to it."""
-        line = self.entered.get(timeout=10)
+        line = self.entered.get(timeout=PATIENCE_SECONDS)
         self.visitors.append(line)
         return line
 
