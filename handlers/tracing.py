@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ class Tracing:
             scope["method"],
             context=self._propagator.extract(carrier),
             kind=SpanKind.SERVER,
-            start_time=_nanoseconds(account.received),
+            start_time=_since_1970()(account.received),
         )
         account.span = span
         account.trace_id = f"{span.get_span_context().trace_id:032x}"
@@ -123,8 +123,8 @@ class Tracing:
         span.end()
 
     def _generation(self, parent: Span, operation: str, request: Request, finish: Finish) -> None:
-        above, times = trace.set_span_in_context(parent), finish.timings
-        span = self._tracer.start_span(operation, above, start_time=_nanoseconds(times.submitted))
+        above, times, nanoseconds = trace.set_span_in_context(parent), finish.timings, _since_1970()
+        span = self._tracer.start_span(operation, above, start_time=nanoseconds(times.submitted))
         span.set_attributes(tgi_attributes(request, finish))
         span.set_attributes(gen_ai_attributes(self._model, operation, request, finish))
         if self._prompts:
@@ -132,9 +132,9 @@ class Tracing:
             span.set_attributes({"inputs": told["prompt"], "generated_text": told["generated_text"][0]})
         within = trace.set_span_in_context(span)
         for name, start, end in stages(times):
-            stage = self._tracer.start_span(name, within, start_time=_nanoseconds(start))
-            stage.end(_nanoseconds(end))
-        span.end(_nanoseconds(times.finished))
+            stage = self._tracer.start_span(name, within, start_time=nanoseconds(start))
+            stage.end(nanoseconds(end))
+        span.end(nanoseconds(times.finished))
 
 
 def stages(times: Timings) -> Iterator[tuple[str, float, float]]:
@@ -209,6 +209,14 @@ def duration(seconds: float) -> str:
     return f"{nanoseconds}ns"
 
 
-def _nanoseconds(moment: float) -> int:
-    """Return a moment of `time.monotonic` in nanoseconds since 1970."""
-    return time.time_ns() - time.monotonic_ns() + int(moment * 10**9)
+def _since_1970() -> Callable[[float], int]:
+    """Return what makes nanoseconds since 1970 of moments of `time.monotonic`, by one reading of both clocks.
+
+    Of several readings it is that with the least time between the clocks: a thread may lose its turn there.
+    """
+    readings = []
+    for _ in range(3):
+        before, now, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        readings.append((after - before, now - (before + after) // 2))
+    _, ahead = min(readings)
+    return lambda moment: ahead + int(moment * 10**9)

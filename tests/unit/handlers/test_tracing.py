@@ -142,11 +142,12 @@ async def test_stages_lie_within_their_generation_and_that_within_its_request(co
     spans = {span.name: span for span in collector.spans()}
     order = [spans[name] for name in ("validate", "queue", "prefill", "decode")]
     for before, after in pairwise(order):
-        assert before.end_time_unix_nano == pytest.approx(after.start_time_unix_nano, abs=1e6)
+        assert before.start_time_unix_nano <= before.end_time_unix_nano == after.start_time_unix_nano
     whole, root = spans["generate_stream"], spans["POST /generate_stream"]
     assert root.start_time_unix_nano <= whole.start_time_unix_nano + 1e6
     assert whole.end_time_unix_nano <= root.end_time_unix_nano + 1e6
-    assert order[-1].end_time_unix_nano - order[-1].start_time_unix_nano >= 4 * 0.002 * 1e9
+    # From the queue on: a token may be heard of late, but none before it was made
+    assert order[-1].end_time_unix_nano - order[1].start_time_unix_nano >= 4 * 0.002 * 1e9
 
 
 async def traced(
