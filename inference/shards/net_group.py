@@ -106,11 +106,12 @@ class NetGroup(Group):
         except RuntimeError as error:
             raise self._lose(error) from error
         while True:
+            over = work.is_completed()  # asked before: what ends just after a look was over is no failure
             try:
                 work.wait(_LOOK)
                 return
             except RuntimeError as error:
-                if work.is_completed() or self._left:
+                if over or self._left:
                     raise self._lose(error) from error
                 if not ever and self._late is not None and time.monotonic() - began > self._late:
                     told = f"another shard of the model is more than {self._late:g} s late"

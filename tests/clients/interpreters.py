@@ -23,7 +23,6 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 FRAMEWORKS_VARIABLE = "PARLEY_CLIENT_PYTHON_FRAMEWORKS"
 PATIENCE_SECONDS = 240
-LIMIT = pytest.mark.timeout(400)  # of who runs scripts: a server's start, and that patience, end before it
 
 Results = dict[str, Any]  # by the name of the case
 Ask = Callable[..., Results]  # client, address of the server, names of cases

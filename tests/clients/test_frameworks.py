@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.interpreters import LIMIT, frameworks_interpreter, run_script
+from tests.clients.interpreters import frameworks_interpreter, run_script
 
-pytestmark = [pytest.mark.slow, LIMIT]
+pytestmark = pytest.mark.slow
 # framework: whose API its checks speak, by package
 MODES = {
     "openai": {("openai", "openai")},

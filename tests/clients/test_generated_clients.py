@@ -12,11 +12,11 @@ import pytest
 
 from codegen.document import JSON, SCHEMAS, Document
 from codegen.exchanges import exchanges
-from tests.clients.interpreters import LIMIT, run_script
+from tests.clients.interpreters import run_script
 from tests.contract.executing import address
 from tests.support import live_server
 
-pytestmark = [pytest.mark.slow, LIMIT]
+pytestmark = pytest.mark.slow
 VARIABLE = "PARLEY_CLIENT_PYTHON_GENERATORS"
 DOCUMENTS = ("/openapi.json", "/openapi-3.1.json")
 

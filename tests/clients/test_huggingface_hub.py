@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.interpreters import LIMIT, Ask, Results, ask_any
+from tests.clients.interpreters import Ask, Results, ask_any
 
-pytestmark = LIMIT
 CLIENT = "huggingface_hub"
 PROMPT = "Hello, how are"
 ON_ANY_SERVER = (

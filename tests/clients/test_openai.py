@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.interpreters import LIMIT, Ask, Results, ask_any
+from tests.clients.interpreters import Ask, Results, ask_any
 
-pytestmark = LIMIT
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("chat", "chat_stream", "chat_stream_with_usage", "chat_logprobs", "continue_final_message"),

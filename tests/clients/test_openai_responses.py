@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from tests.clients.interpreters import LIMIT, Ask, Results, ask_any
+from tests.clients.interpreters import Ask, Results, ask_any
 
-pytestmark = LIMIT
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("response", "response_stream", "response_logprobs", "response_tools", "response_parsed"),

@@ -17,7 +17,6 @@ from tests.faults.server import Server
 
 pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
-    pytest.mark.timeout(400),  # the patience with a server, more than once, ends before it and says why
 ]
 
 ELSEWHERE = (life_faults.worker_lost, life_faults.parent_killed)

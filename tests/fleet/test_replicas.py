@@ -23,7 +23,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra `ray`"),
 ]
 

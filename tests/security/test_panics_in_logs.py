@@ -21,7 +21,6 @@ from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc"),
-    pytest.mark.timeout(400),
 ]
 
 PATIENCE_SECONDS = 60

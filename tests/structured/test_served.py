@@ -19,7 +19,7 @@ from inference.text.pipeline import load_text
 from tests.structured.corpora import MISSING, Case, load, present
 from tests.support import LiveServer, live_server, make_service
 
-pytestmark = [pytest.mark.skipif(not present(), reason=MISSING), pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.skipif(not present(), reason=MISSING), pytest.mark.slow]
 
 WANTED = 200  # schemas served with a text that came to its end
 ASKED = 480  # of the corpora's schemas, drawn at random

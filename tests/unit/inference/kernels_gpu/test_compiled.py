@@ -28,7 +28,6 @@ def said(module: str, cache: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Path) -> None:
     """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
     families = ["llama", "gemma2", "gpt2"]
@@ -39,7 +38,6 @@ def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_compiler_takes_every_kernel_for_a_hopper(tmp_path: Path) -> None:
     """The interpreter doesn't know what a GPU can't do; nothing may spill registers to speak of, either."""
     *lines, last = said("hopper_cases", tmp_path)

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
+from torch.distributed import Work  # noqa: E402
 
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_exchange import PART_BYTES  # noqa: E402
@@ -98,6 +99,27 @@ def test_on_several_machines_who_is_late_in_a_step_is_lost(monkeypatch: pytest.M
         return str(caught.value)
 
     assert together(2, work, "net")[0]
+
+
+def test_what_ends_just_after_a_look_at_it_is_no_loss() -> None:
+    class Late(Work):
+        over = False
+
+        def wait(self, timeout: timedelta = net_group._LOOK) -> bool:
+            if not self.over:
+                self.over = True
+                raise RuntimeError("Operation timed out!")
+            return True
+
+        def is_completed(self) -> bool:
+            return self.over
+
+    def work(group: Group, _: Library) -> None:
+        assert isinstance(group, net_group.NetGroup)
+        group._do(Late)
+        assert group.lost is None
+
+    together(2, work, "net")
 
 
 def test_the_first_reason_is_kept() -> None:
