@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.interpreted import settle_products
+from tests.once import read_documents_once
+
+read_documents_once()
 
 # How long an example takes says more of what else the machine does than of what is tested
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +28,17 @@ _GPU = Path("/dev/nvidiactl").exists()
 # transformers does by itself; nothing else in the tests uses triton, so nothing else changes.
 if not _GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what is there for good: twelve thousand tests and what they import."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let it look at all again: libraries count at the end what they haven't got back."""
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

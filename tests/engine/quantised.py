@@ -109,10 +109,10 @@ def whole(
             own = np.flatnonzero(groups == group)
             low, high = min(weight[row, own].min(), 0.0), max(weight[row, own].max(), 0.0)
             scale = np.float32(scales_in(max((high - low) / (2**bits - 1), 1e-3)))
-            zero = int(np.clip(round(-low / scale), 0, 2**bits - 1))
+            zero = min(round(-low / scale), 2**bits - 1)
             scales[row, group], zeros[row, group] = scale, zero
             for column in own:
-                number = int(np.clip(round(weight[row, column] / scale) + zero, 0, 2**bits - 1))
+                number = min(max(round(weight[row, column] / scale) + zero, 0), 2**bits - 1)
                 numbers[row, column] = number
                 expanded[row, column] = np.float32(number - zero) * scale
     return numbers, scales, zeros, expanded
