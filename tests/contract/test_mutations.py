@@ -19,6 +19,7 @@ from codegen.breaking import judge
 from tests.contract.properties.mutant import Mutant
 from tests.contract.properties.mutants import MUTANTS
 from tests.contract.properties.target import Kept, Target, application, in_process
+from tests.once import read_documents_once
 
 FEWEST = 65
 PROCESSES = 2
@@ -48,12 +49,13 @@ REMOVALS: dict[str, Removal] = {
 @pytest.fixture(scope="module")
 def verdicts() -> dict[str, str]:
     """Tell of each mutant whether its test fails, or what else went wrong."""
-    with ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=quieten) as pool:
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=prepare) as pool:
         return dict(zip(map(str, MUTANTS), pool.map(verdict_at, range(len(MUTANTS))), strict=True))
 
 
-def quieten() -> None:
-    """Have nothing logged: each defect would be told as often as it is met."""
+def prepare() -> None:
+    """Have nothing logged: each defect would be told as often as it is met; and read the contract once."""
+    read_documents_once()
     logging.getLogger("parley").setLevel(logging.CRITICAL)
 
 
