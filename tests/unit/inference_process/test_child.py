@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -37,15 +39,21 @@ class QuickCore:
         raise Served
 
 
-def test_the_supervisor_hears_of_the_model_before_anybody_can_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_supervisor_hears_of_the_model_before_anybody_can_use_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Else one that is killed as soon as it is used would be started again without knowing its commit."""
     told: list[str] = []
     line = cast(Control, SimpleNamespace(send=lambda message: told.append("supervisor")))
-    monkeypatch.setattr(child, "_freeze", lambda: None)
+    monkeypatch.setattr(child, "_seldom_collecting", nullcontext)
     monkeypatch.setattr(EngineServer, "ready", lambda self, core, model: told.append("users"))
     configuration = Configuration(EngineConfig(), os.getpid(), "/nowhere", {})
     with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "engine"))
+        listening.listen()
         engine = Engine(configuration, line, listening, cast(child.MakeCore, lambda config: QuickCore()))
         with pytest.raises(Served):
             engine._run()
+        engine._server.start()
+        engine._server.close()
     assert told == ["supervisor", "users"]
