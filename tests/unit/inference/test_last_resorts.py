@@ -36,8 +36,8 @@ def fail(*_: object) -> NoReturn:
 
 
 def only(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    """Return the only record, whose message tells no secret, but whose exception would."""
-    (record,) = caplog.records
+    """Return Python's only record, whose message tells no secret, but whose exception would."""
+    (record,) = (record for record in caplog.records if record.name == last_resorts.LOG.name)
     assert SECRET not in record.getMessage()
     assert record.exc_info
     assert record.exc_info[1] is not None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -68,6 +69,9 @@ def hall(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
     hall.door.close()
     for line in hall.visitors:
         line.close()
+    for thread in threading.enumerate():  # those who hear of it say so, in this test's log
+        if thread.name == "shards-hall":
+            thread.join(PATIENCE_SECONDS)
 
 
 def test_so_many_shards_come_in_and_then_nobody(hall: Hall) -> None:
