@@ -1,7 +1,7 @@
 """What each server that a test starts does with the same document, done once in a process.
 
-Reading it, and connexion's judging and resolving of it, were three quarters of what a server takes to start,
-and a third of all that the tests take. Another document is read and judged for itself.
+Reading it, and connexion's judging and resolving of it, were four fifths of what making an application takes
+(0.78 s became 0.16 s), which hundreds of tests do. Another document is read and judged for itself.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow]  # the extension is compiled
+pytestmark = pytest.mark.slow  # the extension is compiled
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("handlers", "inference", "openapi")

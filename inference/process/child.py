@@ -30,7 +30,7 @@ from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
 LOG = logging.getLogger(__name__)
 
 DIED, UNAVAILABLE = 1, 3  # exit codes
-_THRESHOLD_OF_LOADING = (100_000, 50, 50)
+_GC_THRESHOLD_OF_LOADING = (100_000, 50, 50)  # nearly all that comes then stays
 
 MakeCore = Callable[[EngineConfig], LocalCore]
 
@@ -172,7 +172,7 @@ def _seldom_collecting() -> Iterator[None]:
     through all of it took 200 ms in the middle of a step.
     """
     usual = gc.get_threshold()
-    gc.set_threshold(*_THRESHOLD_OF_LOADING)
+    gc.set_threshold(*_GC_THRESHOLD_OF_LOADING)
     yield
     gc.set_threshold(*usual)
     gc.collect()

@@ -54,7 +54,7 @@ def verdicts() -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Have nothing logged: each defect would be told as often as it is met; and read the contract once."""
+    """Read the contract once, and have nothing logged: each defect would be told as often as it is met."""
     read_documents_once()
     logging.getLogger("parley").setLevel(logging.CRITICAL)
 

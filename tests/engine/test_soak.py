@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.soak import make_config, run, with_adapters
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SEQUENCES = 300
 

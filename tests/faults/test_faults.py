@@ -15,9 +15,7 @@ from tests.faults import life_faults
 from tests.faults.__main__ import FLAGS, OWN, SHARED, Fault, OwnServer
 from tests.faults.server import Server
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
-]
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 
 ELSEWHERE = (life_faults.worker_lost, life_faults.parent_killed)
 

@@ -19,9 +19,7 @@ from tests.processes import children
 from tests.security.panicking import AFTER, BEFORE, SECRET
 from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
 
-pytestmark = [
-    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
 
 PATIENCE_SECONDS = 60
 SILENCES = (1.5, 3, 6, 12, 24)  # seconds: the first is long enough for the log, unless the machine is busy

@@ -72,6 +72,7 @@ def hall(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
     for thread in threading.enumerate():  # those who hear of it say so, in this test's log
         if thread.name == "shards-hall":
             thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive()
 
 
 def test_so_many_shards_come_in_and_then_nobody(hall: Hall) -> None:
