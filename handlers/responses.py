@@ -35,7 +35,7 @@ async def create_response(
 ) -> JsonReply[ModelResponse] | EventStream[ResponseEvent]:
     """Answer `POST /v1/responses`, whole or as a stream of events."""
     service.metrics.count_request()
-    with counted(service.metrics), ExitStack() as held:
+    with wire.own_names(), counted(service.metrics), ExitStack() as held:
         held.enter_context(service.engine.admit(1, call.owner))
         asked = await call.aside(partial(wire.to_asked, call.body, limits_of(service.settings)))
         prepared = await ready(service, call, asked.chat, call.aside, prefix="resp_")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from handlers.wire.chat import Chat, echoed
@@ -22,6 +23,15 @@ OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items tha
     *("message.input_image.image_url", "computer_call_output.output.image_url"),
     *("code_interpreter_call.outputs", "reasoning.encrypted_content"),
 )
+OWN_NAMES = {  # of what refusals that all routes share call otherwise, the longer ones first
+    "`max_new_tokens` (`max_tokens`)": "`max_output_tokens`",
+    "`min_new_tokens` (`min_tokens`)": "`min_tokens`",
+    "`top_n_tokens` (`logprobs`, `top_logprobs`)": "`top_logprobs`",
+    " for all texts (`n`, `best_of`, prompts) of a body": " for all tokens",
+    "`max_new_tokens`": "`max_output_tokens`",
+    "`min_new_tokens`": "`min_tokens`",
+    "`inputs`": "`input`",
+}
 NAME_CHARACTERS, VALUE_CHARACTERS = 64, 512  # of `metadata`
 
 
@@ -35,6 +45,19 @@ class Asked:
     def blank(self, stamp: Stamp) -> ModelResponse:
         """Return the answer as it is when it is begun."""
         return _blank(self.body, stamp)
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Have refusals of input name members as they are called here."""
+    try:
+        yield
+    except InvalidInput as error:
+        message = str(error)
+        for name, own in OWN_NAMES.items():
+            message = message.replace(name, own)
+        error.args = (message,)
+        raise
 
 
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -216,6 +217,31 @@ async def test_what_cannot_be_done_is_refused_with_what_to_do(members: Any, word
     assert response.status_code == 422
     assert words in error_of(response)["error"]
     assert failures <= 1
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (
+            {"input": "sun " * 1200, "max_output_tokens": 1000},
+            r"`input` tokens \+ `max_output_tokens` must be <= \d+\. "
+            r"Given: \d+ `input` tokens and 1000 `max_output_tokens`$",
+        ),
+        (
+            {"min_tokens": 9, "max_output_tokens": 8},
+            r"`min_tokens` must be <= `max_output_tokens`\. Given: 9 and 8",
+        ),
+        (
+            {"include": ["message.output_text.logprobs"], "top_logprobs": 5, "max_output_tokens": 7},
+            r"`top_logprobs` for all tokens must be <= 9 .* Given: 35, .* a smaller `max_output_tokens`$",
+        ),
+    ],
+)
+async def test_what_all_routes_refuse_names_members_as_they_are_called_here(members: Any, words: str) -> None:
+    async with served(max_sequence_logprobs=9, max_total_tokens=2048) as server:
+        response = await server.post(PATH, {**BODY, **members})
+    assert response.status_code == 422
+    assert re.search(words, error_of(response)["error"])
 
 
 async def test_a_wrong_schema_of_a_function_is_named_where_it_stands() -> None:

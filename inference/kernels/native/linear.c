@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define LINE 64
-#define ROWS_OF_A_TILE 48 /* their inputs stay in the caches while panels pass */
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -144,6 +143,9 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
     tile_function(library, kind)(&tile);
 }
 
+/* Rows of a tile at most: their inputs stay in the caches while panels pass; AVX2 gives weights once to all of them. */
+static int64_t tile_rows(const Library *library) { return library->isa == ISA_AVX2 ? 96 : 48; }
+
 void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                     float *y, int64_t y_stride, void *scratch) {
     const Library *library = worker->library;
@@ -153,7 +155,7 @@ void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_
         pool_barrier(worker);
     }
     Input input = {.x = x, .x_stride = x_stride, .prepared = scratch, .rows = rows};
-    int64_t chunks = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE, panels = linear_panels(linear);
+    int64_t most = tile_rows(library), chunks = (rows + most - 1) / most, panels = linear_panels(linear);
     for (int64_t tile; (tile = pool_near_tile(worker, chunks * panels)) >= 0;) {
         int64_t chunk = tile / panels, panel = tile % panels;
         linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, panel, panel + 1, y,

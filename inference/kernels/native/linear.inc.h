@@ -71,10 +71,11 @@ INLINE void add_float32(const int rows, const int vectors, const int widened, co
     }
 }
 
-/* Products of one k with its weights. `keeps`: where b->widened is to have them, too; else nothing is. */
-INLINE void add_wide(const int rows, const int vectors, const int keeps, const Block *b, int64_t k, const vf *wide,
+/* Products of one k with its weights, which b->widened is to have, too; not with AVX2, where six rows of coded weights
+ * took a third longer if each k asked for it (Zen 3), and many rows have linear_near.inc.h. */
+INLINE void add_wide(const int rows, const int vectors, const Block *b, int64_t k, const vf *wide,
                      Sum sums[MOST_ROWS][8]) {
-    if (keeps && b->widened)
+    if (NATIVE_ISA != 1 && b->widened)
         UNROLL for (int v = 0; v < vectors; v++) vstore(b->widened + k * PANEL + b->column + v * LANES, wide[v]);
     UNROLL for (int m = 0; m < rows; m++) {
         vf x = broadcast(b->x, b->x_stride, m, k);
@@ -89,16 +90,16 @@ INLINE void add_float16(const int rows, const int vectors, const Block *b, Sum s
         __builtin_prefetch((const char *)w + AHEAD);
         fetch_ahead(1, b, (const char *)w);
         UNROLL for (int v = 0; v < vectors; v++) wide[v] = vload_f16(w + v * LANES);
-        add_wide(rows, vectors, 1, b, k, wide, sums);
+        add_wide(rows, vectors, b, k, wide, sums);
     }
 }
 
 /* One k of bfloat16's panel: of each two words the lower, or the upper. */
-INLINE void add_widened(const int rows, const int vectors, const int keeps, const Block *b, int64_t k,
-                        const vi *raw, const int upper, Sum sums[MOST_ROWS][8]) {
+INLINE void add_widened(const int rows, const int vectors, const Block *b, int64_t k, const vi *raw,
+                        const int upper, Sum sums[MOST_ROWS][8]) {
     vf wide[8];
     UNROLL for (int v = 0; v < vectors; v++) wide[v] = upper ? (vf)(raw[v] & viset1(-65536)) : (vf)(raw[v] << 16);
-    add_wide(rows, vectors, keeps, b, k, wide, sums);
+    add_wide(rows, vectors, b, k, wide, sums);
 }
 
 INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
@@ -108,12 +109,12 @@ INLINE void add_bfloat16(const int rows, const int vectors, const Block *b, Sum 
     for (; k + 2 <= b->k; k += 2, w += 4 * PANEL) {
         fetch(vectors, b, w);
         UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
-        add_widened(rows, vectors, 1, b, k, raw, 0, sums);
-        add_widened(rows, vectors, 1, b, k + 1, raw, 1, sums);
+        add_widened(rows, vectors, b, k, raw, 0, sums);
+        add_widened(rows, vectors, b, k + 1, raw, 1, sums);
     }
     if (k == b->k) return;
     UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
-    add_widened(rows, vectors, 1, b, k, raw, 0, sums);
+    add_widened(rows, vectors, b, k, raw, 0, sums);
 }
 
 #if defined(NATIVE_BF16)
@@ -240,35 +241,43 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
 /* With few rows the hardware keeps up, but for int8. */
 INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || shares; }
 
+#if NATIVE_ISA == 1
+#include "linear_near.inc.h"
+#endif
+
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
     const Linear *linear = t->linear;
     const int64_t most = kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS;
     int64_t rows = t->row_to - t->row_from, blocks = (rows + most - 1) / most;
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
+#if NATIVE_ISA == 1
+    if (columns >= PANEL && multiplies_near(kind, blocks)) {
+        multiply_near(kind, t, panel, blocks);
+        return;
+    }
+#endif
     int64_t depth = blocks > 1 && columns >= PANEL ? DEPTH : linear->k;
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
-    const int decoded = widened && decodes_before(kind, rows); /* then that is bfloat16's panel */
-    const int shares = decoded || fetches_by_shares(kind, rows, blocks);
+    const int shares = fetches_by_shares(kind, rows, blocks);
     int64_t behind = fetches(kind, rows, shares) ? next_weights(t, depth, shares) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
-    int64_t step = shares && behind ? (decoded ? 192 : 256) / passes + 1 : 0; /* of 256 decoded bytes 192 were read */
+    int64_t step = shares && behind ? 256 / passes + 1 : 0;
     int64_t share = step ? depth * t->panel_step / passes : 0;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     for (int64_t k = 0; k < linear->k; k += depth) {
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
         const char *slice = t->w + panel * t->panel_bytes + k * t->panel_step;
         int64_t length = linear->k - k < depth ? linear->k - k : depth;
-        if (decoded) decode_panel(slice, linear->bases[panel], exceptions, k / QUAD, length, (vi *)widened);
         for (int64_t i = 0, from = 0, to; i < blocks; i++, from = to) {
             to = rows * (i + 1) / blocks;
             Block b = {
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
-                .w = decoded || (widened && i) ? (const char *)widened : slice,
+                .w = widened && i ? (const char *)widened : slice,
                 .k = length,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,
                 .y_stride = stride,
@@ -283,13 +292,11 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .share = slice + behind + i * passes / blocks * share,
                 .share_bytes = share,
                 .share_step = step,
-                .widened = i || decoded ? NULL : widened,
+                .widened = i ? NULL : widened,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
-            if (decoded)
-                multiply_rows(KIND_BFLOAT16, to - from, &b);
-            else if (widened && i)
+            if (widened && i)
                 multiply_rows(KIND_WIDENED, to - from, &b);
             else
                 multiply_rows(kind, to - from, &b);

@@ -66,7 +66,7 @@ INLINE const Exception *correct(const int vectors, const Exception *exception, i
 }
 
 /* The products of four k, or of the `left` that there are, in the order of bfloat16's panel. */
-INLINE void add_words(const int kind, const int rows, const int vectors, const int keeps, const Block *b, int64_t k,
+INLINE void add_words(const int kind, const int rows, const int vectors, const Block *b, int64_t k,
                       int64_t left, const vi *words, Sum sums[MOST_ROWS][8]) {
 #if defined(NATIVE_BF16)
     if (is_rounded(kind)) {
@@ -77,27 +77,11 @@ INLINE void add_words(const int kind, const int rows, const int vectors, const i
 #endif
     (void)kind;
     UNROLL for (int i = 0; i < QUAD; i++)
-        if (i < left) add_widened(rows, vectors, keeps, b, k + i, words + i / 2 * vectors, i % 2, sums);
+        if (i < left) add_widened(rows, vectors, b, k + i, words + i / 2 * vectors, i % 2, sums);
 }
 
-/* With AVX2 two blocks of four rows have no instructions to spare: their weights are decoded before, as bfloat16's, and
- * not by the first block, which would store them for the second as float32's (Zen 3: 7 and 8 rows took 1.13 to 1.18
- * times as long as with 16 bits, and take 1.0 to 1.1; 9 to 12 rows gain nothing). */
-INLINE int decodes_before(const int kind, int64_t rows) {
-    return NATIVE_ISA == 1 && kind == KIND_CODED && rows > MOST_ROWS && rows <= 8;
-}
-
-/* `k` of a panel from quad `quad` on, as bfloat16's panel. */
-INLINE void decode_panel(const char *w, int base, const Exception *exception, int64_t quad, int64_t k, vi *words) {
-    const vi table = table_of(base);
-    for (int64_t left = k; left > 0; left -= QUAD, quad++, w += QUAD_BYTES, words += 2 * PAIR_VECTORS) {
-        decode(PAIR_VECTORS, w, 0, table, words);
-        if (__builtin_expect(exception->at / QUAD_WEIGHTS == quad, 0))
-            exception = correct(PAIR_VECTORS, exception, quad, 0, words);
-    }
-}
-
-INLINE void add_quads(const int kind, const int rows, const int vectors, const int keeps, const Block *b,
+/* Decoding takes two operations for a vector of words, which is less than waiting for four bits more. */
+INLINE void add_coded(const int kind, const int rows, const int vectors, const Block *b,
                       Sum sums[MOST_ROWS][8]) {
     const Exception *exception = b->exceptions;
     const vi table = table_of(b->base);
@@ -111,17 +95,8 @@ INLINE void add_quads(const int kind, const int rows, const int vectors, const i
             exception = correct(vectors, exception, (b->from + k) / QUAD, from, words);
         int64_t left = b->k - k;
         if (left >= QUAD) /* a constant: without branches */
-            add_words(kind, rows, vectors, keeps, b, k, QUAD, words, sums);
+            add_words(kind, rows, vectors, b, k, QUAD, words, sums);
         else
-            add_words(kind, rows, vectors, keeps, b, k, left, words, sums);
+            add_words(kind, rows, vectors, b, k, left, words, sums);
     }
-}
-
-/* Decoding takes two operations for a vector of words, which is less than waiting for four bits more. With AVX2 six
- * rows took a third longer where each k asked whether it is to be kept (Zen 3). */
-INLINE void add_coded(const int kind, const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
-    if (NATIVE_ISA == 1 && !b->widened)
-        add_quads(kind, rows, vectors, 0, b, sums);
-    else
-        add_quads(kind, rows, vectors, 1, b, sums);
 }
