@@ -5,6 +5,9 @@
 #include "attention_tokens.inc.h"
 
 #include "attention_split.inc.h"
+#if NATIVE_ISA == 1
+#include "attention_floats.inc.h"
+#endif
 
 /* A thread's memory for one tile. Rows are queries times the heads that share keys. */
 typedef struct {
@@ -80,6 +83,11 @@ static void ISA(score)(const ISA(Job) *job, int64_t row, const void *const *keys
     if (job->at.rounded) {
         const uint16_t *query = job->at.rounded + row * query_numbers(cache);
         score_rounded_avx512(query, cache, keys, values, pages, score, rows);
+        return;
+    }
+#elif NATIVE_ISA == 1
+    if (!is_narrow(cache)) {
+        score_floats(job->at.query + row * cache->key_dim, cache->key_dim, keys, values, pages, score, rows);
         return;
     }
 #endif

@@ -19,7 +19,6 @@
 #endif
 #define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
 #define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
-#define UNROLL _Pragma("GCC unroll 16")
 
 typedef struct Block {
     const char *x; /* inputs at (row 0, k 0): float, or as prepared */

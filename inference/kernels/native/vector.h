@@ -39,6 +39,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
+#define UNROLL _Pragma("GCC unroll 16")
 
 typedef float vf __attribute__((vector_size(4 * LANES), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), may_alias));
