@@ -35,16 +35,17 @@ async def create_response(
 ) -> JsonReply[ModelResponse] | EventStream[ResponseEvent]:
     """Answer `POST /v1/responses`, whole or as a stream of events."""
     service.metrics.count_request()
-    with wire.own_names(), counted(service.metrics), ExitStack() as held:
+    with counted(service.metrics), ExitStack() as held:
         held.enter_context(service.engine.admit(1, call.owner))
         asked = await call.aside(partial(wire.to_asked, call.body, limits_of(service.settings)))
-        prepared = await ready(service, call, asked.chat, call.aside, prefix="resp_")
-        note_prompt(prepared.requests)
-        answer = _answer(service.engine, asked, prepared)
-        with placed(asked.chat.conversation.images, prepared.requests[0].images):
-            if not asked.chat.stream:
-                return await _complete(service, call, prepared, answer)
-            generations = await submitted(service.engine, prepared.requests, call.owner)
+        with wire.own_names():
+            prepared = await ready(service, call, asked.chat, call.aside, prefix="resp_")
+            note_prompt(prepared.requests)
+            answer = _answer(service.engine, asked, prepared)
+            with placed(asked.chat.conversation.images, prepared.requests[0].images):
+                if not asked.chat.stream:
+                    return await _complete(service, call, prepared, answer)
+                generations = await submitted(service.engine, prepared.requests, call.owner)
         flow = Flow(generations, service.metrics, answer.events, frame=named_event)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
         return streamed(

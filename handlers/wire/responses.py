@@ -15,7 +15,7 @@ from handlers.wire.openai import Stamp, to_parameters
 from handlers.wire.parameters import check
 from handlers.wire.text_format import to_form, told_format
 from handlers.wire.types import ModelResponse, ResponsesRequest
-from inference.errors import InvalidInput
+from inference.errors import GrammarRefused, InvalidInput, TemplateFailed
 
 LOGPROBS = "message.output_text.logprobs"
 OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items that no answer here has
@@ -31,6 +31,11 @@ OWN_NAMES = {  # of what refusals that all routes share call otherwise, the long
     "`max_new_tokens`": "`max_output_tokens`",
     "`min_new_tokens`": "`min_tokens`",
     "`inputs`": "`input`",
+    "send shorter `messages`": "send shorter `input`",
+    "leave it out of `messages`": "leave it out of `input`",
+    "`messages`, `tools` or `chat_template_kwargs` are": "`input`, `tools` or `chat_template_kwargs` are",
+    "a message that has `tool_calls`: leave them out": "a `function_call`: leave it out",
+    "`adapter_id` can't be had with images": "an adapter as `model` can't be had with images",
 }
 NAME_CHARACTERS, VALUE_CHARACTERS = 64, 512  # of `metadata`
 
@@ -49,10 +54,12 @@ class Asked:
 
 @contextmanager
 def own_names() -> Iterator[None]:
-    """Have refusals of input name members as they are called here."""
+    """Have refusals that all routes share name members as they are called here."""
     try:
         yield
-    except InvalidInput as error:
+    except GrammarRefused:  # it quotes what was sent
+        raise
+    except (InvalidInput, TemplateFailed) as error:
         message = str(error)
         for name, own in OWN_NAMES.items():
             message = message.replace(name, own)
@@ -73,7 +80,8 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     if most is not None and most < 1:
         raise InvalidInput(f"`max_output_tokens` must be >= 1. Given: {most}")
     parameters = to_parameters(body, most, limits)
-    check(parameters, limits)
+    with own_names():
+        check(parameters, limits)
     _check_metadata(body.get("metadata") or {})
     chat = Chat(
         conversation=conversation,

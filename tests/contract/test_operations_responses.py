@@ -23,6 +23,7 @@ BODY: dict[str, Any] = {"input": "the weather?", "temperature": 0}
 SCHEMA = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
 TOOLS = [{"type": "function", "name": "get_weather", "parameters": SCHEMA}]
 CALLING: dict[str, Any] = {"input": "Please look it up", "tools": TOOLS, "temperature": 0}
+CALL_ITEM = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"}
 
 
 @pytest.fixture
@@ -235,6 +236,11 @@ async def test_what_cannot_be_done_is_refused_with_what_to_do(members: Any, word
             {"include": ["message.output_text.logprobs"], "top_logprobs": 5, "max_output_tokens": 7},
             r"`top_logprobs` for all tokens must be <= 9 .* Given: 35, .* a smaller `max_output_tokens`$",
         ),
+        (
+            {"input": [{"role": "user", "content": "a"}, CALL_ITEM], "continue_final_message": True},
+            "can't go on with a `function_call`: leave it out$",
+        ),
+        ({"include": ["`inputs`"]}, r"`include\[0\]` is '`inputs`'"),
     ],
 )
 async def test_what_all_routes_refuse_names_members_as_they_are_called_here(members: Any, words: str) -> None:

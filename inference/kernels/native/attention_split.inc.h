@@ -74,6 +74,7 @@ INLINE void ISA(score_rows)(const float *query, int64_t dim, const void *const *
         ISA(scores)(query, dim, keys + page, values ? values + page : NULL, score + page * PAGE, rows, 1, narrow);
 }
 
+/* With AVX2 of bfloat16's keys alone: float32's have attention_floats.inc.h. */
 APART void ISA(score_split)(const float *query, int64_t dim, const void *const *keys, const void *const *values,
                             int64_t pages, float *score, int64_t rows, int narrow) {
     for (int64_t done; rows > 0; rows -= done, query += done * dim, score += done * SCORE_STRIDE, values = NULL) {
@@ -81,7 +82,7 @@ APART void ISA(score_split)(const float *query, int64_t dim, const void *const *
         switch (done) {
 #define ROWS(n) \
     case n: \
-        if (narrow) ISA(score_rows)(query, dim, keys, values, pages, score, n, 1); \
+        if (NATIVE_ISA == 1 || narrow) ISA(score_rows)(query, dim, keys, values, pages, score, n, 1); \
         else ISA(score_rows)(query, dim, keys, values, pages, score, n, 0); \
         break;
             ROWS(1) ROWS(2)

@@ -6,7 +6,7 @@
 #include "layer.h"
 
 #define ROW_BLOCK 8  /* rows of a tile where rows are independent of each other */
-#define TILE_ROWS (NATIVE_ISA == 1 ? 96 : 64) /* of a linear, at most; AVX2 gives weights once to all of them */
+#define LINEAR_ROWS 64 /* of a linear's tile, at most */
 
 /* What a phase's linear reads: y = linear(norm(x + residual * norm(given))). */
 typedef struct {
@@ -98,9 +98,9 @@ typedef struct {
 } ISA(Grid);
 
 /* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
-INLINE ISA(Grid) ISA(grid)(int64_t rows, int64_t panels) {
-    int64_t row_blocks = ISA(blocks)(rows, TILE_ROWS);
-    return (ISA(Grid)){ISA(blocks)(rows, row_blocks), row_blocks, 1, panels};
+INLINE ISA(Grid) ISA(grid)(const StackCall *call, int64_t rows, int64_t panels) {
+    int64_t most = linear_tile_rows(call->library, rows, panels, LINEAR_ROWS);
+    return (ISA(Grid)){most, ISA(blocks)(rows, most), 1, panels};
 }
 
 INLINE vf ISA(activate)(int64_t activation, vf x) {
@@ -117,7 +117,7 @@ INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, in
     vstore_part(out + i, n - i, active * vload_part(up + i, n - i));
 }
 
-/* A panel of gates and the ups that go with it, which the first cache holds until they are one panel of inner. */
+/* A panel of gates and the ups that go with it, which the caches hold until they are one panel of inner. */
 static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, const Input *input, const float *low,
                             int64_t first, int64_t last, int64_t panel) {
     const Stack *stack = call->stack;
@@ -144,7 +144,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
     int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
-    ISA(Grid) grid = ISA(grid)(call->rows, panels);
+    ISA(Grid) grid = ISA(grid)(call, call->rows, panels);
     for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
         int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);

@@ -143,8 +143,13 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
     tile_function(library, kind)(&tile);
 }
 
-/* Rows of a tile at most: their inputs stay in the caches while panels pass; AVX2 gives weights once to all of them. */
-static int64_t tile_rows(const Library *library) { return library->isa == ISA_AVX2 ? 96 : 48; }
+int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most) {
+    int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    if (library->isa != ISA_AVX2 || blocks * panels < 2 * library->threads) return smaller(rows, most);
+    return (rows + blocks - 1) / blocks;
+}
+
+#define FORWARD_ROWS 48 /* their inputs stay in the caches while panels pass */
 
 void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                     float *y, int64_t y_stride, void *scratch) {
@@ -155,7 +160,8 @@ void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_
         pool_barrier(worker);
     }
     Input input = {.x = x, .x_stride = x_stride, .prepared = scratch, .rows = rows};
-    int64_t most = tile_rows(library), chunks = (rows + most - 1) / most, panels = linear_panels(linear);
+    int64_t panels = linear_panels(linear), most = linear_tile_rows(library, rows, panels, FORWARD_ROWS);
+    int64_t chunks = rows ? (rows + most - 1) / most : 0;
     for (int64_t tile; (tile = pool_near_tile(worker, chunks * panels)) >= 0;) {
         int64_t chunk = tile / panels, panel = tile % panels;
         linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, panel, panel + 1, y,

@@ -311,7 +311,8 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
             multiply_panel(kind, t, panel, NULL);                       \
     }
 
-/* Of many rows, only the first block widens its weights. With rounded inputs nothing is widened. */
+/* Of many rows, only the first block widens its weights. With rounded inputs nothing is widened, and AVX2 has
+ * linear_near.inc.h for it. */
 #define DEFINE_WIDENED_LINEAR(name, kind)                               \
     void name(const Tile *t) {                                          \
         float widened[DEPTH * PANEL] __attribute__((aligned(64)));      \

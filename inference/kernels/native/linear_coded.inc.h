@@ -66,8 +66,8 @@ INLINE const Exception *correct(const int vectors, const Exception *exception, i
 }
 
 /* The products of four k, or of the `left` that there are, in the order of bfloat16's panel. */
-INLINE void add_words(const int kind, const int rows, const int vectors, const Block *b, int64_t k,
-                      int64_t left, const vi *words, Sum sums[MOST_ROWS][8]) {
+INLINE void add_words(const int kind, const int rows, const int vectors, const Block *b, int64_t k, int64_t left,
+                      const vi *words, Sum sums[MOST_ROWS][8]) {
 #if defined(NATIVE_BF16)
     if (is_rounded(kind)) {
         add_pair(rows, vectors, b, k, words, sums);

@@ -19,7 +19,8 @@ INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
 /* The same by all blocks, each group of columns its share: several rows of int8 with AVX2, whose products take longer,
  * took up to a third less time (Zen 3). So they did where one block reads a long panel twice, and a later part of that
  * was fetched before; also panels larger than the second cache (640 KiB). One block of bfloat16 took a fifth to a third
- * less, of float32 up to a quarter; several blocks of these, which wait for products, took up to a tenth longer. */
+ * less, of float32 up to a quarter; two of float32, which wait for products, took up to a tenth longer. What more have
+ * is in linear_near.inc.h. */
 INLINE void fetch_share(const int vectors, const Block *b, const char *w) {
     const char *at = b->share + ((w - b->w) * b->share_step >> 8);
     UNROLL for (int i = 0; i < vectors / 2; i++) __builtin_prefetch(at + 64 * i, 0, 2);
@@ -32,7 +33,7 @@ INLINE int fetches_by_shares(const int kind, int64_t rows, int64_t blocks) {
 }
 
 /* By shares, or ahead: for 128 bytes of a panel. Each group of columns fetches those of all: its own alone were a sixth
- * faster from the second cache, but a tenth to a quarter slower from memory (Zen 3, 8 and 16 rows). */
+ * faster from the second cache, but a tenth to a quarter slower from memory (Zen 3, 8 rows of float32). */
 INLINE void fetch(const int vectors, const Block *b, const char *w) {
     if (NATIVE_ISA == 1 && b->share_step) {
         fetch_share(vectors, b, w);

@@ -1,16 +1,15 @@
-/* The template of linears of many rows with AVX2: a slice of a panel as float32, made once and multiplied from the first
- * cache by all rows. Products are added in the same order as everywhere.
+/* The template of linears of many rows with AVX2: a slice of a panel is made float32 once, and multiplied from the
+ * first cache by all rows. Products are added in the same order as everywhere.
  *
- * Against weights that the first block of rows widened while it multiplied, which the others then read from the second
- * cache (Zen 3; medians by shape): float32, whose blocks had each fetched anew, 1.1 to 1.35 times as fast with 13 to 48
- * rows; bfloat16 0.9 to 1.2 with 7 to 12 rows, 1.02 to 1.26 with more; in 12 bits 1.02 to 1.14. It is more where another
- * uses the same core's caches.
- */
+ * Beside weights that the first block of rows widened while it multiplied, and the others read from the second cache
+ * (Zen 3, medians by shape): float32, whose blocks had each fetched anew, is 1.1 to 1.35 times as fast with 13 to 48
+ * rows; bfloat16 0.9 to 1.2 with 7 to 12 rows, 1.02 to 1.26 with more; in 12 bits 1.02 to 1.14. It is more while
+ * another machine uses the same core's caches. */
 
 #define NEAR_DEPTH 320 /* of k at most: slices of 192 were 3 % slower, of 384 and 576 not faster */
 #define NEAR_COLUMNS (2 * LANES)
 #define NEAR_GROUPS (PANEL / NEAR_COLUMNS)
-#define NEAR_STEP 4 /* of k: for each a line is fetched of what comes next */
+#define NEAR_STEP 4 /* of k: for each one or two lines are fetched of what comes next */
 
 typedef float NearSlice[NEAR_GROUPS][NEAR_DEPTH][NEAR_COLUMNS]; /* a group of columns lies by itself */
 
@@ -102,6 +101,7 @@ INLINE void multiply_near_rows(const int rows, const Near *n) {
     int64_t stride = n->x_stride, left = n->k;
     for (; left >= NEAR_STEP; left -= NEAR_STEP, share += n->share_step) {
         __builtin_prefetch(share, 0, 2);
+        if (n->share_step > 64) __builtin_prefetch(share + 64, 0, 2); /* float32, three blocks */
         UNROLL for (int i = 0; i < NEAR_STEP; i++) {
             __asm__("" : "+r"(x), "+r"(lower), "+r"(stride));
             near_add(rows, x + i, lower + i, stride, w + i * NEAR_COLUMNS, sums);

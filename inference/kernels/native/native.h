@@ -120,6 +120,11 @@ typedef struct Input {
 void linear_tile(const Library *library, const Linear *linear, const Input *input, int64_t row_from, int64_t row_to,
                  int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride);
 
+/* How many of so many rows a tile has, `most` or fewer; with AVX2, which is measured, TILE_ROWS or fewer, all tiles alike,
+ * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). */
+#define TILE_ROWS 96
+int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most);
+
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
 void linear_row(const Linear *linear, int64_t n, void *row);
 

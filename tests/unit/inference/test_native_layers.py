@@ -114,7 +114,7 @@ BASES = (1e4, 100.0)
 
 @every_library
 @pytest.mark.parametrize(("shape", "papers"), STACKS.values(), ids=STACKS.keys())
-@pytest.mark.parametrize("length", [5, 400], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("length", [5, 96, 97, 400], ids=["few rows", "a tile", "two tiles", "many rows"])
 def test_it_agrees_with_float64(
     library: Library, shape: StackShape, papers: list[PaperLayer], length: int
 ) -> None:

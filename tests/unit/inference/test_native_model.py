@@ -76,7 +76,7 @@ def wanted_logits(ids: Tensor, ends: EndWeights) -> Tensor:
 
 
 @every_library
-@pytest.mark.parametrize("length", [5, 400], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("length", [5, 96, 97, 400], ids=["few rows", "a tile", "two tiles", "many rows"])
 @pytest.mark.parametrize("factors", [(1.0, 1.0), (7.5, 0.25)], ids=["plain", "factors"])
 @pytest.mark.parametrize(
     "table",
