@@ -59,7 +59,7 @@ def test_greedy_texts_are_those_of_transformers_alone_in_batches_and_preempted(
     model: tuple[str, Path, PreTrainedModel], oracle: list[list[int]]
 ) -> None:
     session = Session(
-        config(model[1], max_batch_total_tokens=144, max_total_tokens=96, max_batch_prefill_tokens=24)
+        config(model[1], max_batch_total_tokens=96, max_total_tokens=96, max_batch_prefill_tokens=24)
     )
     assert session.level == FAMILIES[model[0]]
     wanted = [

@@ -27,6 +27,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "choices": {"enum": ["red", "green", 7, None, {"a": [1]}]},
     "list": {"type": "array", "items": {"anyOf": [{"type": "boolean"}, WORD]}, "minItems": 1, "maxItems": 4},
+    "long": {"type": "array", "items": {"type": "boolean"}, "minItems": 24, "maxItems": 28},
     "nested": {
         "type": "object",
         "properties": {
@@ -104,8 +105,11 @@ def test_in_one_batch_beside_free_texts_with_prompts_in_pieces(session: Session)
 
 def test_when_preempted(session: Session) -> None:
     wanted = [asked(name, seed, sentences=1) for seed in range(8) for name in ("flat", "nested")]
+    # Two of the long ones don't fit beside each other, whoever of them waits for a mask and when
+    wanted += [asked("long", seed, sentences=1) for seed in range(4)]
     tight = started(max_batch_total_tokens=192, max_total_tokens=192, max_batch_prefill_tokens=24)
     heard = tight.run(wanted)
     tight.close()
+    assert all(len(heard.outputs[f"long {seed}"]) > 96 for seed in range(4))
     assert sum(stats.preempted for stats in heard.stats) > 0
     assert check(heard, wanted) >= 0.8 * len(wanted)
