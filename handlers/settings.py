@@ -115,8 +115,8 @@ class Settings(ImageSettings):
     max_total_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
     max_batch_prefill_tokens: int | None = row(None, TOKENS, ENGINE,
-        "most tokens of one step; without it one for each sequence, and a piece of a prompt that takes "
-        "about 0.15 s, on a GPU 2,048", unit="tokens")
+        "most tokens of one step; without it one for each sequence, and pieces of prompts that take about "
+        "0.15 s, but no more than 160 tokens if those take over 0.05 s; on a GPU 2,048", unit="tokens")
     prefill_chunk_tokens: int | None = row(None, TOKENS, ENGINE,
         "most prompt tokens of a step in which texts go on, which wait for it "
         "(at least three for each text; without a limit where four prompts wait for each); "
