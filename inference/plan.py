@@ -15,8 +15,8 @@ GIB = 1024 * MIB
 _GIGAFLOPS = {"avx512": 95, "avx2": 45, "baseline": 12, "torch": 50}  # of one core, cautiously
 _STEP_SECONDS = 0.15  # of prompts alone: as long may one that has just come wait before it is looked at
 _STEP_TOKENS = (64, 160)
-# Of several prompts the first are answered sooner if not all are in one step. With 192 tokens, not 432 (int8, 135M,
-# Zen 4), the median first token came after 0.61 to 0.76 of the time, and as many tokens a second
+# Of several prompts the first are answered sooner if not all are in one step. With 192 tokens, not 432
+# (int8, 135M, Zen 4), the median first token came after 0.61 to 0.76 of the time, at the same rate
 _SHORT_STEP_SECONDS = 0.05  # for which there may be more tokens than those
 _MOST_STEP_TOKENS = 1024
 # What a piece of a prompt may add to the time between the tokens of others. With 0.03 the 99th percentile of
