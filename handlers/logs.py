@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from handlers.settings import Settings
 
 WAITING_BYTES = 4 * 1024 * 1024  # of lines that nobody has read yet
-FLUSH_SECONDS = 1.0  # that the end of a process waits for its last lines
+FLUSH_SECONDS = 1.0  # that the end of a process, or of a configuration, waits for its last lines
 
 LEVELS = {
     "trace": logging.DEBUG,
@@ -109,6 +109,7 @@ def configure(
         handler.addFilter(can_be_told)
     for earlier in logging.root.handlers:
         if isinstance(earlier, QueuedLines):
+            earlier.flush()  # its lines come before those of the next, which may have the same descriptor
             earlier.close()
     logging.root.handlers = [handler]
     logging.root.setLevel(OTHERS)
