@@ -18,6 +18,7 @@
 #define MOST_INT8_ROWS 4
 #endif
 #define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
+#define TALL_ROWS 10 /* of a block, see most_rows */
 #define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
 
 typedef struct Block {
@@ -237,6 +238,14 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
     return t->linear->k <= DEPTH || shares ? t->panel_bytes : FAR_AHEAD;
 }
 
+/* Blocks of 11 and 12 rows want more registers for addresses than AVX-512's code has: of these kinds 22 to 48 rows took
+ * up to a tenth longer so (Zen 4; 11 rows of int8 a twentieth less). The others gained nothing by lower blocks. */
+INLINE int64_t most_rows(const int kind) {
+    if (kind == KIND_INT8) return MOST_INT8_ROWS;
+    if (NATIVE_ISA == 2 && (kind == KIND_FLOAT32 || kind == KIND_ROUNDED || kind == KIND_VNNI)) return TALL_ROWS;
+    return MOST_ROWS;
+}
+
 /* With few rows the hardware keeps up, but for int8. */
 INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || shares; }
 
@@ -247,8 +256,7 @@ INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
 INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *widened) {
     const Linear *linear = t->linear;
-    const int64_t most = kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS;
-    int64_t rows = t->row_to - t->row_from, blocks = (rows + most - 1) / most;
+    int64_t rows = t->row_to - t->row_from, blocks = (rows + most_rows(kind) - 1) / most_rows(kind);
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
 #if NATIVE_ISA == 1
     if (columns >= PANEL && multiplies_near(kind, blocks)) {
