@@ -74,7 +74,7 @@ class Scheduler:
     @property
     def kv_tokens(self) -> int:
         """Return how many tokens of running sequences are in the cache."""
-        return int(self._table.computed.sum())
+        return sum(self._table.computed.tolist())
 
     @property
     def high_water(self) -> int:
@@ -102,6 +102,8 @@ class Scheduler:
         preempted = self._grow_decodes()
         self.obstacle, self.awaiting = Obstacle.MEMORY if preempted else Obstacle.BUDGET, 0
         unfinished = len(self._prompts) + len(self.waiting)
+        if not unfinished:
+            return Batch(pack(self._table, self._decodes), 0, preempted, 0, time.monotonic() - began)
         budget = Budget(self._now, used=len(self._decodes.sequences), waiting=unfinished)
         cached = self._continue_prompts(budget)
         admitted, found = self._admit(budget) if self.waiting and not preempted else (0, 0)
@@ -225,7 +227,7 @@ class Scheduler:
         """Make room for the decodes' newest tokens; return how many sequences were preempted for it."""
         slots = self._decodes.slots
         full = self._table.lengths[slots] > self._table.room[slots]
-        if not full.any():
+        if True not in full.tolist():  # sooner said than by numpy's `any`, as in sampler.py
             return 0
         before = len(self.running)
         sequences = self._decodes.sequences

@@ -19,7 +19,7 @@ from inference.anatomy import read_model
 from inference.ends import Ends
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
-from inference.kernels.native_attention import arrays_of, cache_layers
+from inference.kernels.native_attention import NativeStep, arrays_of, cache_layers
 from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
 from inference.layers import LAYER_LINEARS
@@ -138,20 +138,21 @@ class FusedRunner:
         self._reach = -1  # the last position that the tables of rotations have
         self._rotations: Rotations = ((), ())
         self._last: Logits | None = None  # as far as their statistics are those of what `run` returned
+        self._step: NativeStep | None = None  # the last one
 
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
         """Return the logits, of shape (rows, vocabulary), in float32; with `tokens_only` they mean nothing.
 
         The likeliest tokens are then what `statistics` says of them, and their log-probabilities are 0.
         """
-        step = step_of(pieces)
+        step = self._step = self._step_of(pieces)
         seen = seen_in(pieces)
         spatial = None if seen is None else seen.positions
         cosines, sines = self._upto(step.last) if spatial is None else self._at(spatial)
         self._last = None  # its memory is free for the next
         finishes = self._ends.finishes
         logits = self._model.run(
-            *(self._ids(pieces, seen), pieces.rows, cosines, sines, step),
+            *(self._ids(pieces, seen) if seen else pieces.ids, pieces.rows, cosines, sines, step),
             pieces.adapters if self._adapts else None,
             statistics=not finishes,
             tokens_only=tokens_only,
@@ -164,21 +165,36 @@ class FusedRunner:
         self._last = logits
         return logits.values
 
-    def _ids(self, pieces: Pieces, seen: Seen | None) -> NDArray[np.int64]:
+    def _step_of(self, pieces: Pieces) -> NativeStep:
+        """Return a step as C takes it: the last one, moved on, if the same sequences do nothing but decode.
+
+        Their slots are others as soon as sequences or prompts come or go. Guesses change how many tokens
+        there are.
+        """
+        step, tokens = self._step, len(pieces.ids)
+        if step is None or pieces.slots is not step.slots or not step.tokens == tokens == len(pieces.slots):
+            return step_of(pieces)
+        step.move(pieces.starts, pieces.stops)
+        return step
+
+    def _ids(self, pieces: Pieces, seen: Seen) -> NDArray[np.int64]:
         """Return the step's tokens, those that stand for an image's rows numbered behind the vocabulary."""
-        if seen is None or seen.rows is None:
+        if seen.rows is None:
             return pieces.ids
         ids = pieces.ids.copy()
         ids[seen.at] = self._model.vocabulary + np.arange(len(seen.at))
         return ids
 
-    @torch.inference_mode()
     def _upto(self, last: int) -> Rotations:
         """Return tables of rotations up to a position at least."""
         if last > self._reach:
-            self._rotations = _columns([rope.upto(last) for rope in self._ropes])
-            self._reach = min((len(cosines) for cosines in self._rotations[0]), default=1 << 62) - 1
+            self._extend(last)
         return self._rotations
+
+    @torch.inference_mode()
+    def _extend(self, last: int) -> None:
+        self._rotations = _columns([rope.upto(last) for rope in self._ropes])
+        self._reach = min((len(cosines) for cosines in self._rotations[0]), default=1 << 62) - 1
 
     @torch.inference_mode()
     def _at(self, positions: NDArray[np.int64]) -> Rotations:

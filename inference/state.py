@@ -340,8 +340,8 @@ class Work:
     @property
     def first(self) -> int:
         """Return how many of `sequences` go on; those behind get a first token, or one they waited for."""
-        decodes = self.pieces.decodes
-        return len(decodes) - sum(not self.chooses(each) for each in decodes if self.late or self.gone)
+        some = self.pieces.decodes if self.late or self.gone else ()
+        return len(self.pieces.decodes) - sum(not self.chooses(each) for each in some)
 
     @property
     def touched(self) -> tuple[Sequence, ...]:

@@ -133,11 +133,14 @@ class Stepper(Generic[Logits]):
         drafts: Drafts | None = None
         started = time.monotonic()
         try:
-            self._begin_masks(pieces)
-            drafts = self._draft(batch)
+            if pieces.prompts:
+                self._begin_masks(pieces)
+            if self._speculation is not None and not batch.again:  # what failed may have failed by a guess
+                drafts = self._speculation.draft(pieces)
             logits = self._compute(batch, drafts) if len(pieces.slots) else None
             computed = time.monotonic()
-            work = self._find_masks(batch)
+            if self._guided:
+                work = self._find_masks(batch)
             self._stuck = not len(pieces.slots) and not work.resumed
             chosen = None if self._stuck else self._pick(work, logits, drafts)
             sampled = time.monotonic()
@@ -186,11 +189,6 @@ class Stepper(Generic[Logits]):
             self._sequences.clear()
             self._guided.clear()
         return tuple(faults)
-
-    def _draft(self, batch: Batch) -> Drafts | None:
-        if self._speculation is None or batch.again:  # what has failed may have failed by a guess
-            return None
-        return self._speculation.draft(batch.pieces)
 
     def _compute(self, batch: Batch, drafts: Drafts | None) -> Logits:
         # With a grammar about, a row that was held may come beside the pieces'. What has failed is computed

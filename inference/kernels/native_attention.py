@@ -137,8 +137,10 @@ class NativeStep:
         assert 0 <= min(rows) <= max(rows) < table.shape[0], "a piece has a row of the table"
         assert 0 <= min(begins), "a sequence begins at 0"
         self.last = max(ends) - 1  # position
-        assert self.last < table.shape[1] * PAGE, "a piece ends within its pages"
+        self._reach = table.shape[1] * PAGE
+        assert self.last < self._reach, "a piece ends within its pages"
         self.tokens = sum(sizes)
+        self.slots = slots
         if limits is not None:
             _check_limits(limits, sizes, ends)
         self._held = (starts, stops, slots, table, limits)  # what the struct points to
@@ -149,6 +151,16 @@ class NativeStep:
             table.strides[0] // 4,
             None if limits is None else address(limits),
         )
+
+    def move(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Be a later step of the same sequences, of a token each: `stops` are one more than `starts`."""
+        ends = stops.tolist()
+        assert len(ends) == len(starts) == self.tokens == len(self.slots), "a token of each"
+        self.last = max(ends) - 1
+        assert 0 < min(ends), "a sequence begins at 0"
+        assert self.last < self._reach, "a piece ends within its pages"
+        self._held = (starts, stops, *self._held[2:])
+        self.struct.starts, self.struct.stops = address(starts), address(stops)
 
 
 def _check_limits(limits: NDArray[np.int64], sizes: list[int], ends: list[int]) -> None:

@@ -23,6 +23,8 @@ class Seen:
 def limits_in(pieces: Pieces) -> Integers | None:
     """Return the positions (tokens,) from which on tokens see nothing; None: the ones behind them."""
     sights = pieces.table.sights
+    if not sights:
+        return None
     chunks = [
         (chunk, sights[chunk.sequence.slot]) for chunk in pieces.prompts if chunk.sequence.slot in sights
     ]

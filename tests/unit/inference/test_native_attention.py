@@ -280,6 +280,17 @@ def test_a_step_outside_its_table_is_refused(start: int, stop: int, slot: int) -
         native_step([(slot, start, stop)], np.zeros((2, 2), dtype=np.int32))
 
 
+def test_a_step_that_moves_behind_its_table_or_by_more_than_a_token_is_refused() -> None:
+    step = native_step([(0, 30, 31), (1, 3, 4)], np.zeros((2, 2), dtype=np.int32))
+    step.move(np.array([31, 4]), np.array([32, 5]))
+    assert step.last == 31
+    with pytest.raises(AssertionError, match="within its pages"):
+        step.move(np.array([32, 5]), np.array([33, 6]))
+    several = native_step([(0, 0, 2)], np.zeros((2, 2), dtype=np.int32))
+    with pytest.raises(AssertionError, match="a token of each"):
+        several.move(np.array([2]), np.array([3]))
+
+
 def test_no_two_arrays_of_a_cache_begin_at_the_same_place_of_a_page() -> None:
     shapes = [LayerShape(4, 64, 64)] * 4
     layers = cache_layers(LIBRARIES[ISAS[0], 1], shapes, 2048, torch.bfloat16)

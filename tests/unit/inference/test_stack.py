@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
+from inference.drafts import with_guesses  # noqa: E402
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
 from inference.kernels.native_model import Logits, NativeModel  # noqa: E402
 from inference.kernels.native_screen import Screen  # noqa: E402
@@ -93,6 +94,26 @@ def test_what_was_found_stays_when_the_next_step_runs(library: Library) -> None:
     before = [each.tolist() for each in (found.tokens, found.best, found.totals)]
     assert runner.statistics(runner.run(one_prompt(20, first=40))).tokens.tolist() != before[0]
     assert before == [each.tolist() for each in (found.tokens, found.best, found.totals)]
+
+
+def test_token_by_token_and_with_guesses_the_logits_are_those_of_the_whole_text(library: Library) -> None:
+    model = fuse(toy("llama"), library)
+    whole = model.make_runner(4, torch.float32).run(one_prompt(24))
+    pieces = one_prompt(24)
+    table, sequence, decodes = pieces.table, pieces.prompts[0].sequence, Decodes()
+    runner, length, found = model.make_runner(4, torch.float32), 8, []
+    table.lengths[0] = length
+    found.append(runner.run(pack(table, decodes, [Chunk(sequence, 0, length)])).clone())
+    decodes.add(sequence)
+    for guessed in (0, 0, 3, 0, 0, 1, 2, 0):
+        length += 1
+        table.lengths[0] = length
+        guesses = {0: table.tokens[0, length : length + guessed].copy()} if guessed else {}
+        step = pack(table, decodes)
+        found.append(runner.run(with_guesses(step, guesses).pieces if guessed else step).clone())
+        length += guessed
+    assert length > 20
+    assert torch.equal(torch.cat(found), whole[7:length])
 
 
 @pytest.mark.parametrize("family", ["llama", "llama with tied weights", "gemma2"])
