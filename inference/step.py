@@ -133,7 +133,7 @@ class Stepper(Generic[Logits]):
         drafts: Drafts | None = None
         started = time.monotonic()
         try:
-            if pieces.prompts:
+            if pieces.prompts:  # what has nothing to do isn't called: it would have to come from memory first
                 self._begin_masks(pieces)
             if self._speculation is not None and not batch.again:  # what failed may have failed by a guess
                 drafts = self._speculation.draft(pieces)

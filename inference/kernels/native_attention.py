@@ -154,11 +154,15 @@ class NativeStep:
 
     def move(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Be a later step of the same sequences, of a token each: `stops` are one more than `starts`."""
-        ends = stops.tolist()
-        assert len(ends) == len(starts) == self.tokens == len(self.slots), "a token of each"
-        self.last = max(ends) - 1
-        assert 0 < min(ends), "a sequence begins at 0"
-        assert self.last < self._reach, "a piece ends within its pages"
+        for each in (starts, stops):
+            assert each.dtype == np.int64, "C reads int64"
+            assert each.flags.c_contiguous, "C reads one after the other"
+        begins, ends = starts.tolist(), stops.tolist()
+        assert len(begins) == self.tokens == len(self.slots), "a token of each"
+        assert [begin + 1 for begin in begins] == ends, "a token of each"
+        assert 0 <= min(begins), "a sequence begins at 0"
+        assert max(begins) < self._reach, "a piece ends within its pages"
+        self.last = max(begins)
         self._held = (starts, stops, *self._held[2:])
         self.struct.starts, self.struct.stops = address(starts), address(stops)
 

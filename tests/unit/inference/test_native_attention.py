@@ -286,6 +286,11 @@ def test_a_step_that_moves_behind_its_table_or_by_more_than_a_token_is_refused()
     assert step.last == 31
     with pytest.raises(AssertionError, match="within its pages"):
         step.move(np.array([32, 5]), np.array([33, 6]))
+    with pytest.raises(AssertionError, match="a token of each"):
+        step.move(np.array([29, 4]), np.array([31, 5]))
+    with pytest.raises(AssertionError, match="int64"):
+        step.move(np.array([29, 4], dtype=np.int32), np.array([30, 5]))
+    assert step.last == 31
     several = native_step([(0, 0, 2)], np.zeros((2, 2), dtype=np.int32))
     with pytest.raises(AssertionError, match="a token of each"):
         several.move(np.array([2]), np.array([3]))
