@@ -33,6 +33,11 @@ class Limits:
     bfloat16_flops: float
     int8_flops: float
 
+    @property
+    def mixed_flops(self) -> float:
+        """Return how fast float32 is multiplied by bfloat16 unrounded: it is the sum of three of these."""
+        return max(self.float_flops, self.bfloat16_flops / 3)
+
     def larger(self, other: Limits) -> Limits:
         """Return the larger of each."""
         mine, others = asdict(self), asdict(other)

@@ -13,7 +13,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # of the flags in /proc/cpuinfo, those that decide which kernels run
 DECISIVE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile")
 
-_WIDTHS = {"avx512": {"avx512f", "avx512bw"}, "avx2": {"avx2", "fma"}}
+_WIDTHS = {
+    "amx": {"amx_tile", "amx_int8", "amx_bf16"},
+    "avx512": {"avx512f", "avx512bw"},
+    "avx2": {"avx2", "fma"},
+}
 
 
 def machine() -> str:
@@ -43,7 +47,7 @@ def about() -> dict[str, object]:
 
 
 def _widest() -> str:
-    """Return the widest vectors that there are kernels for, "" without any of their own."""
+    """Return the best instructions that there are kernels for, "" without any of their own."""
     flags = set(_information("flags").split())
     return next((name for name, needed in _WIDTHS.items() if flags >= needed), "")
 

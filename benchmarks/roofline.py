@@ -55,15 +55,15 @@ class Variant:
     def is_had(self, library: Library | None) -> bool:
         """Return whether the CPU computes so: where it doesn't, weights are kept and multiplied otherwise."""
         if library is None:
-            return not self.compress and self.peak == "float_flops"
+            return not self.compress and self.peak in ("float_flops", "mixed_flops")
         return (library.compresses or not self.compress) and (
             library.has_bf16 or self.peak != "bfloat16_flops"
         )
 
 
 VARIANTS = (
-    Variant("bf16, products in fp32", "-bf16", 2, "float_flops"),
-    Variant("bf16 in 12 bits, products in fp32", "-bf16", 1.5, "float_flops", compress=True),
+    Variant("bf16, products in fp32", "-bf16", 2, "mixed_flops"),
+    Variant("bf16 in 12 bits, products in fp32", "-bf16", 1.5, "mixed_flops", compress=True),
     Variant("bf16, products in bf16", "-bf16", 2, "bfloat16_flops", dtype="bfloat16", kv_bytes=2),
     Variant(
         "bf16 in 12 bits, products in bf16",

@@ -143,7 +143,7 @@ class Settings(ImageSettings):
         "whose requests share it: all, or those of one API key, so that the time to an answer tells nobody "
         "what another has asked; auto: key where there is an --api-keys-file", tgi=False,
         effect=effects.CACHED)
-    cpu_isa: str = row("auto", choice("auto", "avx512", "avx2", "baseline"), ENGINE,
+    cpu_isa: str = row("auto", choice("auto", "amx", "avx512", "avx2", "baseline"), ENGINE,
         "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False,
         effect=effects.ON_CPU)
     native_kernels: bool = row(True, boolean, ENGINE,

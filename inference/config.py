@@ -58,7 +58,7 @@ class EngineConfig:
     remote_shards: int = 0  # of these, on other machines
     shard_address: str = "localhost"  # at which those reach this machine
     shard_port: int = 29500
-    isa: str = "auto"  # of the CPU kernels: auto | avx512 | avx2 | baseline
+    isa: str = "auto"  # of the CPU kernels: auto | amx | avx512 | avx2 | baseline
     separate_process: bool = True  # the engine runs in a process of its own
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
     max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all

@@ -12,7 +12,13 @@ from inference.machine import Machine
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-_GIGAFLOPS = {"avx512": 95, "avx2": 45, "baseline": 12, "torch": 50}  # of one core, cautiously
+_GIGAFLOPS = {  # of one core, in float32, cautiously
+    "amx": 95,
+    "avx512": 95,
+    "avx2": 45,
+    "baseline": 12,
+    "torch": 50,
+}
 _STEP_SECONDS = 0.15  # of prompts alone: as long may one that has just come wait before it is looked at
 _STEP_TOKENS = (64, 160)
 # With more in a step several prompts all wait for the last of them. In int8 (135M, Zen 4, in process) the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from transformers import PreTrainedConfig
 
@@ -46,11 +48,27 @@ def kv_dtype(config: EngineConfig, library: Library | None, without: str, dtype:
     return dtype
 
 
-def product_speed(config: EngineConfig, library: Library | None) -> float:
-    """Return how fast linears' products are beside float32's: measured on AVX-512, and less to be safe."""
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How fast linears' products are beside float32's, measured, and less to be safe."""
+
+    int8: float
+    rounded: float  # bfloat16, by inputs that are rounded to it
+    bfloat16: float  # by inputs in float32
+
+
+_VECTORS = Speeds(int8=3.0, rounded=2.0, bfloat16=1.0)
+_TILES = Speeds(int8=5.0, rounded=3.0, bfloat16=1.6)
+
+
+def product_speed(config: EngineConfig, library: Library | None, linears: torch.dtype) -> float:
+    """Return how fast the products of linears that are kept in `linears` are beside float32's."""
+    speeds = _TILES if library is not None and library.has_amx else _VECTORS
     if library is not None and config.model.quantize and library.has_vnni:
-        return 3.0
-    return 2.0 if rounds_inputs(config, library) else 1.0
+        return speeds.int8
+    if rounds_inputs(config, library):
+        return speeds.rounded
+    return speeds.bfloat16 if linears == torch.bfloat16 else 1.0
 
 
 def screen_bytes(config: EngineConfig, library: Library | None, described: PreTrainedConfig) -> int:

@@ -55,7 +55,7 @@ class Precision:
 # The models' weights are bfloat16's values in fp32, too, and 12 bits hold these exactly, which is how Parley
 # reads them: with fewer bytes the bound is higher.
 PRECISIONS = {
-    Group.F32: Precision(1.5, 4, ("float_flops",), ("float_flops",)),
+    Group.F32: Precision(1.5, 4, ("mixed_flops",), ("float_flops",)),
     Group.HALF: Precision(1.5, 2, ("float_flops", "bfloat16_flops"), ("float_flops", "bfloat16_flops")),
     Group.INT8: Precision(
         1, 2, ("float_flops", "bfloat16_flops", "int8_flops"), ("float_flops", "bfloat16_flops")

@@ -24,9 +24,9 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 15  # as in native.h
-_ISAS = ("baseline", "avx2", "avx512")  # enum Isa
-_LANES = {"baseline": 4, "avx2": 8, "avx512": 16}  # of 32 bits, as in vector.h
+INTERFACE = 16  # as in native.h
+_ISAS = ("baseline", "avx2", "avx512", "amx")  # enum Isa
+_LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
@@ -64,6 +64,7 @@ class LibraryStruct(ctypes.Structure):
         ("isa", ctypes.c_int32),
         ("vnni", ctypes.c_int32),
         ("bf16", ctypes.c_int32),
+        ("amx", ctypes.c_int32),
         ("threads", ctypes.c_int32),
     )
 
@@ -94,7 +95,8 @@ class Library:
         self.functions = functions
         self.handle = ctypes.c_void_p(handle)
         struct = LibraryStruct.from_address(handle)
-        self.isa: str = _ISAS[struct.isa]
+        self.has_amx: bool = bool(struct.amx)
+        self.isa: str = "amx" if self.has_amx else _ISAS[struct.isa]
         self.threads: int = struct.threads
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
@@ -112,8 +114,8 @@ class Library:
 def open_library(threads: int | None = None, isa: str = "auto") -> Library | None:
     """Open the extension with `threads` threads, the caller's included; if it can't be, log why, return None.
 
-    No `threads` is as many threads as the process may use cores. `isa`: auto | avx512 | avx2 | baseline.
-    Raises ValueError for any other.
+    No `threads` is as many threads as the process may use cores. `isa`: auto | amx | avx512 | avx2 |
+    baseline. Raises ValueError for any other.
     """
     if isa not in ("auto", *_ISAS):
         raise ValueError(f"isa must be auto or one of {', '.join(_ISAS)}, not {isa!r}")

@@ -11,6 +11,7 @@
  * begin at multiples of it, so a query's arithmetic depends on its position alone. */
 #define SPLIT 256
 #define ATTENTION_ROWS 24 /* queries times heads that share keys: what keeps a core's registers busy */
+#define TILED_ROWS 32     /* the same with AMX: two tiles */
 #define SCORE_STRIDE (SPLIT + PAGE) /* of a row's scores: not a power of two, for the cache's sake */
 
 /* Keys and values in bfloat16 are rounded as they are written, and lie in pairs, of which the first has the lower
@@ -130,7 +131,7 @@ typedef struct AttentionCall {
 } AttentionCall;
 
 /* Cut a step for `heads` query heads over such a cache. Returns 0, or -1 if there is no memory. */
-int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads);
+int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, const Library *library);
 void attention_plan_free(AttentionPlan *plan);
 /* Say which tiles are wanted: those with any of `count` rows, which rise, and those that others depend on. */
 void attention_want(AttentionPlan *plan, const int64_t *rows, int64_t count);
@@ -155,5 +156,26 @@ void round_weights_avx512(float *weight, int64_t from, int64_t to);
 void weigh_rounded_avx512(const float *weight, const Cache *cache, const void *const *pages, int64_t from, int64_t to,
                           float *sums, int64_t rows, const void *const *ahead);
 #endif
+
+/* The same by AMX (attention_amx.c), where it has tiles for a cache. Of more than AMX_ROWS rows all weights are given at
+ * once, and sums are `fresh`: they begin. */
+#if defined(HAS_AMX)
+int attention_has_tiles(const Cache *cache);
+void score_rounded_amx(const uint16_t *query, const Cache *cache, const void *const *keys, const void *const *values,
+                       int64_t pages, float *score, int64_t rows);
+/* Of a row's rounded weights, whole pages [from, to), those outside of [first, last) are made zeros. */
+void hide_weights(float *weight, int64_t first, int64_t last, int64_t from, int64_t to);
+void weigh_rounded_amx(const float *weight, const Cache *cache, const void *const *pages, int64_t from, int64_t to,
+                       float *sums, int64_t rows, const void *const *ahead, int fresh);
+#endif
+static inline int attends_by_tiles(const Library *library, const Cache *cache) {
+#if defined(HAS_AMX)
+    return library->amx && attention_has_tiles(cache);
+#else
+    (void)library;
+    (void)cache;
+    return 0;
+#endif
+}
 
 #endif

@@ -126,9 +126,10 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
     return 0;
 }
 
-int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, int32_t threads) {
+int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, const Library *library) {
     int64_t group = heads / cache->kv_heads, most = 0, members = attention_members(step);
-    plan->queries = at_least(1, ATTENTION_ROWS / group);
+    int32_t threads = library->threads;
+    plan->queries = at_least(1, (attends_by_tiles(library, cache) ? TILED_ROWS : ATTENTION_ROWS) / group);
     plan->decoding = 1;
     for (int64_t i = 0; i < step->pieces; i++) {
         int64_t size = step->stops[i] - step->starts[i];

@@ -27,7 +27,7 @@ static void attention_task(Worker *worker, void *call) {
 /* One layer's attention by itself. Returns 0, or -1 if there is no memory. */
 EXPORT int parley_attend(const Library *library, const AttentionCall *call) {
     if (!call->step->tokens) return 0;
-    if (attention_plan(call->plan, call->step, &call->cache, call->heads, library->threads)) return -1;
+    if (attention_plan(call->plan, call->step, &call->cache, call->heads, library)) return -1;
     pool_run(library, attention_task, (void *)call, 1);
     return 0;
 }
@@ -148,8 +148,7 @@ static int run(StackCall *call) {
     call->trims = call->ends && call->ends->trims && call->tokens->count < call->rows;
     if (reserve(stack, call)) return -1;
     const Cache *cache = &stack->layers[0].cache;
-    int32_t threads = call->library->threads;
-    if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, threads)) return -1;
+    if (stack->count && attention_plan(&stack->plan, call->step, cache, stack->shape.heads, call->library)) return -1;
     if (call->trims) attention_want(&stack->plan, call->tokens->rows, call->tokens->count);
     stack->lost = 0;
     pool_run(call->library, stack_task(call->library), call, 1);

@@ -121,7 +121,7 @@ INLINE void ISA(gate)(int64_t activation, const float *gate, const float *up, in
 static void ISA(gated_tile)(const StackCall *call, const ISA(Source) *from, const Input *input, const float *low,
                             int64_t first, int64_t last, int64_t panel) {
     const Stack *stack = call->stack;
-    float sides[TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
+    float sides[MOST_TILE_ROWS * 2 * PANEL] __attribute__((aligned(64))); /* [row][gates, ups] */
     int64_t inner = stack->shape.inner, stride = 2 * PANEL;
     for (int64_t side = 0; side < 2; side++) {
         int64_t at = panel + side * (inner / PANEL); /* y is where row 0 and column 0 would be */

@@ -3,13 +3,31 @@
 
 #include <stdlib.h>
 
+#if defined(HAS_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARCH_REQ_XCOMP_PERM 0x1023 /* Linux: Documentation/arch/x86/xstate.rst */
+#define XFEATURE_XTILEDATA 18
+
+/* The system gives the registers to processes that ask, for all threads they make from then on. */
+static int has_amx(void) {
+    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+           __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512bf16") && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+}
+#else
+static int has_amx(void) { return 0; }
+#endif
+
 static int has(enum Isa isa) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    return isa == ISA_BASELINE || (isa == ISA_AVX2 && avx2) || (isa == ISA_AVX512 && avx2 && avx512);
+    return isa == ISA_BASELINE || (isa == ISA_AVX2 && avx2) || (isa == ISA_AVX512 && avx2 && avx512) ||
+           (isa == ISA_AMX && avx2 && avx512 && has_amx());
 #else
     return isa == ISA_BASELINE;
 #endif
@@ -27,12 +45,13 @@ static void find_features(Library *library) {
 int32_t parley_interface(void) { return INTERFACE; }
 
 Library *parley_open(int32_t threads, int32_t isa) {
-    for (int32_t best = ISA_AVX512; isa < 0; best--)
+    for (int32_t best = ISA_AMX; isa < 0; best--)
         if (has((enum Isa)best)) isa = best;
-    if (threads < 1 || isa > ISA_AVX512 || !has((enum Isa)isa)) return NULL;
+    if (threads < 1 || isa > ISA_AMX || !has((enum Isa)isa)) return NULL;
     Library *library = calloc(1, sizeof *library);
     if (!library) return NULL;
-    library->isa = isa;
+    library->isa = isa == ISA_AMX ? ISA_AVX512 : isa;
+    library->amx = isa == ISA_AMX;
     find_features(library);
     library->pool = pool_open(library, threads);
     if (!library->pool) {

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #define LINE 64
+#define AMX_INT8_ROWS 5  /* at least */
+#define AMX_TILE_ROWS 32 /* that are multiplied at once */
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -11,6 +13,8 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int kind_of(const Library *library, const Linear *linear) {
     if (linear->kind == KIND_INT8 && library->vnni) return KIND_VNNI;
+    if (library->amx && !linear->round_inputs && linear->kind == KIND_BFLOAT16) return KIND_SPLIT;
+    if (library->amx && !linear->round_inputs && linear->kind == KIND_CODED) return KIND_CODED_SPLIT;
     if (!linear->round_inputs || !library->bf16) return linear->kind;
     if (linear->kind == KIND_BFLOAT16) return KIND_ROUNDED;
     if (linear->kind == KIND_CODED) return KIND_CODED_ROUNDED;
@@ -38,10 +42,13 @@ static int64_t panel_bytes(const Linear *linear) {
 
 static int is_rounded(int kind) { return kind == KIND_ROUNDED || kind == KIND_CODED_ROUNDED; }
 
+static int is_split(int kind) { return kind == KIND_SPLIT || kind == KIND_CODED_SPLIT; }
+
 /* --- inputs --------------------------------------------------------------------------------- */
 
 static int64_t input_bytes(int kind) {
     if (kind == KIND_VNNI || kind == KIND_INT6) return 1;
+    if (is_split(kind)) return 6;
     return kind == KIND_INT8 || is_rounded(kind) ? 2 : 4;
 }
 
@@ -52,18 +59,19 @@ static int64_t input_stride(int kind, int64_t k) {
 }
 
 static int64_t scales_bytes(int kind, int64_t rows) {
-    return is_rounded(kind) ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
+    return is_rounded(kind) || is_split(kind) ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
 }
 
 int linear_needs_input(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
-    return is_integer(kind) || kind == KIND_VNNI || is_rounded(kind);
+    return is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind);
 }
 
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
     int kind = kind_of(library, linear);
     if (!linear_needs_input(library, linear)) return 0;
-    return (size_t)(scales_bytes(kind, rows) + rows * input_stride(kind, linear->k));
+    int64_t beyond = library->amx ? AMX_TILE_ROWS : 0; /* what a tile that isn't full reads, and drops */
+    return (size_t)(scales_bytes(kind, rows) + (rows + beyond) * input_stride(kind, linear->k));
 }
 
 static QuantizeFunction *quantizer(const Library *library) {
@@ -76,6 +84,16 @@ static QuantizeFunction *quantizer(const Library *library) {
     return quantize_signed_baseline;
 }
 
+#if defined(__x86_64__)
+static RoundFunction *prepare_row(int kind) {
+#if defined(HAS_AMX)
+    if (is_split(kind)) return split_row_amx;
+#endif
+    (void)kind;
+    return round_row_avx512;
+}
+#endif
+
 void linear_input(const Library *library, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                   int64_t from, int64_t to, void *prepared) {
     int kind = kind_of(library, linear);
@@ -83,8 +101,8 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
     char *first = (char *)prepared + scales_bytes(kind, rows);
     for (int64_t row = from; row < to; row++) {
 #if defined(__x86_64__)
-        if (is_rounded(kind)) {
-            round_row_avx512(x + row * x_stride, linear->k, (uint16_t *)(first + row * stride));
+        if (is_rounded(kind) || is_split(kind)) {
+            prepare_row(kind)(x + row * x_stride, linear->k, (uint16_t *)(first + row * stride));
             continue;
         }
 #endif
@@ -103,7 +121,22 @@ const void *linear_integer_row(const Library *library, const Linear *linear, con
 
 /* --- tiles ---------------------------------------------------------------------------------- */
 
-static TileFunction *tile_function(const Library *library, int kind) {
+#if defined(HAS_AMX)
+/* NULL: it isn't AMX that multiplies. Of few rows in int8 the same sums come sooner otherwise. */
+static TileFunction *amx_function(int kind, int64_t rows) {
+    static TileFunction *const functions[] = {
+        [KIND_ROUNDED] = linear_rounded_amx,
+        [KIND_CODED_ROUNDED] = linear_coded_rounded_amx,
+        [KIND_SPLIT] = linear_split_amx,
+        [KIND_CODED_SPLIT] = linear_coded_split_amx,
+        [KIND_VNNI] = linear_int8_amx,
+        [KIND_INT6] = linear_int6_amx,
+    };
+    return (kind == KIND_VNNI || kind == KIND_INT6) && rows < AMX_INT8_ROWS ? NULL : functions[kind];
+}
+#endif
+
+static TileFunction *tile_function(const Library *library, int kind, int64_t rows) {
     static TileFunction *const baseline[] = {linear_float32_baseline, linear_bfloat16_baseline, linear_float16_baseline,
                                              linear_int8_baseline, linear_coded_baseline};
 #if defined(__x86_64__)
@@ -112,10 +145,15 @@ static TileFunction *tile_function(const Library *library, int kind) {
     static TileFunction *const avx512[] = {linear_float32_avx512, linear_bfloat16_avx512, linear_float16_avx512,
                                            linear_int8_avx512,    linear_coded_avx512,    linear_int6_avx512,
                                            linear_rounded_avx512, linear_vnni_avx512,     linear_coded_rounded_avx512};
+#if defined(HAS_AMX)
+    TileFunction *function = library->amx ? amx_function(kind, rows) : NULL;
+    if (function) return function;
+#endif
     if (library->isa == ISA_AVX512) return avx512[kind];
     if (library->isa == ISA_AVX2) return avx2[kind];
 #endif
     (void)library;
+    (void)rows;
     return baseline[kind];
 }
 
@@ -140,13 +178,23 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
         .y = y,
         .y_stride = y_stride,
     };
-    tile_function(library, kind)(&tile);
+    tile_function(library, kind, row_to - row_from)(&tile);
 }
 
 int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most) {
+    if (library->amx) {
+        int64_t least = (rows + MOST_TILE_ROWS - 1) / MOST_TILE_ROWS, even = (rows + least - 1) / (least ? least : 1);
+        return rows <= AMX_TILE_ROWS ? rows : (even + AMX_TILE_ROWS - 1) / AMX_TILE_ROWS * AMX_TILE_ROWS;
+    }
     int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
     if (library->isa != ISA_AVX2 || blocks * panels < 2 * library->threads) return smaller(rows, most);
     return (rows + blocks - 1) / blocks;
+}
+
+/* Where one of several chunks of rows begins: with AMX at what is multiplied at once. */
+static int64_t chunk_row(const Library *library, int64_t rows, int64_t chunk, int64_t chunks) {
+    int64_t row = rows * chunk / chunks;
+    return library->amx && chunk < chunks ? row / AMX_TILE_ROWS * AMX_TILE_ROWS : row;
 }
 
 #define FORWARD_ROWS 48 /* their inputs stay in the caches while panels pass */
@@ -164,8 +212,8 @@ void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_
     int64_t chunks = rows ? (rows + most - 1) / most : 0;
     for (int64_t tile; (tile = pool_near_tile(worker, chunks * panels)) >= 0;) {
         int64_t chunk = tile / panels, panel = tile % panels;
-        linear_tile(library, linear, &input, rows * chunk / chunks, rows * (chunk + 1) / chunks, panel, panel + 1, y,
-                    y_stride);
+        int64_t first = chunk_row(library, rows, chunk, chunks), last = chunk_row(library, rows, chunk + 1, chunks);
+        linear_tile(library, linear, &input, first, last, panel, panel + 1, y, y_stride);
     }
     pool_barrier(worker);
 }

@@ -49,7 +49,9 @@ typedef union Sum {
 } Sum;
 
 INLINE int is_rounded(const int kind) { return kind == KIND_ROUNDED || kind == KIND_CODED_ROUNDED; }
-INLINE int is_coded(const int kind) { return kind == KIND_CODED || kind == KIND_CODED_ROUNDED; }
+INLINE int is_coded(const int kind) {
+    return kind == KIND_CODED || kind == KIND_CODED_ROUNDED || kind == KIND_CODED_SPLIT;
+}
 
 INLINE const char *row_of(const char *x, int64_t stride, int row) { return x + stride * row; }
 

@@ -14,20 +14,26 @@
 
 typedef struct Pool Pool;
 
-enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2 };
+#if defined(__x86_64__) && defined(__linux__) && __GNUC__ >= 11
+#define HAS_AMX /* this compiler can say it, this system lets it be asked for */
+#endif
+
+/* Which copy of each template runs. AMX is AVX-512 but for linears, and asked for by its own number. */
+enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2, ISA_AMX = 3 };
 
 /* A handle: what this CPU has, and the threads. Several may live at once, each with its own threads. */
 typedef struct Library {
     Pool *pool;
-    int32_t isa;     /* enum Isa: which copy of each template runs */
+    int32_t isa;     /* enum Isa, ISA_AVX512 at most */
     int32_t vnni;    /* 1: VPDPBUSD on 512 bits */
     int32_t bf16;    /* 1: VDPBF16PS on 512 bits */
+    int32_t amx;     /* 1: tiles of bfloat16 and int8, which this process may use */
     int32_t threads; /* of the pool, the caller's included */
 } Library;
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 15
+#define INTERFACE 16
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */
@@ -121,8 +127,10 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
                  int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride);
 
 /* How many of so many rows a tile has, `most` or fewer; with AVX2, which is measured, TILE_ROWS or fewer, all tiles alike,
- * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). */
+ * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). With AMX
+ * MOST_TILE_ROWS or fewer, and as many as it multiplies at once. */
 #define TILE_ROWS 96
+#define MOST_TILE_ROWS 160
 int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most);
 
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */

@@ -6,6 +6,7 @@
  * its own range that it hasn't begun, up to MOST_TILES, for which the others wait.
  */
 #define _GNU_SOURCE
+#include "amx.h"
 #include "native.h"
 #include "waiting.h"
 
@@ -84,6 +85,7 @@ static void run_task(Pool *pool, int32_t index) {
     _mm_setcsr(MXCSR_OF_TASKS);
 #endif
     pool->task(&worker, pool->argument);
+    amx_release();
 #if defined(__x86_64__)
     _mm_setcsr(before);
 #endif

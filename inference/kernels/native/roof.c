@@ -40,7 +40,7 @@ EXPORT void parley_read(const Library *library, const float *x, int64_t count) {
 }
 
 /* Multiply and add from registers; return how many operations that was, 0 where the CPU has no such instruction.
- * `kind`: 0 float, 1 int8 by VPDPBUSD or AVX2's VPMADDUBSW, 2 bfloat16 by VDPBF16PS. */
+ * `kind`: 0 float, 1 int8 by AMX, VPDPBUSD or AVX2's VPMADDUBSW, 2 bfloat16 by AMX or VDPBF16PS. */
 EXPORT int64_t parley_peak(const Library *library, int32_t kind, int64_t rounds) {
     Roof r = {.peak = peak_float_baseline, .rounds = rounds};
 #if defined(__x86_64__)
@@ -48,6 +48,9 @@ EXPORT int64_t parley_peak(const Library *library, int32_t kind, int64_t rounds)
     if (library->isa == ISA_AVX512) r.peak = peak_float_avx512;
     if (kind == 1) r.peak = library->vnni ? peak_vnni_avx512 : library->isa == ISA_AVX2 ? peak_int8_avx2 : NULL;
     if (kind == 2) r.peak = library->bf16 ? peak_bf16_avx512 : NULL;
+#if defined(HAS_AMX)
+    if (kind && library->amx) r.peak = kind == 1 ? peak_int8_amx : peak_bf16_amx;
+#endif
 #else
     if (kind) r.peak = NULL;
 #endif

@@ -62,6 +62,11 @@ def test_a_shared_prefix_is_computed_once_and_read_once_by_each_step() -> None:
     assert by_reading.mixed == pytest.approx(20 / (8 * (12.08 + 6 * 12 * 2 / 100)))
 
 
+def test_products_of_float32_and_bfloat16_are_as_fast_as_the_faster_way_to_have_them() -> None:
+    assert LIMITS.mixed_flops == LIMITS.float_flops
+    assert replace(LIMITS, bfloat16_flops=9000).mixed_flops == 3000
+
+
 def test_one_clients_prompts_share_no_step_with_a_text() -> None:
     found = bound(SIZE, FLOATS, replace(SMALL, clients=1), LIMITS)
     assert found.mixed == found.apart
@@ -79,7 +84,7 @@ def test_each_precision_multiplies_by_its_fastest_peak() -> None:
         for group, precision in PRECISIONS.items()
     }
     assert faster == {
-        Group.F32: [],
+        Group.F32: ["bfloat16_flops"],  # as the sum of three
         Group.HALF: ["bfloat16_flops"],
         Group.INT8: ["bfloat16_flops", "int8_flops"],
     }

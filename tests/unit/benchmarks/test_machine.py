@@ -5,6 +5,8 @@ import pytest
 from benchmarks import machine
 
 CPUS = {
+    "fma avx2 avx512f avx512bw amx_tile amx_int8 amx_bf16": "some-cpu-2-cores-amx",
+    "fma avx2 avx512f avx512bw amx_tile": "some-cpu-2-cores-avx512",
     "fma avx2 avx512f avx512bw": "some-cpu-2-cores-avx512",
     "fma avx2 avx512f": "some-cpu-2-cores-avx2",
     "sse2": "some-cpu-2-cores",

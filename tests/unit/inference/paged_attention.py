@@ -19,7 +19,7 @@ from inference.paged import LayerShape
 
 LIBRARIES = {
     (isa, threads): library
-    for isa in ("baseline", "avx2", "avx512")
+    for isa in ("baseline", "avx2", "avx512", "amx")
     for threads in (1, 3)
     if (library := open_library(threads, isa)) is not None
 }

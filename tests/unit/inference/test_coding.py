@@ -13,7 +13,7 @@ from torch import Tensor
 from inference.kernels.native import Library, PackedLinear, WeightKind, library_path, open_library
 
 pytestmark = pytest.mark.skipif(library_path() is None, reason="the extension wasn't built: no GCC")
-every_isa = pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+every_isa = pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "amx"])
 sizes = st.integers(1, 70) | st.sampled_from([127, 128, 129, 1024, 1027, 2501])
 KINDS = ("trained", "zeros", "one exponent", "any bits", "holes", "strange")
 
@@ -119,7 +119,7 @@ def _without_code(panel: Tensor) -> int:
     return panel.numel() - int(counts.unfold(0, 16, 2).sum(1).max())  # the least of them is even
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "amx"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_compressed_where_few_are_without_a_code(kind: str, isa: str) -> None:
     weight = weights(kind, 256, 512, 0)

@@ -28,7 +28,7 @@ from inference.kernels.native import (
 from inference.kernels.native_rows import row_statistics
 
 ROOT = Path(__file__).parents[3]
-ISAS = ("baseline", "avx2", "avx512")
+ISAS = ("baseline", "avx2", "avx512", "amx")
 EXACT = (WeightKind.FLOAT32, WeightKind.BFLOAT16, WeightKind.FLOAT16)
 DTYPES = {
     WeightKind.FLOAT32: torch.float32,
@@ -165,9 +165,10 @@ def test_sums_of_integers_are_exact_at_the_greatest_values(isa: str, kind: Weigh
         PackedLinear.pack(opened, torch.ones(1, (1 << 16) + 1), None, kind)
 
 
+@pytest.mark.parametrize("isa", ["avx512", "amx"])
 @pytest.mark.parametrize("k", [1, 7, 8, 9, 64, 1031])
-def test_int6_is_int8_of_multiples_of_four(k: int) -> None:
-    opened = library_for(WeightKind.INT6, "avx512")
+def test_int6_is_int8_of_multiples_of_four(isa: str, k: int) -> None:
+    opened = library_for(WeightKind.INT6, isa)
     random = torch.Generator().manual_seed(k)
     rows = 4 * torch.randint(-31, 32, (70, k), generator=random, dtype=torch.int8)
     scales = torch.rand(70, generator=random)
@@ -187,14 +188,23 @@ def test_int6_needs_its_instruction() -> None:
         PackedLinear.pack(library("avx2"), randn(40, 8), None, WeightKind.INT6)
 
 
-def test_rounded_inputs_are_those_of_bfloat16() -> None:
-    opened = library("avx512")
+@pytest.mark.parametrize("isa", ["avx512", "amx"])
+def test_rounded_inputs_are_those_of_bfloat16(isa: str) -> None:
+    opened = library(isa)
     if not opened.has_bf16:
         pytest.skip("this CPU multiplies no bfloat16")
     x, weight = randn(9, 300), randn(70, 300).bfloat16()
     linear = PackedLinear.pack(opened, weight, None, WeightKind.BFLOAT16, round_inputs=True)
     expected = x.bfloat16().double() @ weight.double().T
     torch.testing.assert_close(linear(x).double(), expected, rtol=0, atol=3e-4)
+
+
+def test_the_best_isa_is_the_last_one_that_the_cpu_has() -> None:
+    last = [isa for isa in ISAS if open_library(1, isa) is not None][-1]
+    best = open_library(1)
+    assert best is not None
+    assert best.isa == last
+    assert repr(best).startswith(f"<Library {last}")
 
 
 @every_isa

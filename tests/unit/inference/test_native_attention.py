@@ -169,7 +169,7 @@ def test_the_number_of_threads_changes_no_bit(length: int, dtype: Dtype, rounded
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
-    group, dim = data.draw(st.sampled_from([(1, 8), (3, 16), (4, 24), (7, 32)]))
+    group, dim = data.draw(st.sampled_from([(1, 8), (3, 16), (4, 24), (7, 32), (3, 64), (5, 160)]))
     lengths = data.draw(st.lists(st.integers(1, SPLIT + 40), min_size=1, max_size=4))
     how = Attention(
         scaling=0.3,
@@ -190,7 +190,8 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dims"), [(9, 3, (64, 64)), (30, 6, (16, 24)), (8, 8, (9, 7)), (27, 27, (8, 8))]
+    ("heads", "kv_heads", "dims"),
+    [(9, 3, (64, 64)), (30, 6, (16, 24)), (8, 8, (9, 7)), (27, 27, (8, 8)), (40, 1, (32, 80))],
 )
 def test_many_sequences_that_go_on_together_get_the_bits_that_each_gets_alone(
     threads: int, heads: int, kv_heads: int, dims: tuple[int, int]
@@ -257,8 +258,9 @@ def test_one_sequences_nan_stays_its_own() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), FORMS)
-def test_a_nan_that_a_token_does_not_see_is_nothing_to_it(dtype: Dtype, rounded: bool) -> None:
-    sequence, how = tokens(40, 3, 1, 16), Attention(scaling=0.25, window=7)
+@pytest.mark.parametrize("dim", [16, 64])
+def test_a_nan_that_a_token_does_not_see_is_nothing_to_it(dim: int, dtype: Dtype, rounded: bool) -> None:
+    sequence, how = tokens(40, 3, 1, dim), Attention(scaling=0.25, window=7)
     sick = Tokens(sequence.query, sequence.key.clone(), sequence.value.clone())
     sick.key[20:22], sick.value[20:22] = torch.nan, torch.inf
     for library in LIBRARIES.values():

@@ -1,0 +1,265 @@
+/* Linears with AMX: tiles of 16 rows, and 16 outputs of 32 k in bfloat16 or 64 in int8, multiplied by one instruction
+ * (Intel, Architecture Instruction Set Extensions Programming Reference, "Intel AMX").
+ *
+ * Panels lie as tiles want them. Inputs of bfloat16 weights are rounded to bfloat16, or split into three numbers of
+ * bfloat16 whose sum they are (KIND_SPLIT): products of two bfloat16 are exact in float32, in which they are summed, so
+ * that what comes out is as good as with float32's own multiplications, at a third of AMX's speed in place of a
+ * sixteenth. Each output has one accumulator, to which are added, block by block of k, the sums of its even and of its
+ * odd k, of each part of the inputs in turn, however many rows there are; where k is cut into slices, the accumulators
+ * pass through y, exactly. Of int8 the sums are exact, and so are the same bits as those of VPDPBUSD. */
+#include "amx.h"
+
+#if defined(HAS_AMX)
+#define NATIVE_ISA 2
+#define NATIVE_VNNI
+#include "vector.h"
+
+#include "linear.inc.h"
+#pragma GCC target("amx-tile,amx-int8,amx-bf16")
+
+#define BLOCK_BYTES 2048 /* of a panel: two tiles of weights, side by side */
+#define BLOCK_LINES (BLOCK_BYTES / (2 * AMX_BYTES))
+#define SLICE_BLOCKS 16 /* of a panel, if more than two tiles of rows read it: it stays in the first cache; if it is */
+#define DECODED_BLOCKS 8 /* decoded before, fewer, and for */
+#define FEW_BLOCKS 2     /* fewer rows, one being written while the other is read */
+#define FETCHED 8192     /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
+
+INLINE void barrier(void) { __asm__ volatile("" ::: "memory"); } /* what tiles are loaded from has been written */
+
+INLINE int is_split(const int kind) { return kind == KIND_SPLIT || kind == KIND_CODED_SPLIT; }
+INLINE int is_integer(const int kind) { return kind == KIND_VNNI || kind == KIND_INT6; }
+INLINE int is_decoded(const int kind) { return kind == KIND_CODED_SPLIT || kind == KIND_CODED_ROUNDED || kind == KIND_INT6; }
+INLINE int64_t block_k(const int kind) { return is_integer(kind) ? 64 : 32; }
+
+/* One panel's weights as tiles read them: in place, or decoded block by block. */
+typedef struct Weights {
+    const Tile *tile;
+    const char *panel; /* as it is packed */
+    char *decoded;     /* where blocks go that aren't read in place */
+    int64_t slots;     /* of `decoded` */
+    const Exception *exceptions;
+    vi table;
+} Weights;
+
+INLINE void decode_coded(Weights *weights, int64_t block, char *to) {
+    const int64_t quads = (weights->tile->linear->k + QUAD - 1) / QUAD;
+    for (int64_t i = 0, quad = block * 32 / QUAD; i < 32 / QUAD; i++, quad++, to += 2 * QUAD_WEIGHTS) {
+        vi words[2 * PAIR_VECTORS] = {{0}};
+        if (quad < quads) {
+            decode(PAIR_VECTORS, weights->panel + quad * QUAD_BYTES, 0, weights->table, words);
+            if (__builtin_expect(weights->exceptions->at / QUAD_WEIGHTS == quad, 0))
+                weights->exceptions = correct(PAIR_VECTORS, weights->exceptions, quad, 0, words);
+        }
+        UNROLL for (int v = 0; v < 2 * PAIR_VECTORS; v++) vistore(to + v * AMX_BYTES, words[v]);
+    }
+}
+
+INLINE void decode_int6(const Weights *weights, int64_t block, char *to) {
+    const int64_t eights = (weights->tile->linear->k + EIGHT - 1) / EIGHT;
+    for (int64_t i = 0, eight = block * 64 / EIGHT; i < 64 / EIGHT; i++, eight++, to += EIGHT * PANEL) {
+        vi lines[EIGHT_LINES] = {{0}};
+        if (eight < eights) decode_eight(weights->panel + eight * EIGHT_BYTES, lines);
+        UNROLL for (int v = 0; v < EIGHT_LINES; v++) vistore(to + v * AMX_BYTES, lines[v]);
+    }
+}
+
+/* The panel's last block where it isn't whole. */
+static const char *pad_block(const Weights *weights, const char *from, int64_t lines) {
+    memcpy(weights->decoded, from, (size_t)(lines * 2 * AMX_BYTES));
+    memset(weights->decoded + lines * 2 * AMX_BYTES, 0, (size_t)((BLOCK_LINES - lines) * 2 * AMX_BYTES));
+    return weights->decoded;
+}
+
+/* `again`: the slice's blocks have been decoded, and are all there. */
+INLINE const char *weights_of(const int kind, Weights *weights, int64_t block, int again) {
+    if (is_decoded(kind)) {
+        char *to = weights->decoded + block % weights->slots * BLOCK_BYTES;
+        if (again) return to;
+        if (kind == KIND_INT6)
+            decode_int6(weights, block, to);
+        else
+            decode_coded(weights, block, to);
+        return to;
+    }
+    const int64_t together = is_integer(kind) ? 4 : 2;
+    int64_t left = (weights->tile->linear->k - block * block_k(kind) + together - 1) / together;
+    const char *from = weights->panel + block * BLOCK_BYTES;
+    return left < BLOCK_LINES ? pad_block(weights, from, left) : from;
+}
+
+INLINE void multiply_first(const int integers) {
+    if (integers) {
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+    } else {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+}
+
+INLINE void multiply_second(const int integers) {
+    if (integers) {
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+    } else {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+/* Some rows, one tile or two, and a slice of the panel. */
+typedef struct Pass {
+    int64_t row, rows, from, to; /* blocks of k */
+    float *y;                    /* of the first of these rows, in this panel */
+    int64_t y_stride;            /* bytes */
+    const float *bias;           /* of the panel, or NULL */
+    int again;
+} Pass;
+
+INLINE void begin_sums(const Pass *p, const int two) {
+    const char *y = (const char *)p->y, *below = y + AMX_ROWS * p->y_stride;
+    if (!p->from && !p->bias) {
+        _tile_zero(0);
+        _tile_zero(1);
+        if (two) _tile_zero(2);
+        if (two) _tile_zero(3);
+        return;
+    }
+    const char *first = p->from ? y : (const char *)p->bias, *second = p->from ? below : first;
+    const int64_t stride = p->from ? p->y_stride : 0;
+    _tile_loadd(0, first, stride);
+    _tile_loadd(1, first + AMX_BYTES, stride);
+    if (two) _tile_loadd(2, second, stride);
+    if (two) _tile_loadd(3, second + AMX_BYTES, stride);
+}
+
+INLINE void end_sums(const Pass *p, const int two) {
+    char *y = (char *)p->y, *below = y + AMX_ROWS * p->y_stride;
+    _tile_stored(0, y, p->y_stride);
+    _tile_stored(1, y + AMX_BYTES, p->y_stride);
+    if (two) _tile_stored(2, below, p->y_stride);
+    if (two) _tile_stored(3, below + AMX_BYTES, p->y_stride);
+}
+
+INLINE void fetch_block(const int kind, const Weights *weights, int64_t block) {
+    const int bytes = kind == KIND_CODED_SPLIT || kind == KIND_CODED_ROUNDED ? 32 / QUAD * QUAD_BYTES
+                      : kind == KIND_INT6                                    ? 64 / EIGHT * EIGHT_BYTES
+                                                                             : BLOCK_BYTES;
+    const char *at = weights->panel + block * bytes + FETCHED;
+    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
+INLINE void run_pass(const int kind, const int two, Weights *weights, const Pass *p) {
+    const Tile *t = weights->tile;
+    const int64_t part = (t->linear->k + 63) / 64 * 128, stride = t->x_stride;
+    const char *x = t->x + p->row * stride, *below = x + AMX_ROWS * stride;
+    begin_sums(p, two);
+    for (int64_t block = p->from; block < p->to; block++) {
+        const char *w = weights_of(kind, weights, block, p->again);
+        barrier();
+        _tile_loadd(6, w, 2 * AMX_BYTES);
+        _tile_loadd(7, w + AMX_BYTES, 2 * AMX_BYTES);
+        if (!p->again) fetch_block(kind, weights, block);
+        for (int i = 0; i < (is_split(kind) ? 3 : 1); i++) {
+            _tile_loadd(4, x + block * AMX_BYTES + i * part, stride);
+            multiply_first(is_integer(kind));
+            if (!two) continue;
+            _tile_loadd(5, below + block * AMX_BYTES + i * part, stride);
+            multiply_second(is_integer(kind));
+        }
+    }
+    end_sums(p, two);
+}
+
+/* Exact sums of integers become the outputs, in place. */
+static void finish_rows(const int kind, const Tile *t, int64_t panel, const Pass *p) {
+    const Linear *linear = t->linear;
+    const Block b = {.x_scales = t->x_scales + p->row,
+                     .scales = linear->scales + panel * PANEL,
+                     .sums = linear->sums + panel * PANEL,
+                     .bias = linear->bias ? linear->bias + panel * PANEL : NULL};
+    for (int64_t row = 0; row < p->rows; row++) {
+        float *y = (float *)((char *)p->y + row * p->y_stride);
+        for (int column = 0; column < PANEL; column += LANES) {
+            Sum sum = {.i = viload(y + column)};
+            vstore(y + column, finish(kind, &b, sum, (int)row, column));
+        }
+    }
+}
+
+static void copy_edge(const Tile *t, int64_t panel, const Pass *p) {
+    int64_t columns = t->linear->n - panel * PANEL;
+    size_t bytes = (size_t)(columns < PANEL ? columns : PANEL) * sizeof(float);
+    for (int64_t row = 0; row < p->rows; row++)
+        memcpy(t->y + (p->row + row) * t->y_stride + panel * PANEL, (char *)p->y + row * p->y_stride, bytes);
+}
+
+/* A panel: slice by slice for each two tiles of rows. The last rows of several such, which fill no two tiles, have the
+ * shape of those before, and so their sums, and those of panels that aren't whole, are in memory of their own. */
+INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *decoded) {
+    const Linear *linear = t->linear;
+    const int64_t blocks = (linear->k + block_k(kind) - 1) / block_k(kind), all = t->row_to - t->row_from;
+    const int64_t slice = is_decoded(kind) ? DECODED_BLOCKS : SLICE_BLOCKS;
+    const int whole = linear->n - panel * PANEL >= PANEL, several = all > 2 * AMX_ROWS, sliced = whole && several;
+    float edge[2 * AMX_ROWS * PANEL] __attribute__((aligned(64)));
+    Weights weights = {.tile = t, .panel = t->w + panel * t->panel_bytes, .decoded = decoded,
+                       .slots = sliced ? slice : FEW_BLOCKS};
+    if (is_coded(kind)) weights.table = table_of(linear->bases[panel]);
+    if (several || all > AMX_ROWS)
+        amx_shape_linear(AMX_ROWS, several ? AMX_ROWS : all - AMX_ROWS);
+    else
+        amx_shape_linear(all, AMX_ROWS);
+    for (int64_t from = 0, to; from < blocks; from = to) {
+        to = sliced && from + slice < blocks ? from + slice : blocks;
+        for (int64_t row = t->row_from; row < t->row_to; row += 2 * AMX_ROWS) {
+            const int64_t rows = t->row_to - row < 2 * AMX_ROWS ? t->row_to - row : 2 * AMX_ROWS;
+            const int direct = whole && (!several || rows == 2 * AMX_ROWS);
+            if (is_coded(kind) && (row == t->row_from || !sliced)) {
+                weights.exceptions = linear->exceptions + linear->firsts[panel];
+                while (weights.exceptions->at / QUAD_WEIGHTS < from * 32 / QUAD) weights.exceptions++;
+            }
+            Pass pass = {.row = row, .rows = rows, .from = from, .to = to,
+                         .y = direct ? t->y + row * t->y_stride + panel * PANEL : edge,
+                         .y_stride = (int64_t)sizeof(float) * (direct ? t->y_stride : PANEL),
+                         .bias = linear->bias && !is_integer(kind) ? linear->bias + panel * PANEL : NULL,
+                         .again = sliced && row > t->row_from};
+            if (rows > AMX_ROWS)
+                run_pass(kind, 1, &weights, &pass);
+            else
+                run_pass(kind, 0, &weights, &pass);
+            if (to < blocks) continue;
+            if (is_integer(kind)) finish_rows(kind, t, panel, &pass);
+            if (!direct) copy_edge(t, panel, &pass);
+        }
+    }
+}
+
+#define DEFINE_TILES(name, kind)                                                    \
+    void name(const Tile *t) {                                                      \
+        char decoded[DECODED_BLOCKS * BLOCK_BYTES] __attribute__((aligned(64)));    \
+        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++)           \
+            multiply_tiles(kind, t, panel, decoded);                                \
+    }
+
+DEFINE_TILES(linear_rounded_amx, KIND_ROUNDED)
+DEFINE_TILES(linear_coded_rounded_amx, KIND_CODED_ROUNDED)
+DEFINE_TILES(linear_split_amx, KIND_SPLIT)
+DEFINE_TILES(linear_coded_split_amx, KIND_CODED_SPLIT)
+DEFINE_TILES(linear_int8_amx, KIND_VNNI)
+DEFINE_TILES(linear_int6_amx, KIND_INT6)
+
+/* A row as three, one behind the other, each a number of lines: what the upper half of a float says, what that of the
+ * rest says, and what is left then, which fits. An infinity is the first's alone. */
+void split_row_amx(const float *x, int64_t k, uint16_t *row) {
+    const vi upper = viset1(-65536);
+    const int64_t part = (k + 63) / 64 * 64;
+    for (int64_t i = 0; i < part; i += LANES) {
+        vf left = i < k ? vload_part(x + i, k - i) : vzero();
+        UNROLL for (int j = 0; j < 3; j++) {
+            vf taken = (vf)((vi)left & upper);
+            _mm256_storeu_si256((__m256i *)(row + j * part + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)taken, 16)));
+            left = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(left, taken, _CMP_NEQ_UQ), left, taken);
+        }
+    }
+}
+#endif
