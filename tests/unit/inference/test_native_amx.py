@@ -7,7 +7,7 @@ import torch
 
 from inference.kernels.native import Library, PackedLinear, WeightKind, open_library
 
-LIBRARIES = {isa: library for isa in ("amx", "avx512") if (library := open_library(2, isa)) is not None}
+LIBRARIES = {isa: opened for isa in ("amx", "avx512") if (opened := open_library(2, isa)) is not None}
 pytestmark = pytest.mark.skipif("amx" not in LIBRARIES, reason="this CPU has no AMX")
 
 
