@@ -82,7 +82,10 @@ INLINE float quantize(const float *x, int64_t k, char *row, const int is_unsigne
 
 #if defined(NATIVE_BF16)
 INLINE void round_row(const float *x, int64_t k, uint16_t *row) {
-    for (int64_t i = 0; i < k; i += 32) {
+    int64_t i = 0;
+    for (; i + 32 <= k; i += 32)
+        _mm512_storeu_si512(row + i, (__m512i)_mm512_cvtne2ps_pbh(vload(x + i + 16), vload(x + i)));
+    for (; i < k; i += 32) {
         vf a = vload_part(x + i, k - i), b = k - i > 16 ? vload_part(x + i + 16, k - i - 16) : vzero();
         _mm512_storeu_si512(row + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
     }

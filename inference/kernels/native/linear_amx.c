@@ -19,10 +19,10 @@
 
 #define BLOCK_BYTES 2048 /* of a panel: two tiles of weights, side by side */
 #define BLOCK_LINES (BLOCK_BYTES / (2 * AMX_BYTES))
-#define SLICE_BLOCKS 16 /* of a panel, if more than two tiles of rows read it: it stays in the first cache; if it is */
-#define DECODED_BLOCKS 8 /* decoded before, fewer, and for */
-#define FEW_BLOCKS 2     /* fewer rows, one being written while the other is read */
-#define FETCHED 8192     /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
+#define SLICE_BLOCKS 16   /* of a panel that more than two tiles of rows read: it stays in the first cache; if it has been */
+#define DECODED_BLOCKS 12 /* decoded there, fewer, and for */
+#define FEW_BLOCKS 2      /* fewer rows, one being written while the other is read */
+#define FETCHED 8192      /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
 
 INLINE void barrier(void) { __asm__ volatile("" ::: "memory"); } /* what tiles are loaded from has been written */
 
@@ -113,7 +113,8 @@ typedef struct Pass {
     float *y;                    /* of the first of these rows, in this panel */
     int64_t y_stride;            /* bytes */
     const float *bias;           /* of the panel, or NULL */
-    int again;
+    int64_t turn, turns; /* of several passes over the slice */
+    int64_t ahead;       /* bytes to what is read next: then each pass fetches its share */
 } Pass;
 
 INLINE void begin_sums(const Pass *p, const int two) {
@@ -141,30 +142,54 @@ INLINE void end_sums(const Pass *p, const int two) {
     if (two) _tile_stored(3, below + AMX_BYTES, p->y_stride);
 }
 
-INLINE void fetch_block(const int kind, const Weights *weights, int64_t block) {
-    const int bytes = kind == KIND_CODED_SPLIT || kind == KIND_CODED_ROUNDED ? 32 / QUAD * QUAD_BYTES
-                      : kind == KIND_INT6                                    ? 64 / EIGHT * EIGHT_BYTES
-                                                                             : BLOCK_BYTES;
-    const char *at = weights->panel + block * bytes + FETCHED;
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+INLINE int64_t block_bytes(const int kind) {
+    if (kind == KIND_INT6) return 64 / EIGHT * EIGHT_BYTES;
+    return is_coded(kind) ? 32 / QUAD * QUAD_BYTES : BLOCK_BYTES;
 }
 
-INLINE void run_pass(const int kind, const int two, Weights *weights, const Pass *p) {
+INLINE void fetch_block(const int kind, const int several, const Weights *weights, const Pass *p, int64_t block) {
+    const int64_t bytes = block_bytes(kind);
+    const char *at = weights->panel + block * bytes + p->ahead;
+    if (!several) {
+        UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+        return;
+    }
+    const int64_t lines = bytes / 64;
+    for (int64_t i = lines * p->turn / p->turns; i < lines * (p->turn + 1) / p->turns; i++)
+        __builtin_prefetch(at + 64 * i, 0, 2);
+}
+
+/* Inputs of several passes come from the second cache each time, past the first, where the weights stay. */
+INLINE void load_first(const int several, const char *x, int64_t stride) {
+    if (several)
+        _tile_stream_loadd(4, x, stride);
+    else
+        _tile_loadd(4, x, stride);
+}
+
+INLINE void load_second(const int several, const char *x, int64_t stride) {
+    if (several)
+        _tile_stream_loadd(5, x, stride);
+    else
+        _tile_loadd(5, x, stride);
+}
+
+INLINE void run_pass(const int kind, const int two, const int several, Weights *weights, const Pass *p) {
     const Tile *t = weights->tile;
     const int64_t part = (t->linear->k + 63) / 64 * 128, stride = t->x_stride;
     const char *x = t->x + p->row * stride, *below = x + AMX_ROWS * stride;
     begin_sums(p, two);
     for (int64_t block = p->from; block < p->to; block++) {
-        const char *w = weights_of(kind, weights, block, p->again);
+        const char *w = weights_of(kind, weights, block, p->turn > 0);
         barrier();
         _tile_loadd(6, w, 2 * AMX_BYTES);
         _tile_loadd(7, w + AMX_BYTES, 2 * AMX_BYTES);
-        if (!p->again) fetch_block(kind, weights, block);
+        fetch_block(kind, several, weights, p, block);
         for (int i = 0; i < (is_split(kind) ? 3 : 1); i++) {
-            _tile_loadd(4, x + block * AMX_BYTES + i * part, stride);
+            load_first(several, x + block * AMX_BYTES + i * part, stride);
             multiply_first(is_integer(kind));
             if (!two) continue;
-            _tile_loadd(5, below + block * AMX_BYTES + i * part, stride);
+            load_second(several, below + block * AMX_BYTES + i * part, stride);
             multiply_second(is_integer(kind));
         }
     }
@@ -201,6 +226,7 @@ INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *d
     const int64_t blocks = (linear->k + block_k(kind) - 1) / block_k(kind), all = t->row_to - t->row_from;
     const int64_t slice = is_decoded(kind) ? DECODED_BLOCKS : SLICE_BLOCKS;
     const int whole = linear->n - panel * PANEL >= PANEL, several = all > 2 * AMX_ROWS, sliced = whole && several;
+    const int64_t turns = sliced ? (all + 2 * AMX_ROWS - 1) / (2 * AMX_ROWS) : 1;
     float edge[2 * AMX_ROWS * PANEL] __attribute__((aligned(64)));
     Weights weights = {.tile = t, .panel = t->w + panel * t->panel_bytes, .decoded = decoded,
                        .slots = sliced ? slice : FEW_BLOCKS};
@@ -222,11 +248,14 @@ INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *d
                          .y = direct ? t->y + row * t->y_stride + panel * PANEL : edge,
                          .y_stride = (int64_t)sizeof(float) * (direct ? t->y_stride : PANEL),
                          .bias = linear->bias && !is_integer(kind) ? linear->bias + panel * PANEL : NULL,
-                         .again = sliced && row > t->row_from};
-            if (rows > AMX_ROWS)
-                run_pass(kind, 1, &weights, &pass);
+                         .turn = sliced ? (row - t->row_from) / (2 * AMX_ROWS) : 0, .turns = turns,
+                         .ahead = sliced ? slice * block_bytes(kind) : FETCHED};
+            if (rows <= AMX_ROWS)
+                run_pass(kind, 0, several, &weights, &pass);
+            else if (several)
+                run_pass(kind, 1, 1, &weights, &pass);
             else
-                run_pass(kind, 0, &weights, &pass);
+                run_pass(kind, 1, 0, &weights, &pass);
             if (to < blocks) continue;
             if (is_integer(kind)) finish_rows(kind, t, panel, &pass);
             if (!direct) copy_edge(t, panel, &pass);
@@ -250,16 +279,31 @@ DEFINE_TILES(linear_int6_amx, KIND_INT6)
 
 /* A row as three, one behind the other, each a number of lines: what the upper half of a float says, what that of the
  * rest says, and what is left then, which fits. An infinity is the first's alone. */
+/* What the upper halves of floats say, and what is left of them. */
+INLINE vf take_upper(vf *left) {
+    vf taken = (vf)((vi)*left & viset1(-65536));
+    *left = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(*left, taken, _CMP_NEQ_UQ), *left, taken);
+    return taken;
+}
+
+INLINE void split(vf low, vf high, uint16_t *words, int64_t part) {
+    __m512i upper_words;
+    for (int i = 0; i < 32; i++) ((short *)&upper_words)[i] = (short)(2 * i + 1);
+    UNROLL for (int j = 0; j < 3; j++) {
+        __m512i a = (__m512i)take_upper(&low), b = (__m512i)take_upper(&high);
+        _mm512_storeu_si512(words + j * part, _mm512_permutex2var_epi16(a, upper_words, b));
+    }
+}
+
 void split_row_amx(const float *x, int64_t k, uint16_t *row) {
-    const vi upper = viset1(-65536);
     const int64_t part = (k + 63) / 64 * 64;
-    for (int64_t i = 0; i < part; i += LANES) {
-        vf left = i < k ? vload_part(x + i, k - i) : vzero();
-        UNROLL for (int j = 0; j < 3; j++) {
-            vf taken = (vf)((vi)left & upper);
-            _mm256_storeu_si256((__m256i *)(row + j * part + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)taken, 16)));
-            left = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(left, taken, _CMP_NEQ_UQ), left, taken);
-        }
+    int64_t i = 0;
+    for (; i + 2 * LANES <= k; i += 2 * LANES) split(vload(x + i), vload(x + i + LANES), row + i, part);
+    for (; i < part; i += 2 * LANES) {
+        int64_t left = k - i;
+        vf low = left > 0 ? vload_part(x + i, left) : vzero();
+        vf high = left > LANES ? vload_part(x + i + LANES, left - LANES) : vzero();
+        split(low, high, row + i, part);
     }
 }
 #endif
