@@ -78,6 +78,8 @@ def _machine(found: dict[str, Row]) -> Iterator[str]:
 
 def _widest(found: dict[str, Row]) -> str:
     features = next(iter(found.values()))["features"]
+    if "amx_tile" in features:
+        return "with AMX"
     return "with AVX-512" if "avx512f" in features else "without AVX-512"
 
 

@@ -277,24 +277,27 @@ DEFINE_TILES(linear_coded_split_amx, KIND_CODED_SPLIT)
 DEFINE_TILES(linear_int8_amx, KIND_VNNI)
 DEFINE_TILES(linear_int6_amx, KIND_INT6)
 
-/* A row as three, one behind the other, each a number of lines: what the upper half of a float says, what that of the
- * rest says, and what is left then, which fits. An infinity is the first's alone. */
-/* What the upper halves of floats say, and what is left of them. */
+/* --- inputs --------------------------------------------------------------------------------- */
+
+/* What the upper halves of floats say; what they don't is left. */
 INLINE vf take_upper(vf *left) {
     vf taken = (vf)((vi)*left & viset1(-65536));
     *left = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(*left, taken, _CMP_NEQ_UQ), *left, taken);
     return taken;
 }
 
+/* Of 32 numbers the first part, and the others `part` words behind each other. */
 INLINE void split(vf low, vf high, uint16_t *words, int64_t part) {
-    __m512i upper_words;
-    for (int i = 0; i < 32; i++) ((short *)&upper_words)[i] = (short)(2 * i + 1);
+    vh upper;
+    for (int i = 0; i < 2 * LANES; i++) upper[i] = (int16_t)(2 * i + 1);
     UNROLL for (int j = 0; j < 3; j++) {
         __m512i a = (__m512i)take_upper(&low), b = (__m512i)take_upper(&high);
-        _mm512_storeu_si512(words + j * part, _mm512_permutex2var_epi16(a, upper_words, b));
+        _mm512_storeu_si512(words + j * part, _mm512_permutex2var_epi16(a, (__m512i)upper, b));
     }
 }
 
+/* A row as three, one behind the other, each a number of lines: what the upper half of a float says, what that of the
+ * rest says, and what is left then, which fits. An infinity is the first's alone. */
 void split_row_amx(const float *x, int64_t k, uint16_t *row) {
     const int64_t part = (k + 63) / 64 * 64;
     int64_t i = 0;

@@ -130,7 +130,7 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
  * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). With AMX
  * MOST_TILE_ROWS or fewer, and as many as it multiplies at once. */
 #define TILE_ROWS 96
-#define MOST_TILE_ROWS 160
+#define MOST_TILE_ROWS 256
 int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most);
 
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
