@@ -23,7 +23,7 @@ _INSTALL_LLAMA_CPP = (
     "llama_src: the source distribution of llama-cpp-python 0.3.36, unpacked; venvs/hf converts with it; "
     "llama_build: cmake -S llama_src/vendor/llama.cpp -B llama_build -DCMAKE_BUILD_TYPE=Release "
     "-DBUILD_SHARED_LIBS=OFF && cmake --build llama_build --target llama-server; where the CPU has AMX, a "
-    "server that GCC 12 built ends with q8_0, as most of what `_tile_loadconfig` reads was never written: put "
+    "server that GCC 12 built ends with q8_0, as most of what `_tile_loadconfig` reads isn't written: put "
     '`__asm__ volatile("" ::"r"(&tc) : "memory");` before it, in ggml/src/ggml-cpu/amx/mmq.cpp'
 )
 _TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"
