@@ -78,6 +78,12 @@ class Weights:
         """Return whether its floats are in 16 bits for the most part."""
         return 2 * self.in_16_bits > self.floats
 
+    @property
+    def mostly_float16(self) -> bool:
+        """Return whether more tensors are in float16 than in bfloat16."""
+        kinds = list(self.dtypes.values())
+        return kinds.count("float16") > kinds.count("bfloat16")
+
 
 def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Checkpoint:
     """Return the model's directory, downloaded if it has to be; raise ModelUnavailable."""

@@ -61,14 +61,17 @@ _VECTORS = Speeds(int8=3.0, rounded=2.0, bfloat16=1.0)
 _TILES = Speeds(int8=7.0, rounded=4.5, bfloat16=2.2)
 
 
-def product_speed(config: EngineConfig, library: Library | None, linears: torch.dtype) -> float:
-    """Return how fast the products of linears that are kept in `linears` are beside float32's."""
+def product_speed(
+    config: EngineConfig, weights: Weights, dtype: torch.dtype, library: Library | None
+) -> float:
+    """Return how fast linears' products are beside float32's, as far as the files' headers say."""
     speeds = _TILES if library is not None and library.has_amx else _VECTORS
     if library is not None and config.model.quantize and library.has_vnni:
         return speeds.int8
     if rounds_inputs(config, library):
         return speeds.rounded
-    return speeds.bfloat16 if linears == torch.bfloat16 else 1.0
+    is_bfloat16 = linears_dtype(config, weights, dtype, library) == torch.bfloat16
+    return speeds.bfloat16 if is_bfloat16 and not weights.mostly_float16 else 1.0
 
 
 def screen_bytes(config: EngineConfig, library: Library | None, described: PreTrainedConfig) -> int:

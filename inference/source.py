@@ -61,7 +61,7 @@ class Source:
         demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
         beside = screen_bytes(config, library, self.described)
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
-        speed, loading = product_speed(config, library, linears), 0
+        speed, loading = product_speed(config, self.weights, dtype, library), 0
         if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
             loading = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes
         weights = demand.weights_bytes + beside

@@ -14,12 +14,10 @@
 #pragma GCC target("amx-tile,amx-bf16")
 #include <immintrin.h>
 
-#define UNROLL _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
 #define TOGETHER 4       /* sums: of pages, or of 16 numbers of a value */
 #define KEY_NUMBERS 32   /* that a tile has of each key */
 #define VALUE_NUMBERS 16 /* of each value */
-#define TILE_BYTES 1024
 #define MOST_VALUE_NUMBERS 256
 
 int attention_has_tiles(const Cache *cache) {
@@ -31,7 +29,7 @@ INLINE void fetch(const void *from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i, 0, 2);
 }
 
-/* Tiles are named by constants. */
+/* Tiles are named by constants. Addresses stand in parentheses: some of GCC's headers cast what is named first. */
 #define EACH(count, action)               \
     do {                                  \
         action(0);                        \
@@ -44,12 +42,12 @@ INLINE void score_pages(const char *query, int64_t stride, const Cache *cache, c
                         const int pages) {
 #define ZERO(i) _tile_zero(i)
 #define MULTIPLY(i)                                                      \
-    _tile_loadd(6, (const char *)keys[i] + d * 2 * PAGE, AMX_BYTES); \
+    _tile_loadd(6, ((const char *)keys[i] + d * 2 * PAGE), AMX_BYTES); \
     _tile_dpbf16ps(i, 4, 6)
-#define STORE(i) _tile_stored(i, score + (i) * PAGE, SCORE_STRIDE * sizeof(float))
+#define STORE(i) _tile_stored(i, (score + (i) * PAGE), SCORE_STRIDE * sizeof(float))
     EACH(pages, ZERO);
     for (int64_t d = 0; d < cache->key_dim; d += KEY_NUMBERS) {
-        _tile_loadd(4, query + 2 * d, stride);
+        _tile_loadd(4, (query + 2 * d), stride);
         EACH(pages, MULTIPLY);
     }
     EACH(pages, STORE);
@@ -116,15 +114,15 @@ INLINE void weigh_numbers(const Weighing *w, int64_t d, const int count) {
     if (w->fresh)            \
         _tile_zero(i);       \
     else                     \
-        _tile_loadd(i, w->sums + d + (i) * VALUE_NUMBERS, (w->dim + 2) * sizeof(float))
+        _tile_loadd(i, (w->sums + d + (i) * VALUE_NUMBERS), (w->dim + 2) * sizeof(float))
 #define MULTIPLY(i)                                                \
-    _tile_loadd(7, value + (i) * AMX_BYTES, w->dim * sizeof(float)); \
+    _tile_loadd(7, (value + (i) * AMX_BYTES), w->dim * sizeof(float)); \
     _tile_dpbf16ps(i, 5, 7)
-#define STORE(i) _tile_stored(i, w->sums + d + (i) * VALUE_NUMBERS, (w->dim + 2) * sizeof(float))
+#define STORE(i) _tile_stored(i, (w->sums + d + (i) * VALUE_NUMBERS), (w->dim + 2) * sizeof(float))
     EACH(count, BEGIN);
     for (int64_t page = w->from; page < w->to; page++) {
         const char *value = page_of(w, page) + d * (int64_t)sizeof(float);
-        _tile_loadd(5, (const uint16_t *)w->weight + page * PAGE, SCORE_STRIDE * sizeof(float));
+        _tile_loadd(5, ((const uint16_t *)w->weight + page * PAGE), SCORE_STRIDE * sizeof(float));
         EACH(count, MULTIPLY);
     }
     EACH(count, STORE);

@@ -74,7 +74,7 @@ static void ISA(logits)(Worker *worker, const StackCall *call, const ISA(Source)
     Input input = ISA(head_input)(worker, call, from, screens);
     if (screens) ISA(screen_rows)(worker, call, &input);
     int64_t count = screens && !*call->stack->screening.left ? 0 : tokens->count, panels = linear_panels(head);
-    ISA(Grid) grid = ISA(grid)(call, tokens->count, panels);
+    ISA(Grid) grid = ISA(grid)(call, head, tokens->count, panels);
     for (int64_t i; (i = pool_near_tile(worker, count ? grid.row_blocks * grid.panel_blocks : 0)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, tokens->count);
         int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);

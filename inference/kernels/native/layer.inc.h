@@ -3,10 +3,11 @@
  * Few rows: five phases a layer. Norms and preparations of inputs belong to the linear's phase: each
  * thread that takes a tile of it first makes the input for itself, from what earlier phases left.
  * Many rows: they are phases of their own, cut by rows. The arithmetic is the same. */
+#include "amx.h"
 #include "layer.h"
 
 #define ROW_BLOCK 8  /* rows of a tile where rows are independent of each other */
-#define LINEAR_ROWS 64 /* of a linear's tile, at most */
+#define LINEAR_ROWS 64 /* of a linear's tile, see linear_tile_rows */
 
 /* What a phase's linear reads: y = linear(norm(x + residual * norm(given))). */
 typedef struct {
@@ -98,8 +99,8 @@ typedef struct {
 } ISA(Grid);
 
 /* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
-INLINE ISA(Grid) ISA(grid)(const StackCall *call, int64_t rows, int64_t panels) {
-    int64_t most = linear_tile_rows(call->library, rows, panels, LINEAR_ROWS);
+INLINE ISA(Grid) ISA(grid)(const StackCall *call, const Linear *linear, int64_t rows, int64_t panels) {
+    int64_t most = linear_tile_rows(call->library, linear, rows, panels, LINEAR_ROWS);
     return (ISA(Grid)){most, ISA(blocks)(rows, most), 1, panels};
 }
 
@@ -144,7 +145,7 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
     Input input;
     if (!call->few) input = ISA(shared_input)(worker, call, from);
     int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
-    ISA(Grid) grid = ISA(grid)(call, call->rows, panels);
+    ISA(Grid) grid = ISA(grid)(call, from->linear, call->rows, panels);
     for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
         int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
         int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
@@ -208,6 +209,7 @@ static void ISA(finish)(Worker *worker, const StackCall *call, const ISA(Source)
 static void ISA(reduce)(Worker *worker, const StackCall *call) {
     Stack *stack = call->stack;
     if (!stack->reduce) return;
+    amx_release(); /* it may call what shapes tiles, too */
     while (worker->index == 0 && pool_tile(worker, 1) >= 0)
         if (!stack->lost) stack->lost = stack->reduce(stack->reduces, stack->given, call->rows * stack->shape.hidden);
     pool_barrier(worker);

@@ -10,13 +10,13 @@
 #define ARCH_REQ_XCOMP_PERM 0x1023 /* Linux: Documentation/arch/x86/xstate.rst */
 #define XFEATURE_XTILEDATA 18
 
-/* The system gives the registers to processes that ask, for all threads they make from then on. */
+/* The system gives the registers to processes that ask, for all their threads. */
 static int has_amx(void) {
     return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
            __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512bf16") && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
 }
-#else
+#elif defined(__x86_64__)
 static int has_amx(void) { return 0; }
 #endif
 

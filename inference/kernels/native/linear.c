@@ -70,7 +70,8 @@ int linear_needs_input(const Library *library, const Linear *linear) {
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
     int kind = kind_of(library, linear);
     if (!linear_needs_input(library, linear)) return 0;
-    int64_t beyond = library->amx ? AMX_TILE_ROWS : 0; /* what a tile that isn't full reads, and drops */
+    /* Tiles behind whole ones are read whole, and what lies there is dropped */
+    int64_t beyond = library->amx && rows > AMX_TILE_ROWS ? AMX_TILE_ROWS : 0;
     return (size_t)(scales_bytes(kind, rows) + (rows + beyond) * input_stride(kind, linear->k));
 }
 
@@ -181,23 +182,33 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
     tile_function(library, kind, row_to - row_from)(&tile);
 }
 
-int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most) {
-    if (library->amx) {
-        int64_t least = (rows + MOST_TILE_ROWS - 1) / MOST_TILE_ROWS, even = (rows + least - 1) / (least ? least : 1);
-        return rows <= AMX_TILE_ROWS ? rows : (even + AMX_TILE_ROWS - 1) / AMX_TILE_ROWS * AMX_TILE_ROWS;
-    }
+static int is_tiled(const Library *library, const Linear *linear) {
+    int kind = kind_of(library, linear);
+    return library->amx && (is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind));
+}
+
+/* Whole tiles of AMX, fewer of them while threads have too few to do. */
+static int64_t amx_tile_rows(const Library *library, int64_t rows, int64_t panels) {
+    int64_t blocks = (rows + MOST_TILE_ROWS - 1) / MOST_TILE_ROWS;
+    while (blocks * AMX_TILE_ROWS < rows && blocks * panels < 2 * library->threads) blocks++;
+    int64_t even = (rows + blocks - 1) / blocks;
+    return (even + AMX_TILE_ROWS - 1) / AMX_TILE_ROWS * AMX_TILE_ROWS;
+}
+
+int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most) {
+    if (is_tiled(library, linear)) return rows <= AMX_TILE_ROWS ? rows : amx_tile_rows(library, rows, panels);
     int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
     if (library->isa != ISA_AVX2 || blocks * panels < 2 * library->threads) return smaller(rows, most);
     return (rows + blocks - 1) / blocks;
 }
 
-/* Where one of several chunks of rows begins: with AMX at what is multiplied at once. */
-static int64_t chunk_row(const Library *library, int64_t rows, int64_t chunk, int64_t chunks) {
-    int64_t row = rows * chunk / chunks;
-    return library->amx && chunk < chunks ? row / AMX_TILE_ROWS * AMX_TILE_ROWS : row;
+/* Where one of several chunks of rows begins: all alike, or with AMX as many as it multiplies at once. */
+static int64_t chunk_row(const Library *library, const Linear *linear, int64_t rows, int64_t chunk, int64_t chunks,
+                         int64_t most) {
+    return is_tiled(library, linear) ? smaller(rows, chunk * most) : rows * chunk / chunks;
 }
 
-#define FORWARD_ROWS 48 /* their inputs stay in the caches while panels pass */
+#define FORWARD_ROWS 48 /* without AMX: their inputs stay in the caches while panels pass */
 
 void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_t x_stride, int64_t rows,
                     float *y, int64_t y_stride, void *scratch) {
@@ -208,11 +219,12 @@ void linear_forward(Worker *worker, const Linear *linear, const float *x, int64_
         pool_barrier(worker);
     }
     Input input = {.x = x, .x_stride = x_stride, .prepared = scratch, .rows = rows};
-    int64_t panels = linear_panels(linear), most = linear_tile_rows(library, rows, panels, FORWARD_ROWS);
+    int64_t panels = linear_panels(linear), most = linear_tile_rows(library, linear, rows, panels, FORWARD_ROWS);
     int64_t chunks = rows ? (rows + most - 1) / most : 0;
     for (int64_t tile; (tile = pool_near_tile(worker, chunks * panels)) >= 0;) {
         int64_t chunk = tile / panels, panel = tile % panels;
-        int64_t first = chunk_row(library, rows, chunk, chunks), last = chunk_row(library, rows, chunk + 1, chunks);
+        int64_t first = chunk_row(library, linear, rows, chunk, chunks, most);
+        int64_t last = chunk_row(library, linear, rows, chunk + 1, chunks, most);
         linear_tile(library, linear, &input, first, last, panel, panel + 1, y, y_stride);
     }
     pool_barrier(worker);

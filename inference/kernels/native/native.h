@@ -14,11 +14,13 @@
 
 typedef struct Pool Pool;
 
-#if defined(__x86_64__) && defined(__linux__) && __GNUC__ >= 11
-#define HAS_AMX /* this compiler can say it, this system lets it be asked for */
+/* The compiler can say it, and so can assemblers that come with it (GCC 11's, with RHEL 9's, can't); the system lets it
+ * be asked for. */
+#if defined(__x86_64__) && defined(__linux__) && __GNUC__ >= 12
+#define HAS_AMX
 #endif
 
-/* Which copy of each template runs. AMX is AVX-512 but for linears, and asked for by its own number. */
+/* Which copy of each template runs. AMX is AVX-512 but for linears and attention, and asked for by its own number. */
 enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2, ISA_AMX = 3 };
 
 /* A handle: what this CPU has, and the threads. Several may live at once, each with its own threads. */
@@ -99,8 +101,8 @@ typedef struct Linear {
 
 static inline int64_t linear_panels(const Linear *linear) { return (linear->n + PANEL - 1) / PANEL; }
 
-/* Inputs of some linears (int8, int6, round_inputs) are prepared first: rows are independent of each other.
- * Linears with the same k, kind and round_inputs can share what was prepared. */
+/* Inputs of some linears (int8, int6, round_inputs; with AMX all of bfloat16) are prepared first: rows are independent of
+ * each other. Linears with the same k, kind and round_inputs can share what was prepared. */
 int linear_needs_input(const Library *library, const Linear *linear);
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows); /* 0 if not needed */
 /* Prepare rows [from, to) of x (row stride in floats) into `prepared`, 64-byte aligned, laid out for `rows` rows. */
@@ -131,7 +133,7 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
  * MOST_TILE_ROWS or fewer, and as many as it multiplies at once. */
 #define TILE_ROWS 96
 #define MOST_TILE_ROWS 256
-int64_t linear_tile_rows(const Library *library, int64_t rows, int64_t panels, int64_t most);
+int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most);
 
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
 void linear_row(const Linear *linear, int64_t n, void *row);

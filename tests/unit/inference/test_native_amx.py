@@ -22,7 +22,7 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [WeightKind.BFLOAT16, WeightKind.CODED])
-@pytest.mark.parametrize("rows", [1, 16, 40])
+@pytest.mark.parametrize("rows", [1, 16, 40, 300])
 def test_amx_multiplies_float32_inputs_as_exactly_as_float32_does(kind: WeightKind, rows: int) -> None:
     x, weight, bias = randn(rows, 900, seed=1), randn(70, 900, seed=2).bfloat16(), randn(70, seed=3)
     x[:, ::7] *= 2.0 ** torch.randint(-60, 60, x[:, ::7].shape, generator=torch.Generator().manual_seed(4))
@@ -45,7 +45,7 @@ def test_amx_multiplies_the_greatest_and_the_least_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", [WeightKind.INT8, WeightKind.INT6])
-@pytest.mark.parametrize("rows", [4, 5, 16, 17, 33, 70, 200])
+@pytest.mark.parametrize("rows", [4, 5, 16, 17, 33, 70, 257, 511, 1000])
 def test_integers_have_the_same_bits_as_without_tiles(kind: WeightKind, rows: int) -> None:
     x, weight, bias = randn(rows, 1100, seed=1), randn(75, 1100, seed=2), randn(75, seed=3)
     by_tiles, by_vectors = (
