@@ -167,8 +167,6 @@ void score_rounded_amx(const uint16_t *query, const Cache *cache, const void *co
 void hide_weights(float *weight, int64_t first, int64_t last, int64_t from, int64_t to);
 void weigh_rounded_amx(const float *weight, const Cache *cache, const void *const *pages, int64_t from, int64_t to,
                        float *sums, int64_t rows, const void *const *ahead, int fresh);
-#endif
-#if defined(HAS_AMX)
 #define score_tiles score_rounded_amx
 static inline int attends_by_tiles(const Library *library, const Cache *cache) {
     return library->amx && attention_has_tiles(cache);

@@ -62,7 +62,7 @@ void score_rounded_amx(const uint16_t *query, const Cache *cache, const void *co
                        int64_t pages, float *score, int64_t rows) {
     const int64_t numbers = query_numbers(cache), stride = numbers * 2, blocks = (rows + AMX_ROWS - 1) / AMX_ROWS;
     const int64_t high = (rows + blocks - 1) / blocks;
-    __asm__ volatile("" ::: "memory"); /* what tiles are loaded from has been written */
+    amx_memory_is_written();
     amx_shape_attention(high);
     for (int64_t p = 0; values && p < pages; p++) fetch(values[p], cache->value_dim * 2 * PAGE);
     for (int64_t block = 0; block < blocks; block++) {
@@ -144,7 +144,7 @@ void weigh_rounded_amx(const float *weight, const Cache *cache, const void *cons
     if (last < PAGE) w.last_page = pad_page(w.last_page, 0, last, dim, padded[1]);
     if (from % PAGE || (begin + 1 == end && last < PAGE))
         w.first_page = pad_page(w.first_page, from % PAGE, begin + 1 == end ? last : PAGE, dim, padded[0]);
-    __asm__ volatile("" ::: "memory"); /* what tiles are loaded from has been written */
+    amx_memory_is_written();
     amx_shape_attention(high);
     for (int64_t page = w.from; ahead && page < end; page++) fetch(ahead[page], key_numbers(cache) * 2 * PAGE);
     for (int64_t block = 0; block < blocks; block++) {

@@ -42,8 +42,6 @@ static int64_t panel_bytes(const Linear *linear) {
 
 static int is_rounded(int kind) { return kind == KIND_ROUNDED || kind == KIND_CODED_ROUNDED; }
 
-static int is_split(int kind) { return kind == KIND_SPLIT || kind == KIND_CODED_SPLIT; }
-
 /* --- inputs --------------------------------------------------------------------------------- */
 
 static int64_t input_bytes(int kind) {

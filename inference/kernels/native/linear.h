@@ -51,6 +51,8 @@ void coded_unpack_row(const Linear *linear, int64_t n, uint16_t *row);
 void int6_pack_panel(const Packing *packing, int64_t panel);
 void int6_unpack_row(const Linear *linear, int64_t n, int8_t *row);
 
+static inline int is_split(int kind) { return kind == KIND_SPLIT || kind == KIND_CODED_SPLIT; }
+
 typedef struct Tile {
     const Linear *linear;
     const char *x; /* row 0 of the inputs, as this kind takes them */

@@ -19,16 +19,15 @@
 
 #define BLOCK_BYTES 2048 /* of a panel: two tiles of weights, side by side */
 #define BLOCK_LINES (BLOCK_BYTES / (2 * AMX_BYTES))
-#define SLICE_BLOCKS 16   /* of a panel that more than two tiles of rows read: it stays in the first cache; if it has been */
-#define DECODED_BLOCKS 12 /* decoded there, fewer, and for */
-#define FEW_BLOCKS 2      /* fewer rows, one being written while the other is read */
-#define FETCHED 8192      /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
+/* Of a panel that more than two tiles of rows read, so many blocks at a time, which stay in the first cache; decoded ones
+ * fewer, as they are written there, too. Where fewer rows read it, one decoded block is written while another is read. */
+#define SLICE_BLOCKS 16
+#define DECODED_BLOCKS 12
+#define FEW_BLOCKS 2
+#define FETCHED 8192 /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
 
-INLINE void barrier(void) { __asm__ volatile("" ::: "memory"); } /* what tiles are loaded from has been written */
-
-INLINE int is_split(const int kind) { return kind == KIND_SPLIT || kind == KIND_CODED_SPLIT; }
 INLINE int is_integer(const int kind) { return kind == KIND_VNNI || kind == KIND_INT6; }
-INLINE int is_decoded(const int kind) { return kind == KIND_CODED_SPLIT || kind == KIND_CODED_ROUNDED || kind == KIND_INT6; }
+INLINE int is_decoded(const int kind) { return is_coded(kind) || kind == KIND_INT6; }
 INLINE int64_t block_k(const int kind) { return is_integer(kind) ? 64 : 32; }
 
 /* One panel's weights as tiles read them: in place, or decoded block by block. */
@@ -87,25 +86,22 @@ INLINE const char *weights_of(const int kind, Weights *weights, int64_t block, i
     return left < BLOCK_LINES ? pad_block(weights, from, left) : from;
 }
 
-INLINE void multiply_first(const int integers) {
-    if (integers) {
-        _tile_dpbusd(0, 4, 6);
-        _tile_dpbusd(1, 4, 7);
-    } else {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-    }
-}
-
-INLINE void multiply_second(const int integers) {
-    if (integers) {
-        _tile_dpbusd(2, 5, 6);
-        _tile_dpbusd(3, 5, 7);
-    } else {
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-}
+/* Tiles are named by constants, so these are no functions. Inputs of several passes come from the second cache each time,
+ * past the first, where the weights stay. */
+#define LOAD_INPUTS(tile, several, x, stride)      \
+    do {                                           \
+        if (several)                               \
+            _tile_stream_loadd(tile, (x), stride); \
+        else                                       \
+            _tile_loadd(tile, (x), stride);        \
+    } while (0)
+#define ADD_PRODUCTS(sum, inputs, weights, integers) \
+    do {                                             \
+        if (integers)                                \
+            _tile_dpbusd(sum, inputs, weights);      \
+        else                                         \
+            _tile_dpbf16ps(sum, inputs, weights);    \
+    } while (0)
 
 /* Some rows, one tile or two, and a slice of the panel. */
 typedef struct Pass {
@@ -159,21 +155,6 @@ INLINE void fetch_block(const int kind, const int several, const Weights *weight
         __builtin_prefetch(at + 64 * i, 0, 2);
 }
 
-/* Inputs of several passes come from the second cache each time, past the first, where the weights stay. */
-INLINE void load_first(const int several, const char *x, int64_t stride) {
-    if (several)
-        _tile_stream_loadd(4, x, stride);
-    else
-        _tile_loadd(4, x, stride);
-}
-
-INLINE void load_second(const int several, const char *x, int64_t stride) {
-    if (several)
-        _tile_stream_loadd(5, x, stride);
-    else
-        _tile_loadd(5, x, stride);
-}
-
 INLINE void run_pass(const int kind, const int two, const int several, Weights *weights, const Pass *p) {
     const Tile *t = weights->tile;
     const int64_t part = (t->linear->k + 63) / 64 * 128, stride = t->x_stride;
@@ -181,16 +162,18 @@ INLINE void run_pass(const int kind, const int two, const int several, Weights *
     begin_sums(p, two);
     for (int64_t block = p->from; block < p->to; block++) {
         const char *w = weights_of(kind, weights, block, p->turn > 0);
-        barrier();
+        amx_memory_is_written();
         _tile_loadd(6, w, 2 * AMX_BYTES);
         _tile_loadd(7, w + AMX_BYTES, 2 * AMX_BYTES);
         fetch_block(kind, several, weights, p, block);
         for (int i = 0; i < (is_split(kind) ? 3 : 1); i++) {
-            load_first(several, x + block * AMX_BYTES + i * part, stride);
-            multiply_first(is_integer(kind));
+            LOAD_INPUTS(4, several, x + block * AMX_BYTES + i * part, stride);
+            ADD_PRODUCTS(0, 4, 6, is_integer(kind));
+            ADD_PRODUCTS(1, 4, 7, is_integer(kind));
             if (!two) continue;
-            load_second(several, below + block * AMX_BYTES + i * part, stride);
-            multiply_second(is_integer(kind));
+            LOAD_INPUTS(5, several, below + block * AMX_BYTES + i * part, stride);
+            ADD_PRODUCTS(2, 5, 6, is_integer(kind));
+            ADD_PRODUCTS(3, 5, 7, is_integer(kind));
         }
     }
     end_sums(p, two);
