@@ -75,10 +75,9 @@ static void ISA(logits)(Worker *worker, const StackCall *call, const ISA(Source)
     if (screens) ISA(screen_rows)(worker, call, &input);
     int64_t count = screens && !*call->stack->screening.left ? 0 : tokens->count, panels = linear_panels(head);
     ISA(Grid) grid = ISA(grid)(call, head, tokens->count, panels);
-    for (int64_t i; (i = pool_near_tile(worker, count ? grid.row_blocks * grid.panel_blocks : 0)) >= 0;) {
-        int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, tokens->count);
-        int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
-        linear_tile(call->library, head, &input, first, last, panel, end, tokens->logits, head->n);
+    for (int64_t i; (i = pool_near_tile(worker, count ? grid.row_blocks * panels : 0)) >= 0;) {
+        const ISA(Cut) at = ISA(cut)(&grid, i);
+        linear_tile(call->library, head, &input, at.first, at.last, at.panel, at.panel + 1, tokens->logits, head->n);
     }
     pool_barrier(worker);
     if (!tokens->statistics.indices) return;

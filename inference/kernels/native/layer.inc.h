@@ -93,15 +93,26 @@ static Input ISA(shared_input)(Worker *worker, const StackCall *call, const ISA(
     return input;
 }
 
-/* How a linear is cut: rows of a tile, and panels. */
+/* How a linear is cut into tiles of rows and of one panel. */
 typedef struct {
-    int64_t rows, row_blocks, panels, panel_blocks;
+    int64_t all_rows, rows, row_blocks, panels;
+    int by_rows; /* the inputs of some rows stay near while all panels pass; else a panel while all rows do */
 } ISA(Grid);
+
+typedef struct {
+    int64_t first, last, panel;
+} ISA(Cut);
 
 /* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
 INLINE ISA(Grid) ISA(grid)(const StackCall *call, const Linear *linear, int64_t rows, int64_t panels) {
     int64_t most = linear_tile_rows(call->library, linear, rows, panels, LINEAR_ROWS);
-    return (ISA(Grid)){most, ISA(blocks)(rows, most), 1, panels};
+    return (ISA(Grid)){rows, most, ISA(blocks)(rows, most), panels, linear_is_tiled(call->library, linear)};
+}
+
+INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {
+    int64_t block = grid->by_rows ? tile / grid->panels : tile % grid->row_blocks, first = block * grid->rows;
+    return (ISA(Cut)){first, ISA(least)(first + grid->rows, grid->all_rows),
+                      grid->by_rows ? tile % grid->panels : tile / grid->row_blocks};
 }
 
 INLINE vf ISA(activate)(int64_t activation, vf x) {
@@ -146,18 +157,18 @@ static void ISA(linear)(Worker *worker, const StackCall *call, const ISA(Source)
     if (!call->few) input = ISA(shared_input)(worker, call, from);
     int64_t panels = gated ? stack->shape.inner / PANEL : linear_panels(from->linear), ready = !call->few;
     ISA(Grid) grid = ISA(grid)(call, from->linear, call->rows, panels);
-    for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * grid.panel_blocks)) >= 0;) {
-        int64_t first = i % grid.row_blocks * grid.rows, last = ISA(least)(first + grid.rows, call->rows);
-        int64_t panel = i / grid.row_blocks * grid.panels, end = ISA(least)(panel + grid.panels, panels);
+    for (int64_t i; (i = pool_near_tile(worker, grid.row_blocks * panels)) >= 0;) {
+        const ISA(Cut) at = ISA(cut)(&grid, i);
         if (!ready || (call->few && i == 0)) /* who takes the first tile in another's stead keeps the sums now */
             input = ISA(own_input)(call, from, own, i == 0);
         ready = 1;
-        if (!gated) {
-            int64_t n = from->linear->n;
-            linear_tile(call->library, from->linear, &input, first, last, panel, end, y, n);
-            ISA(raise)(call, from->place, n, low, first, last, panel, end, y, n);
+        if (gated) {
+            ISA(gated_tile)(call, from, &input, low, at.first, at.last, at.panel);
+            continue;
         }
-        for (; gated && panel < end; panel++) ISA(gated_tile)(call, from, &input, low, first, last, panel);
+        int64_t n = from->linear->n;
+        linear_tile(call->library, from->linear, &input, at.first, at.last, at.panel, at.panel + 1, y, n);
+        ISA(raise)(call, from->place, n, low, at.first, at.last, at.panel, at.panel + 1, y, n);
     }
     pool_barrier(worker);
 }

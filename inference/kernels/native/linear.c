@@ -6,6 +6,7 @@
 #define LINE 64
 #define AMX_INT8_ROWS 5  /* at least */
 #define AMX_TILE_ROWS 32 /* that are multiplied at once */
+#define AMX_INPUT_BYTES (5 << 18) /* of a chunk of rows, which each panel reads: what stays in a second cache of 2 MB */
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -50,10 +51,10 @@ static int64_t input_bytes(int kind) {
     return kind == KIND_INT8 || is_rounded(kind) ? 2 : 4;
 }
 
-/* Of a prepared row: whole lines, and never a power of two, or the rows of a block would share cache sets. */
+/* Of a prepared row: an odd number of lines, or the rows of a tile or block would share few of the caches' sets. */
 static int64_t input_stride(int kind, int64_t k) {
     int64_t bytes = round_up(round_up(k, 64) * input_bytes(kind), LINE);
-    return bytes % 512 ? bytes : bytes + LINE;
+    return bytes | LINE;
 }
 
 static int64_t scales_bytes(int kind, int64_t rows) {
@@ -180,21 +181,24 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
     tile_function(library, kind, row_to - row_from)(&tile);
 }
 
-static int is_tiled(const Library *library, const Linear *linear) {
+int linear_is_tiled(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
     return library->amx && (is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind));
 }
 
-/* Whole tiles of AMX, fewer of them while threads have too few to do. */
-static int64_t amx_tile_rows(const Library *library, int64_t rows, int64_t panels) {
-    int64_t blocks = (rows + MOST_TILE_ROWS - 1) / MOST_TILE_ROWS;
+/* Whole tiles of AMX, fewer of them while threads have too few to do, or where their inputs would not stay near. */
+static int64_t amx_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels) {
+    int64_t most = smaller(MOST_TILE_ROWS, AMX_INPUT_BYTES / input_stride(kind_of(library, linear), linear->k));
+    most = most < AMX_TILE_ROWS ? AMX_TILE_ROWS : most / AMX_TILE_ROWS * AMX_TILE_ROWS;
+    int64_t blocks = (rows + most - 1) / most;
     while (blocks * AMX_TILE_ROWS < rows && blocks * panels < 2 * library->threads) blocks++;
     int64_t even = (rows + blocks - 1) / blocks;
     return (even + AMX_TILE_ROWS - 1) / AMX_TILE_ROWS * AMX_TILE_ROWS;
 }
 
 int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most) {
-    if (is_tiled(library, linear)) return rows <= AMX_TILE_ROWS ? rows : amx_tile_rows(library, rows, panels);
+    if (linear_is_tiled(library, linear))
+        return rows <= AMX_TILE_ROWS ? rows : amx_tile_rows(library, linear, rows, panels);
     int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
     if (library->isa != ISA_AVX2 || blocks * panels < 2 * library->threads) return smaller(rows, most);
     return (rows + blocks - 1) / blocks;
@@ -203,7 +207,7 @@ int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t r
 /* Where one of several chunks of rows begins: all alike, or with AMX as many as it multiplies at once. */
 static int64_t chunk_row(const Library *library, const Linear *linear, int64_t rows, int64_t chunk, int64_t chunks,
                          int64_t most) {
-    return is_tiled(library, linear) ? smaller(rows, chunk * most) : rows * chunk / chunks;
+    return linear_is_tiled(library, linear) ? smaller(rows, chunk * most) : rows * chunk / chunks;
 }
 
 #define FORWARD_ROWS 48 /* without AMX: their inputs stay in the caches while panels pass */

@@ -20,15 +20,22 @@
 #define BLOCK_BYTES 2048 /* of a panel: two tiles of weights, side by side */
 #define BLOCK_LINES (BLOCK_BYTES / (2 * AMX_BYTES))
 /* Of a panel that more than two tiles of rows read, so many blocks at a time, which stay in the first cache; decoded ones
- * fewer, as they are written there, too. Where fewer rows read it, one decoded block is written while another is read. */
-#define SLICE_BLOCKS 16
+ * fewer, as they are written there, too. Inputs in three parts fill that cache themselves: where nothing is decoded,
+ * weights come from the second then, in longer slices, as sums pass through y less often. Where fewer rows read it, one
+ * decoded block is written while another is read. */
+#define SLICE_BLOCKS 18
 #define DECODED_BLOCKS 12
+#define SPLIT_BLOCKS 64
 #define FEW_BLOCKS 2
+#define SHARED_SETS 1024 /* rows so many bytes apart share four of 64 sets, or fewer */
 #define FETCHED 8192 /* bytes ahead, into the second cache; into the first, or half as far, took a tenth longer */
 
 INLINE int is_integer(const int kind) { return kind == KIND_VNNI || kind == KIND_INT6; }
 INLINE int is_decoded(const int kind) { return is_coded(kind) || kind == KIND_INT6; }
 INLINE int64_t block_k(const int kind) { return is_integer(kind) ? 64 : 32; }
+INLINE int64_t slice_blocks(const int kind) {
+    return is_decoded(kind) ? DECODED_BLOCKS : is_split(kind) ? SPLIT_BLOCKS : SLICE_BLOCKS;
+}
 
 /* One panel's weights as tiles read them: in place, or decoded block by block. */
 typedef struct Weights {
@@ -66,34 +73,34 @@ INLINE void decode_int6(const Weights *weights, int64_t block, char *to) {
 static const char *pad_block(const Weights *weights, const char *from, int64_t lines) {
     memcpy(weights->decoded, from, (size_t)(lines * 2 * AMX_BYTES));
     memset(weights->decoded + lines * 2 * AMX_BYTES, 0, (size_t)((BLOCK_LINES - lines) * 2 * AMX_BYTES));
+    amx_memory_is_written();
     return weights->decoded;
 }
 
-/* `again`: the slice's blocks have been decoded, and are all there. */
-INLINE const char *weights_of(const int kind, Weights *weights, int64_t block, int again) {
-    if (is_decoded(kind)) {
-        char *to = weights->decoded + block % weights->slots * BLOCK_BYTES;
-        if (again) return to;
-        if (kind == KIND_INT6)
-            decode_int6(weights, block, to);
-        else
-            decode_coded(weights, block, to);
-        return to;
-    }
+INLINE void decode_block(const int kind, Weights *weights, int64_t block) {
+    char *to = weights->decoded + block % weights->slots * BLOCK_BYTES;
+    if (kind == KIND_INT6)
+        decode_int6(weights, block, to);
+    else
+        decode_coded(weights, block, to);
+    amx_memory_is_written();
+}
+
+INLINE const char *weights_of(const int kind, const Weights *weights, int64_t block) {
+    if (is_decoded(kind)) return weights->decoded + block % weights->slots * BLOCK_BYTES;
     const int64_t together = is_integer(kind) ? 4 : 2;
     int64_t left = (weights->tile->linear->k - block * block_k(kind) + together - 1) / together;
     const char *from = weights->panel + block * BLOCK_BYTES;
     return left < BLOCK_LINES ? pad_block(weights, from, left) : from;
 }
 
-/* Tiles are named by constants, so these are no functions. Inputs of several passes come from the second cache each time,
- * past the first, where the weights stay. */
-#define LOAD_INPUTS(tile, several, x, stride)      \
-    do {                                           \
-        if (several)                               \
-            _tile_stream_loadd(tile, (x), stride); \
-        else                                       \
-            _tile_loadd(tile, (x), stride);        \
+/* Tiles are named by constants, so these are no functions. A stream comes from the second cache, past the first. */
+#define LOAD(tile, is_stream, from, stride)           \
+    do {                                              \
+        if (is_stream)                                \
+            _tile_stream_loadd(tile, (from), stride); \
+        else                                          \
+            _tile_loadd(tile, (from), stride);        \
     } while (0)
 #define ADD_PRODUCTS(sum, inputs, weights, integers) \
     do {                                             \
@@ -106,15 +113,15 @@ INLINE const char *weights_of(const int kind, Weights *weights, int64_t block, i
 /* Some rows, one tile or two, and a slice of the panel. */
 typedef struct Pass {
     int64_t row, rows, from, to; /* blocks of k */
-    float *y;                    /* of the first of these rows, in this panel */
-    int64_t y_stride;            /* bytes */
+    float *sums;                 /* [rows][PANEL]: in y itself, or elsewhere */
+    int64_t stride;              /* bytes */
     const float *bias;           /* of the panel, or NULL */
     int64_t turn, turns; /* of several passes over the slice */
     int64_t ahead;       /* bytes to what is read next: then each pass fetches its share */
 } Pass;
 
 INLINE void begin_sums(const Pass *p, const int two) {
-    const char *y = (const char *)p->y, *below = y + AMX_ROWS * p->y_stride;
+    const char *sums = (const char *)p->sums, *below = sums + AMX_ROWS * p->stride;
     if (!p->from && !p->bias) {
         _tile_zero(0);
         _tile_zero(1);
@@ -122,8 +129,8 @@ INLINE void begin_sums(const Pass *p, const int two) {
         if (two) _tile_zero(3);
         return;
     }
-    const char *first = p->from ? y : (const char *)p->bias, *second = p->from ? below : first;
-    const int64_t stride = p->from ? p->y_stride : 0;
+    const char *first = p->from ? sums : (const char *)p->bias, *second = p->from ? below : first;
+    const int64_t stride = p->from ? p->stride : 0;
     _tile_loadd(0, first, stride);
     _tile_loadd(1, first + AMX_BYTES, stride);
     if (two) _tile_loadd(2, second, stride);
@@ -131,11 +138,12 @@ INLINE void begin_sums(const Pass *p, const int two) {
 }
 
 INLINE void end_sums(const Pass *p, const int two) {
-    char *y = (char *)p->y, *below = y + AMX_ROWS * p->y_stride;
-    _tile_stored(0, y, p->y_stride);
-    _tile_stored(1, y + AMX_BYTES, p->y_stride);
-    if (two) _tile_stored(2, below, p->y_stride);
-    if (two) _tile_stored(3, below + AMX_BYTES, p->y_stride);
+    char *sums = (char *)p->sums, *below = sums + AMX_ROWS * p->stride;
+    _tile_stored(0, sums, p->stride);
+    _tile_stored(1, sums + AMX_BYTES, p->stride);
+    if (two) _tile_stored(2, below, p->stride);
+    if (two) _tile_stored(3, below + AMX_BYTES, p->stride);
+    amx_memory_is_written();
 }
 
 INLINE int64_t block_bytes(const int kind) {
@@ -159,19 +167,26 @@ INLINE void run_pass(const int kind, const int two, const int several, Weights *
     const Tile *t = weights->tile;
     const int64_t part = (t->linear->k + 63) / 64 * 128, stride = t->x_stride;
     const char *x = t->x + p->row * stride, *below = x + AMX_ROWS * stride;
+    /* What is read again soon is to stay in the first cache: weights by several passes, else inputs */
+    const int stream_inputs = several && kind != KIND_SPLIT, stream_weights = !several && !is_decoded(kind);
+    /* Later turns find what the first has decoded. Inputs in parts take so long that there is time to decode the next
+     * block meanwhile: tiles can't be loaded from what has just been written. With others memory is waited for. */
+    const int decodes = is_decoded(kind) && !p->turn, ahead = decodes && is_split(kind);
     begin_sums(p, two);
+    if (ahead) decode_block(kind, weights, p->from);
     for (int64_t block = p->from; block < p->to; block++) {
-        const char *w = weights_of(kind, weights, block, p->turn > 0);
-        amx_memory_is_written();
-        _tile_loadd(6, w, 2 * AMX_BYTES);
-        _tile_loadd(7, w + AMX_BYTES, 2 * AMX_BYTES);
+        if (decodes && !ahead) decode_block(kind, weights, block);
+        const char *w = weights_of(kind, weights, block);
+        LOAD(6, stream_weights, w, 2 * AMX_BYTES);
+        LOAD(7, stream_weights, w + AMX_BYTES, 2 * AMX_BYTES);
         fetch_block(kind, several, weights, p, block);
         for (int i = 0; i < (is_split(kind) ? 3 : 1); i++) {
-            LOAD_INPUTS(4, several, x + block * AMX_BYTES + i * part, stride);
+            LOAD(4, stream_inputs, x + block * AMX_BYTES + i * part, stride);
             ADD_PRODUCTS(0, 4, 6, is_integer(kind));
             ADD_PRODUCTS(1, 4, 7, is_integer(kind));
+            if (ahead && i == 0 && block + 1 < p->to) decode_block(kind, weights, block + 1);
             if (!two) continue;
-            LOAD_INPUTS(5, several, below + block * AMX_BYTES + i * part, stride);
+            LOAD(5, stream_inputs, below + block * AMX_BYTES + i * part, stride);
             ADD_PRODUCTS(2, 5, 6, is_integer(kind));
             ADD_PRODUCTS(3, 5, 7, is_integer(kind));
         }
@@ -179,86 +194,83 @@ INLINE void run_pass(const int kind, const int two, const int several, Weights *
     end_sums(p, two);
 }
 
-/* Exact sums of integers become the outputs, in place. */
-static void finish_rows(const int kind, const Tile *t, int64_t panel, const Pass *p) {
+/* A pass's sums become outputs; those of integers, which are exact, are scaled now. */
+INLINE void finish_rows(const int kind, const Tile *t, int64_t panel, const Pass *p) {
     const Linear *linear = t->linear;
-    const Block b = {.x_scales = t->x_scales + p->row,
-                     .scales = linear->scales + panel * PANEL,
-                     .sums = linear->sums + panel * PANEL,
-                     .bias = linear->bias ? linear->bias + panel * PANEL : NULL};
+    const int64_t first = panel * PANEL, columns = linear->n - first;
+    const Block b = {.x_scales = is_integer(kind) ? t->x_scales + p->row : NULL,
+                     .scales = is_integer(kind) ? linear->scales + first : NULL,
+                     .sums = is_integer(kind) ? linear->sums + first : NULL,
+                     .bias = linear->bias ? linear->bias + first : NULL};
     for (int64_t row = 0; row < p->rows; row++) {
-        float *y = (float *)((char *)p->y + row * p->y_stride);
-        for (int column = 0; column < PANEL; column += LANES) {
-            Sum sum = {.i = viload(y + column)};
-            vstore(y + column, finish(kind, &b, sum, (int)row, column));
+        const float *sums = (const float *)((const char *)p->sums + row * p->stride);
+        float *y = t->y + (p->row + row) * t->y_stride + first;
+        UNROLL for (int column = 0; column < PANEL; column += LANES) {
+            Sum sum = {.i = viload(sums + column)};
+            vf out = is_integer(kind) ? finish(kind, &b, sum, (int)row, column) : sum.f;
+            if (columns >= PANEL)
+                vstore(y + column, out);
+            else if (columns > column)
+                vstore_part(y + column, columns - column, out);
         }
     }
 }
 
-static void copy_edge(const Tile *t, int64_t panel, const Pass *p) {
-    int64_t columns = t->linear->n - panel * PANEL;
-    size_t bytes = (size_t)(columns < PANEL ? columns : PANEL) * sizeof(float);
-    for (int64_t row = 0; row < p->rows; row++)
-        memcpy(t->y + (p->row + row) * t->y_stride + panel * PANEL, (char *)p->y + row * p->y_stride, bytes);
-}
-
 /* A panel: slice by slice for each two tiles of rows. The last rows of several such, which fill no two tiles, have the
- * shape of those before, and so their sums, and those of panels that aren't whole, are in memory of their own. */
-INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *decoded) {
+ * shape of those before, and so their sums, and those of panels that aren't whole, are in memory of their own; so are
+ * those of which y's rows would share few of the caches' sets. */
+INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *decoded, float *sums) {
     const Linear *linear = t->linear;
     const int64_t blocks = (linear->k + block_k(kind) - 1) / block_k(kind), all = t->row_to - t->row_from;
-    const int64_t slice = is_decoded(kind) ? DECODED_BLOCKS : SLICE_BLOCKS;
-    const int whole = linear->n - panel * PANEL >= PANEL, several = all > 2 * AMX_ROWS, sliced = whole && several;
-    const int64_t turns = sliced ? (all + 2 * AMX_ROWS - 1) / (2 * AMX_ROWS) : 1;
-    float edge[2 * AMX_ROWS * PANEL] __attribute__((aligned(64)));
+    const int several = all > 2 * AMX_ROWS;
+    const int fits = linear->n - panel * PANEL >= PANEL && t->y_stride * (int64_t)sizeof(float) % SHARED_SETS;
+    const int64_t slice = slice_blocks(kind), turns = (all + 2 * AMX_ROWS - 1) / (2 * AMX_ROWS);
     Weights weights = {.tile = t, .panel = t->w + panel * t->panel_bytes, .decoded = decoded,
-                       .slots = sliced ? slice : FEW_BLOCKS};
-    if (is_coded(kind)) weights.table = table_of(linear->bases[panel]);
+                       .slots = several ? slice : FEW_BLOCKS};
+    if (is_coded(kind)) {
+        weights.table = table_of(linear->bases[panel]);
+        weights.exceptions = linear->exceptions + linear->firsts[panel];
+    }
     if (several || all > AMX_ROWS)
         amx_shape_linear(AMX_ROWS, several ? AMX_ROWS : all - AMX_ROWS);
     else
         amx_shape_linear(all, AMX_ROWS);
     for (int64_t from = 0, to; from < blocks; from = to) {
-        to = sliced && from + slice < blocks ? from + slice : blocks;
-        for (int64_t row = t->row_from; row < t->row_to; row += 2 * AMX_ROWS) {
+        to = several && from + slice < blocks ? from + slice : blocks;
+        for (int64_t turn = 0; turn < turns; turn++) {
+            const int64_t row = t->row_from + turn * 2 * AMX_ROWS;
             const int64_t rows = t->row_to - row < 2 * AMX_ROWS ? t->row_to - row : 2 * AMX_ROWS;
-            const int direct = whole && (!several || rows == 2 * AMX_ROWS);
-            if (is_coded(kind) && (row == t->row_from || !sliced)) {
-                weights.exceptions = linear->exceptions + linear->firsts[panel];
-                while (weights.exceptions->at / QUAD_WEIGHTS < from * 32 / QUAD) weights.exceptions++;
-            }
+            const int direct = fits && (!several || rows == 2 * AMX_ROWS);
             Pass pass = {.row = row, .rows = rows, .from = from, .to = to,
-                         .y = direct ? t->y + row * t->y_stride + panel * PANEL : edge,
-                         .y_stride = (int64_t)sizeof(float) * (direct ? t->y_stride : PANEL),
+                         .sums = direct ? t->y + row * t->y_stride + panel * PANEL : sums + turn * 2 * AMX_ROWS * PANEL,
+                         .stride = (int64_t)sizeof(float) * (direct ? t->y_stride : PANEL),
                          .bias = linear->bias && !is_integer(kind) ? linear->bias + panel * PANEL : NULL,
-                         .turn = sliced ? (row - t->row_from) / (2 * AMX_ROWS) : 0, .turns = turns,
-                         .ahead = sliced ? slice * block_bytes(kind) : FETCHED};
+                         .turn = turn, .turns = turns, .ahead = several ? slice * block_bytes(kind) : FETCHED};
             if (rows <= AMX_ROWS)
                 run_pass(kind, 0, several, &weights, &pass);
             else if (several)
                 run_pass(kind, 1, 1, &weights, &pass);
             else
                 run_pass(kind, 1, 0, &weights, &pass);
-            if (to < blocks) continue;
-            if (is_integer(kind)) finish_rows(kind, t, panel, &pass);
-            if (!direct) copy_edge(t, panel, &pass);
+            if (to == blocks && (!direct || is_integer(kind))) finish_rows(kind, t, panel, &pass);
         }
     }
 }
 
-#define DEFINE_TILES(name, kind)                                                    \
-    void name(const Tile *t) {                                                      \
-        char decoded[DECODED_BLOCKS * BLOCK_BYTES] __attribute__((aligned(64)));    \
-        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++)           \
-            multiply_tiles(kind, t, panel, decoded);                                \
+#define DEFINE_TILES(name, kind, blocks)                                       \
+    void name(const Tile *t) {                                                 \
+        char decoded[(blocks)*BLOCK_BYTES] __attribute__((aligned(64)));       \
+        float sums[MOST_TILE_ROWS * PANEL] __attribute__((aligned(64)));       \
+        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++)      \
+            multiply_tiles(kind, t, panel, decoded, sums);                     \
     }
 
-DEFINE_TILES(linear_rounded_amx, KIND_ROUNDED)
-DEFINE_TILES(linear_coded_rounded_amx, KIND_CODED_ROUNDED)
-DEFINE_TILES(linear_split_amx, KIND_SPLIT)
-DEFINE_TILES(linear_coded_split_amx, KIND_CODED_SPLIT)
-DEFINE_TILES(linear_int8_amx, KIND_VNNI)
-DEFINE_TILES(linear_int6_amx, KIND_INT6)
+DEFINE_TILES(linear_rounded_amx, KIND_ROUNDED, 1)
+DEFINE_TILES(linear_coded_rounded_amx, KIND_CODED_ROUNDED, DECODED_BLOCKS)
+DEFINE_TILES(linear_split_amx, KIND_SPLIT, 1)
+DEFINE_TILES(linear_coded_split_amx, KIND_CODED_SPLIT, DECODED_BLOCKS)
+DEFINE_TILES(linear_int8_amx, KIND_VNNI, 1)
+DEFINE_TILES(linear_int6_amx, KIND_INT6, DECODED_BLOCKS)
 
 /* --- inputs --------------------------------------------------------------------------------- */
 

@@ -130,10 +130,12 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
 
 /* How many of so many rows a tile has, `most` or fewer; with AVX2, which is measured, TILE_ROWS or fewer, all tiles alike,
  * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). With AMX
- * MOST_TILE_ROWS or fewer, and as many as it multiplies at once. */
+ * MOST_TILE_ROWS or fewer, and as many as it multiplies at once, with inputs that stay in the second cache while all
+ * panels pass: such a linear is tiled. */
 #define TILE_ROWS 96
 #define MOST_TILE_ROWS 256
 int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most);
+int linear_is_tiled(const Library *library, const Linear *linear);
 
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
 void linear_row(const Linear *linear, int64_t n, void *row);

@@ -52,3 +52,16 @@ def test_integers_have_the_same_bits_as_without_tiles(kind: WeightKind, rows: in
         PackedLinear.pack(each, weight, bias, kind)(x).view(torch.int32) for each in LIBRARIES.values()
     )
     assert torch.equal(by_tiles, by_vectors)
+
+
+@pytest.mark.parametrize("kind", [WeightKind.BFLOAT16, WeightKind.CODED, WeightKind.INT8])
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("outputs", [1024, 90])  # rows of y in few sets of the caches; panels in part
+def test_rows_have_the_bits_they_have_alone_where_inputs_are_cut_for_the_caches(
+    kind: WeightKind, rounds: bool, outputs: int
+) -> None:
+    x, weight, bias = randn(300, 2500, seed=1), randn(outputs, 2500, seed=2), randn(outputs, seed=3)
+    linear = PackedLinear.pack(library("amx"), weight, bias, kind, round_inputs=rounds)
+    together = linear(x)
+    for first, last in ((0, 1), (31, 33), (127, 130), (159, 161), (298, 300)):
+        assert torch.equal(together[first:last].view(torch.int32), linear(x[first:last]).view(torch.int32))
