@@ -58,7 +58,7 @@ class Speeds:
 
 
 _VECTORS = Speeds(int8=3.0, rounded=2.0, bfloat16=1.0)
-_TILES = Speeds(int8=7.0, rounded=4.5, bfloat16=2.2)
+_TILES = Speeds(int8=7.0, rounded=4.5, bfloat16=2.7)
 
 
 def product_speed(
