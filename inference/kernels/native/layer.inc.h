@@ -106,7 +106,7 @@ typedef struct {
 /* Tiles are as small as they can be: a thread's follow each other, so that more of them cost nothing. */
 INLINE ISA(Grid) ISA(grid)(const StackCall *call, const Linear *linear, int64_t rows, int64_t panels) {
     int64_t most = linear_tile_rows(call->library, linear, rows, panels, LINEAR_ROWS);
-    return (ISA(Grid)){rows, most, ISA(blocks)(rows, most), panels, linear_is_tiled(call->library, linear)};
+    return (ISA(Grid)){rows, most, ISA(blocks)(rows, most), panels, linear_by_amx(call->library, linear)};
 }
 
 INLINE ISA(Cut) ISA(cut)(const ISA(Grid) *grid, int64_t tile) {

@@ -181,15 +181,22 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
     tile_function(library, kind, row_to - row_from)(&tile);
 }
 
-int linear_is_tiled(const Library *library, const Linear *linear) {
+int linear_by_amx(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
     return library->amx && (is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind));
 }
 
-/* Whole tiles of AMX, fewer of them while threads have too few to do, or where their inputs would not stay near. */
+/* How many rows' inputs stay near while all panels pass; of very long ones there are more, as weights would be read, or
+ * decoded, too often for few. Measured with k of 576 to 11008. */
+static int64_t amx_most_rows(int kind, int64_t k) {
+    const int64_t fit = AMX_INPUT_BYTES / input_stride(kind, k) / AMX_TILE_ROWS * AMX_TILE_ROWS;
+    const int64_t enough = is_split(kind) ? AMX_TILE_ROWS : 3 * AMX_TILE_ROWS;
+    return fit < enough ? MOST_TILE_ROWS : smaller(fit, MOST_TILE_ROWS);
+}
+
+/* Whole tiles of AMX, fewer of them while threads have too few to do. */
 static int64_t amx_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels) {
-    int64_t most = smaller(MOST_TILE_ROWS, AMX_INPUT_BYTES / input_stride(kind_of(library, linear), linear->k));
-    most = most < AMX_TILE_ROWS ? AMX_TILE_ROWS : most / AMX_TILE_ROWS * AMX_TILE_ROWS;
+    int64_t most = amx_most_rows(kind_of(library, linear), linear->k);
     int64_t blocks = (rows + most - 1) / most;
     while (blocks * AMX_TILE_ROWS < rows && blocks * panels < 2 * library->threads) blocks++;
     int64_t even = (rows + blocks - 1) / blocks;
@@ -197,7 +204,7 @@ static int64_t amx_tile_rows(const Library *library, const Linear *linear, int64
 }
 
 int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most) {
-    if (linear_is_tiled(library, linear))
+    if (linear_by_amx(library, linear))
         return rows <= AMX_TILE_ROWS ? rows : amx_tile_rows(library, linear, rows, panels);
     int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
     if (library->isa != ISA_AVX2 || blocks * panels < 2 * library->threads) return smaller(rows, most);
@@ -207,7 +214,7 @@ int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t r
 /* Where one of several chunks of rows begins: all alike, or with AMX as many as it multiplies at once. */
 static int64_t chunk_row(const Library *library, const Linear *linear, int64_t rows, int64_t chunk, int64_t chunks,
                          int64_t most) {
-    return linear_is_tiled(library, linear) ? smaller(rows, chunk * most) : rows * chunk / chunks;
+    return linear_by_amx(library, linear) ? smaller(rows, chunk * most) : rows * chunk / chunks;
 }
 
 #define FORWARD_ROWS 48 /* without AMX: their inputs stay in the caches while panels pass */

@@ -6,7 +6,7 @@
  * that what comes out is as good as with float32's own multiplications, at a third of AMX's speed in place of a
  * sixteenth. Each output has one accumulator, to which are added, block by block of k, the sums of its even and of its
  * odd k, of each part of the inputs in turn, however many rows there are; where k is cut into slices, the accumulators
- * pass through y, exactly. Of int8 the sums are exact, and so are the same bits as those of VPDPBUSD. */
+ * pass through memory, exactly. Of int8 the sums are exact, and so are the same bits as those of VPDPBUSD. */
 #include "amx.h"
 
 #if defined(HAS_AMX)
@@ -19,10 +19,10 @@
 
 #define BLOCK_BYTES 2048 /* of a panel: two tiles of weights, side by side */
 #define BLOCK_LINES (BLOCK_BYTES / (2 * AMX_BYTES))
-/* Of a panel that more than two tiles of rows read, so many blocks at a time, which stay in the first cache; decoded ones
- * fewer, as they are written there, too. Inputs in three parts fill that cache themselves: where nothing is decoded,
- * weights come from the second then, in longer slices, as sums pass through y less often. Where fewer rows read it, one
- * decoded block is written while another is read. */
+/* Of a panel that more than two tiles of rows read, so many blocks at a time, which stay in the first cache; decoded
+ * ones fewer, as they are written there, too. Inputs in three parts fill that cache themselves: where nothing is
+ * decoded, weights come from the second then, in longer slices, as sums pass through memory less often. Where fewer
+ * rows read it, one decoded block is written while another is read. */
 #define SLICE_BLOCKS 18
 #define DECODED_BLOCKS 12
 #define SPLIT_BLOCKS 64
@@ -143,7 +143,6 @@ INLINE void end_sums(const Pass *p, const int two) {
     _tile_stored(1, sums + AMX_BYTES, p->stride);
     if (two) _tile_stored(2, below, p->stride);
     if (two) _tile_stored(3, below + AMX_BYTES, p->stride);
-    amx_memory_is_written();
 }
 
 INLINE int64_t block_bytes(const int kind) {
@@ -167,7 +166,8 @@ INLINE void run_pass(const int kind, const int two, const int several, Weights *
     const Tile *t = weights->tile;
     const int64_t part = (t->linear->k + 63) / 64 * 128, stride = t->x_stride;
     const char *x = t->x + p->row * stride, *below = x + AMX_ROWS * stride;
-    /* What is read again soon is to stay in the first cache: weights by several passes, else inputs */
+    /* What is read again soon is to stay in the first cache: weights by several passes, else inputs. In parts they
+     * fill it anyway. */
     const int stream_inputs = several && kind != KIND_SPLIT, stream_weights = !several && !is_decoded(kind);
     /* Later turns find what the first has decoded. Inputs in parts take so long that there is time to decode the next
      * block meanwhile: tiles can't be loaded from what has just been written. With others memory is waited for. */
@@ -223,8 +223,9 @@ INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *d
     const Linear *linear = t->linear;
     const int64_t blocks = (linear->k + block_k(kind) - 1) / block_k(kind), all = t->row_to - t->row_from;
     const int several = all > 2 * AMX_ROWS;
-    const int fits = linear->n - panel * PANEL >= PANEL && t->y_stride * (int64_t)sizeof(float) % SHARED_SETS;
-    const int64_t slice = slice_blocks(kind), turns = (all + 2 * AMX_ROWS - 1) / (2 * AMX_ROWS);
+    const int in_place = linear->n - panel * PANEL >= PANEL && t->y_stride * (int64_t)sizeof(float) % SHARED_SETS;
+    const int64_t slice = blocks < slice_blocks(kind) ? blocks : slice_blocks(kind);
+    const int64_t turns = (all + 2 * AMX_ROWS - 1) / (2 * AMX_ROWS);
     Weights weights = {.tile = t, .panel = t->w + panel * t->panel_bytes, .decoded = decoded,
                        .slots = several ? slice : FEW_BLOCKS};
     if (is_coded(kind)) {
@@ -240,7 +241,7 @@ INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *d
         for (int64_t turn = 0; turn < turns; turn++) {
             const int64_t row = t->row_from + turn * 2 * AMX_ROWS;
             const int64_t rows = t->row_to - row < 2 * AMX_ROWS ? t->row_to - row : 2 * AMX_ROWS;
-            const int direct = fits && (!several || rows == 2 * AMX_ROWS);
+            const int direct = in_place && (!several || rows == 2 * AMX_ROWS);
             Pass pass = {.row = row, .rows = rows, .from = from, .to = to,
                          .sums = direct ? t->y + row * t->y_stride + panel * PANEL : sums + turn * 2 * AMX_ROWS * PANEL,
                          .stride = (int64_t)sizeof(float) * (direct ? t->y_stride : PANEL),

@@ -124,18 +124,21 @@ typedef struct Input {
 } Input;
 
 /* Write y[row][32 * panel ...], row in [row_from, row_to), panel in [panel_from, panel_to), bias added.
- * `y` points at row 0, column 0. For use inside a task; takes no lock and no memory. */
+ * `y` points at row 0, column 0. With AMX MOST_TILE_ROWS rows at most. For use inside a task; takes no lock and no
+ * memory. */
 void linear_tile(const Library *library, const Linear *linear, const Input *input, int64_t row_from, int64_t row_to,
                  int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride);
 
 /* How many of so many rows a tile has, `most` or fewer; with AVX2, which is measured, TILE_ROWS or fewer, all tiles alike,
  * if all threads have tiles then: what weights cost, they cost once for a tile (linear_near.inc.h). With AMX
  * MOST_TILE_ROWS or fewer, and as many as it multiplies at once, with inputs that stay in the second cache while all
- * panels pass: such a linear is tiled. */
+ * panels pass, where that is possible. */
 #define TILE_ROWS 96
 #define MOST_TILE_ROWS 256
 int64_t linear_tile_rows(const Library *library, const Linear *linear, int64_t rows, int64_t panels, int64_t most);
-int linear_is_tiled(const Library *library, const Linear *linear);
+
+/* Whether AMX multiplies it: then all panels pass by some rows' inputs, not all rows by a panel. */
+int linear_by_amx(const Library *library, const Linear *linear);
 
 /* Row n of W as it was given to pack, (k); bfloat16 if it is coded. */
 void linear_row(const Linear *linear, int64_t n, void *row);
