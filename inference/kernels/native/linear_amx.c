@@ -258,12 +258,13 @@ INLINE void multiply_tiles(const int kind, const Tile *t, int64_t panel, char *d
     }
 }
 
-#define DEFINE_TILES(name, kind, blocks)                                       \
-    void name(const Tile *t) {                                                 \
-        char decoded[(blocks)*BLOCK_BYTES] __attribute__((aligned(64)));       \
-        float sums[MOST_TILE_ROWS * PANEL] __attribute__((aligned(64)));       \
-        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++)      \
-            multiply_tiles(kind, t, panel, decoded, sums);                     \
+/* `room`: blocks of a slice where they are decoded, else a panel's last one. */
+#define DEFINE_TILES(name, kind, room)                                          \
+    void name(const Tile *t) {                                                  \
+        char decoded[(room)*BLOCK_BYTES] __attribute__((aligned(64)));          \
+        float sums[MOST_TILE_ROWS * PANEL] __attribute__((aligned(64)));        \
+        for (int64_t panel = t->panel_from; panel < t->panel_to; panel++)       \
+            multiply_tiles(kind, t, panel, decoded, sums);                      \
     }
 
 DEFINE_TILES(linear_rounded_amx, KIND_ROUNDED, 1)
