@@ -63,6 +63,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         deterministic=settings.deterministic,
         one_step_ahead=settings.one_step_ahead,
         tune_linears=settings.tune_linears,
+        overlap_kernels=settings.overlap_kernels,
         filter_on_device=settings.filter_on_device,
     )
 

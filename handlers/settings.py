@@ -316,13 +316,13 @@ class Settings(ImageSettings):
         "batch sizes for which a GPU's steps of decodes are captured, such as 1,2,4,8; 0: none; without it "
         "1, 2, 4, 8, 16, 24 and so on up to --max-batch-size", metavar="SIZES", effect=effects.FASTER_ON_GPU)
     one_step_ahead: bool = row(True, boolean, DEVICES,
-        "begin a GPU's next step before the last one's tokens are read; it changes no answer", tgi=False,
-        effect=effects.FASTER_ON_GPU)
+        "begin a GPU's next step before the last one is read", tgi=False, effect=effects.FASTER_ON_GPU)
     deterministic: bool = row(False, boolean, DEVICES,
         "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
     tune_linears: bool = row(True, boolean, DEVICES,
-        "measure at the start by which kernels a GPU multiplies few rows fastest", tgi=False,
-        effect=effects.FASTER_ON_GPU)
+        "measure at the start how a GPU multiplies few rows fastest", tgi=False, effect=effects.FASTER_ON_GPU)
+    overlap_kernels: bool = row(True, boolean, DEVICES,
+        "let a Hopper's kernels come up while earlier ones compute", tgi=False, effect=effects.FASTER_ON_GPU)
     filter_on_device: bool = row(True, boolean, DEVICES,
         "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False,
         effect=effects.FASTER_ON_GPU)

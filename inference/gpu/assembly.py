@@ -40,7 +40,7 @@ def choose_ops(config: EngineConfig, device: torch.device) -> Ops:
             raise ModelUnavailable("--deterministic needs Parley's own kernels: leave --native-kernels true")
         return torch_ops()
     try:
-        return triton_ops(deterministic=config.deterministic)
+        return triton_ops(deterministic=config.deterministic, overlaps=config.overlap_kernels)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
         raise ModelUnavailable(

@@ -23,7 +23,9 @@ LOG = logging.getLogger(__name__)
 
 _NEAR = 1e-2  # of the result's norm: what another order of sums may change in 16 bits
 _BETTER = 0.98  # of the time of what is there already
-_FEW = 16  # rows that other ways than cuBLAS can be better for
+# Rows that other ways than one product by cuBLAS can be better for. Each size of a few is measured, of more
+# one in so many, which speaks for those below it
+_FEW, _MANY, _APART = 16, 256, 32
 
 _MOST_SECONDS = 30.0  # for measuring; what isn't measured by then is computed as ever, and counted
 _REPLAYS = 6  # of which the first warms up, and the fastest counts
@@ -86,10 +88,24 @@ class Multiplier:
         The fewest tokens first; `gates`: those of the linears that have a gate behind them.
         """
         few = sorted({size for size in sizes if size <= _FEW})
-        compile_together(self.ops, partial(self._try_all, linears, gates, activation, few))
+        more = sorted({size for size in sizes if _FEW < size <= _MANY})
+        speaking = sorted({min(-(-size // _APART) * _APART, more[-1]) for size in more})
+        compile_together(self.ops, partial(self._try_all, linears, gates, activation, [*few, *speaking]))
         for size in few:
             self.choose(linears, size, seconds, over)
             self.choose_gates(gates, activation, size, seconds, over)
+        for size in speaking:
+            self.choose(linears, size, seconds, over)
+        self._spread(more, speaking)
+
+    def _spread(self, sizes: Several[int], speaking: Several[int]) -> None:
+        """Compute each of the sizes in the way that was chosen for the next one that was measured."""
+        chosen = dict(self._chosen)
+        for size in sizes:
+            measured = next(each for each in speaking if each >= size)
+            for (rows, outputs, inner), way in chosen.items():
+                if rows == measured:
+                    self._chosen[size, outputs, inner] = way
 
     def choose(
         self, linears: Several[DeviceLinear], rows: int, seconds: Seconds, over: Callable[[], bool] = _never
@@ -97,7 +113,9 @@ class Multiplier:
         """Choose by measuring how linears are computed in steps of so many tokens."""
         for same, x in _cases(linears, rows):
             outputs, inner = same[0].weight.shape
-            ways = self.ops.ways(rows, outputs, inner, x.dtype)
+            ways = list(self.ops.ways(rows, outputs, inner, x.dtype))
+            if not ways:
+                continue
             calls = ((way, partial(_multiply, way)) for way in self._in_time(ways, over))
             best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
             if best is not None:
@@ -114,7 +132,9 @@ class Multiplier:
         """Do the same for linears with a gate behind them, whose ways without it have been chosen."""
         for same, x in _cases(linears, rows):
             outputs, inner = same[0].weight.shape
-            ways = self.ops.gated_ways(rows, outputs, inner, x.dtype)
+            ways = list(self.ops.gated_ways(rows, outputs, inner, x.dtype))
+            if not ways:
+                continue
             calls = ((way, partial(_gate, way.multiply, activation)) for way in self._in_time(ways, over))
             best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:

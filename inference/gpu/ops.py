@@ -128,11 +128,12 @@ def torch_ops() -> Ops:
     return TorchOps()
 
 
-def triton_ops(*, deterministic: bool = False) -> Ops:
+def triton_ops(*, deterministic: bool = False, overlaps: bool = True) -> Ops:
     """Return Triton's kernels and cuBLAS; raise ImportError where Triton isn't installed, or can't compile.
 
-    `deterministic`: one tile and one order of sums for every batch, in linears too.
+    `deterministic`: one tile and one order of sums for every batch, in linears too. `overlaps`: kernels,
+    of all operations in this process, come up while those before them compute, where a GPU can do it.
     """
     from inference.gpu.triton_ops import TritonOps
 
-    return TritonOps(deterministic=deterministic)
+    return TritonOps(deterministic=deterministic, overlaps=overlaps)

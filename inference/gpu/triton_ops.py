@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -17,11 +16,11 @@ from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, rope, sampling, shaping
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
+from inference.kernels.gpu.launching import overlap_kernels
 from inference.kernels.gpu.linear import MOST_ROWS, Tile, small_linear, tiles
+from inference.kernels.gpu.split_linear import split_linear, splits
 from inference.kernels.gpu.tiles import deterministic_tiles, key_splits, query_tile
 from inference.kernels.reference import Attention
-
-_TILES_TRIED = 3  # each is compiled once
 
 
 class TritonOps:
@@ -29,8 +28,9 @@ class TritonOps:
 
     captures = True
 
-    def __init__(self, *, deterministic: bool) -> None:
+    def __init__(self, *, deterministic: bool, overlaps: bool) -> None:
         self._deterministic = deterministic
+        overlap_kernels(wanted=overlaps)
         _try_compiler()
 
     @property
@@ -53,7 +53,7 @@ class TritonOps:
         """Return 1 but for decodes that wouldn't fill the device."""
         if self._deterministic or longest > 1:
             return 1
-        return key_splits(sequences, heads.kv_heads, _processors())
+        return key_splits(sequences, heads.kv_heads, _processors(), dim=heads.dim, itemsize=heads.itemsize)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return (T, h)."""
@@ -121,17 +121,24 @@ class TritonOps:
         return invariant_linear(x, weight, bias) if self._deterministic else linear(x, weight, bias)
 
     def ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[Way]:
-        """Yield the kernel for few rows with some of its tiles, unless one order of sums is asked for."""
-        if self._deterministic or rows > MOST_ROWS:
+        """Yield the kernel for few rows with some of its tiles, and cuBLAS in parts for more of them.
+
+        None if one order of sums is asked for.
+        """
+        if self._deterministic:
             return
-        for tile in islice(tiles(rows, outputs, inner, dtype, _processors()), _TILES_TRIED):
+        if rows > MOST_ROWS:
+            for parts in splits(rows, outputs, inner, dtype, _processors()):
+                yield Way(f"cuBLAS in {parts} parts", partial(split_linear, parts=parts))
+            return
+        for tile in tiles(rows, outputs, inner, dtype, _processors()):
             yield Way(_name(tile), partial(small_linear, tile=tile))
 
     def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
         """Yield the kernel for few rows that has the gate in it."""
         if self._deterministic or rows > MOST_ROWS:
             return
-        for tile in islice(gated_tiles(rows, outputs // 2, inner, dtype, _processors()), _TILES_TRIED):
+        for tile in gated_tiles(rows, outputs // 2, inner, dtype, _processors()):
             yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:

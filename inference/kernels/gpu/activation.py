@@ -1,6 +1,6 @@
 """The gate of an MLP: activation(gate) * up, of what the merged linear gave, in one pass.
 
-It is computed in float32 and rounded once. The block has met no GPU yet.
+It is computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 
 _BLOCK = 1024
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
@@ -64,8 +65,9 @@ def activate(x: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
 @triton.jit
 def _gate(
     gate_up_ptr, out_ptr, gate_up_stride, out_stride, inner,
-    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < inner

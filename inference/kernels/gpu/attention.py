@@ -24,6 +24,7 @@ from torch import Tensor
 from inference.gpu.batch import DeviceBatch
 from inference.kernels.gpu.interpreter import interpreted
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 from inference.kernels.gpu.tiles import Tiles, choose_tiles, fitted, power_of_two, rows_of
 from inference.kernels.reference import Attention
 
@@ -130,8 +131,9 @@ def _attend(
     SUNK: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr,
     PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, UNMASKED: tl.constexpr,
-    WIDEN: tl.constexpr,
+    WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    await_earlier(OVERLAPS)
     block, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(2)
     sequence = tl.load(query_blocks + block)
@@ -277,8 +279,9 @@ def _fetch(
 def _merge(
     sums, peaks, totals, out, sinks, starts, query_blocks, out_row, out_head,
     HEADS: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr, VALUE_DIM: tl.constexpr,
-    VALUES: tl.constexpr, GROUP: tl.constexpr, SUNK: tl.constexpr,
+    VALUES: tl.constexpr, GROUP: tl.constexpr, SUNK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
+    await_earlier(OVERLAPS)
     block, head = tl.program_id(0) // TILE, tl.program_id(1)
     sequence = tl.load(query_blocks + block)
     if sequence < 0:

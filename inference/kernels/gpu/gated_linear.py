@@ -2,7 +2,7 @@
 
 A program computes the same outputs of gate and up, so nothing between the two is written or rounded,
 and a layer has a kernel less. As in linear.py one row is multiplied by plain arithmetic and more by
-the matrix units; the inner dimension is never divided. No tile here has met a GPU yet.
+the matrix units; the inner dimension is never divided.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor
 from inference.kernels.gpu.activation import ACTIVATIONS, activate
 from inference.kernels.gpu.interpreter import interpreted
 from inference.kernels.gpu.launching import launch
-from inference.kernels.gpu.linear import LOAD, MOST_ROWS, THREADS, Tile, processors
+from inference.kernels.gpu.linear import LOAD, MOST_ROWS, THREADS, Tile, ahead, processors
+from inference.kernels.gpu.overlap import await_earlier, fetch_rows
 
 
 def gated_linear(
@@ -49,6 +50,7 @@ def gated_linear(
         x.stride(0), gate_up.stride(0), result.stride(0), rows, outputs, inner,
         OUTPUTS=tile.outputs, INNER=tile.inner, STAGES=tile.stages, ACTIVATION=ACTIVATIONS[activation],
         BIAS=bias is not None, WHOLE=inner % tile.inner == 0, WIDEN=interpreted(),
+        AHEAD=ahead(gate_up, 2 * tile.outputs),
         num_warps=tile.warps, enable_fp_fusion=True,
     )  # fmt: skip
     return result
@@ -62,14 +64,25 @@ def gated_tiles(rows: int, outputs: int, inner: int, dtype: torch.dtype, process
     preferred = next((size for size in sizes if -(-outputs // size) >= 3 * processors), sizes[0])
     for size in sorted(sizes, key=lambda size: size != preferred):
         yield Tile(size, depth, 1, rows > 1, stages=1 if rows == 1 else 3)
+    if rows == 1 and dtype.itemsize == 2:
+        yield Tile(8, depth, 1, False, warps=8)
+        if inner >= 2 * depth:
+            yield Tile(2, 2 * depth, 1, False, warps=8)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _gated_row(
     x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
     OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
-    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    if OVERLAPS and AHEAD > 0:
+        here = tl.program_id(0) * OUTPUTS
+        count = tl.minimum(outputs - here, OUTPUTS)
+        start_of = weight_ptr + here.to(tl.int64) * weight_stride
+        fetch_rows(start_of, weight_stride, count, inner, AHEAD)
+        fetch_rows(start_of + outputs.to(tl.int64) * weight_stride, weight_stride, count, inner, AHEAD)
+    await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
     gates = weight_ptr + n.to(tl.int64)[:, None] * weight_stride + k[None, :]
@@ -100,8 +113,15 @@ def _gated_row(
 def _gated_rows(
     x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
     OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
-    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    if OVERLAPS and AHEAD > 0:
+        here = tl.program_id(0) * OUTPUTS
+        count = tl.minimum(outputs - here, OUTPUTS)
+        start_of = weight_ptr + here.to(tl.int64) * weight_stride
+        fetch_rows(start_of, weight_stride, count, inner, AHEAD)
+        fetch_rows(start_of + outputs.to(tl.int64) * weight_stride, weight_stride, count, inner, AHEAD)
+    await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m = tl.arange(0, 16)
     k = tl.arange(0, INNER)

@@ -3,7 +3,7 @@
 A row's bits are then the same alone and in any batch, in a prompt's chunk and in a decode. The tile
 is a function of the weights' shape and dtype only; the kernel isn't specialised for the number of
 rows. What it costs beside cuBLAS, benchmarks/gpu prints: tiles are high, because they also serve
-prompts, so a decode leaves most of each unused. They have met no GPU yet.
+prompts, so a decode leaves most of each unused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from inference.kernels.gpu.interpreter import interpreted
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 
 _GROUP = 8  # tiles of rows that go along the weights together, so that both are found in the cache
 
@@ -69,8 +70,9 @@ def block_of(outputs: int, inner: int, dtype: torch.dtype) -> Block:
 def _tile(
     x_ptr, weight_ptr, bias_ptr, out_ptr, x_stride, weight_stride, out_stride, rows, outputs, inner,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr,
-    WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+    WHOLE: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
     across, down = tl.cdiv(outputs, OUTPUTS), tl.cdiv(rows, ROWS)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)

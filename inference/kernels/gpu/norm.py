@@ -1,7 +1,7 @@
 """Root-mean-square norm, alone or after an addition to the residual stream, in one pass.
 
 A program norms a row, so a row's bits depend on nothing but the row. Sums are float32; the result
-is rounded once. Warps are what a row of 16-byte loads fills; no value here has met a GPU yet.
+is rounded once. Warps are what a row of 16-byte loads fills.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 
 _WIDEST = 1 << 16  # numbers of a row that one program can hold
 
@@ -92,11 +93,13 @@ def _launch(
 def _norm(
     x_ptr, stream_ptr, weight_ptr, normed_ptr, added_ptr, x_stride, stream_stride, normed_stride,
     added_stride, width, eps, factor,
-    ADD: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    await_earlier(OVERLAPS)
     value = tl.load(x_ptr + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         stream = tl.load(stream_ptr + row * stream_stride + at, mask=inside, other=0.0).to(tl.float32)
@@ -104,6 +107,5 @@ def _norm(
         tl.store(added_ptr + row * added_stride + at, added, mask=inside)
         value = added.to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, 0) / width + eps)
-    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
     normed = value * scale * weight
     tl.store(normed_ptr + row * normed_stride + at, normed.to(normed_ptr.dtype.element_ty), mask=inside)

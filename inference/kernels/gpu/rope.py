@@ -2,7 +2,7 @@
 
 A program takes a few heads of one token: the heads of queries, keys and values lie side by side in
 a row, as the merged linear leaves them. All is computed in float32 and rounded once. The bits of a
-head depend on nothing but itself. No number of heads and warps here has met a GPU yet.
+head depend on nothing but itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 from inference.kernels.gpu.tiles import power_of_two
 
 _NUMBERS = 1024  # of one program: 16 bytes of 16-bit numbers for each thread of four warps
@@ -83,8 +84,9 @@ def _rotate_and_write(
     key_page, key_token, key_head, value_page, value_token, value_head,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr,
     ROTARY: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr, INTERLEAVED: tl.constexpr,
-    QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr,
+    QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     d = tl.arange(0, DIMS)
@@ -148,8 +150,9 @@ def _weights(
 def _write(
     new, places, cache, new_row, new_head,
     page_stride, token_stride, head_stride,
-    SIZE: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NUMBERS: tl.constexpr,
+    SIZE: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, NUMBERS: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_earlier(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     place = tl.load(places + token)
     if place < 0:

@@ -3,7 +3,7 @@
 The first has a program for each block of each row and writes what it found there; the second
 combines a row's blocks. Blocks are the same for any number of rows and nothing is added up
 atomically, so a row's token and log-probability depend on that row alone, to the last bit.
-The noise is that of inference/gpu/noise.py. The block and its warps have met no GPU yet.
+The noise is that of inference/gpu/noise.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from inference.gpu import noise
 from inference.gpu.batch import Draws, Sampled
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 
 BLOCK = 4096  # tokens of one program: 32 programs for a row of 128 Ki
 _STEP = tl.constexpr(noise.STEP)
@@ -121,7 +122,9 @@ def _search(
     vocabulary: tl.tensor,
     plane: tl.tensor,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
+    await_earlier(OVERLAPS)
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     inside = ids < vocabulary
@@ -161,7 +164,9 @@ def _combine(
     blocks: tl.tensor,
     plane: tl.tensor,
     BLOCKS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ) -> None:
+    await_earlier(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     inside = block < blocks

@@ -4,7 +4,7 @@ Of each row that has a filter few tokens are collected that can pass it: those t
 the k-th best group of neighbours, as inference/candidates.py finds them. They are sorted, filtered and
 drawn from in `picking`. Where they don't tell, and where there is no filter, `walking` goes through
 the whole row. What is collected in any order is sorted, and sums are made in one order, so a row's
-token depends on that row alone. Rows without wishes cost a look at their flag. No GPU has met it yet.
+token depends on that row alone. Rows without wishes cost a look at their flag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Around the forward pass of a graph: from slots to a step of decodes, and from tokens to slots.
 
 Each is one small kernel in place of a dozen of torch's, each of which would take its 2 microseconds
-of every step. They have met no GPU yet.
+of every step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from inference.gpu.wishes import Wish
 from inference.kernels.gpu.launching import launch
+from inference.kernels.gpu.overlap import await_earlier
 from inference.recipe import MOST_COUNTED
 
 _BLOCK = 128
@@ -163,7 +164,9 @@ def _gather(
     stride,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    await_earlier(OVERLAPS)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     slot = tl.load(slots + row, mask=inside, other=0).to(tl.int64)
@@ -182,7 +185,11 @@ def _gather(
 
 
 @triton.jit(do_not_specialize=["count"])
-def _scatter(slots, before, sampled, logprobs, tokens, previous, lengths, drawn, count, BLOCK: tl.constexpr):
+def _scatter(
+    slots, before, sampled, logprobs, tokens, previous, lengths, drawn, count,
+    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    await_earlier(OVERLAPS)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     slot = tl.load(slots + row, mask=inside, other=0).to(tl.int64)
@@ -210,7 +217,9 @@ def _settle(
     PENALISED: tl.constexpr,
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    await_earlier(OVERLAPS)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     slot = tl.load(slots + row, mask=inside, other=0).to(tl.int64)

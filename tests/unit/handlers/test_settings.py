@@ -299,6 +299,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         deterministic=True,
         one_step_ahead=False,
         tune_linears=False,
+        overlap_kernels=False,
         filter_on_device=False,
     )
     config = settings.engine_config()

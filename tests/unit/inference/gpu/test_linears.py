@@ -70,9 +70,9 @@ def test_fastest_way_that_computes_the_same_is_chosen_for_each_shape_and_size() 
     ops = Ways()
     multiply = Multiplier(ops)
     first, second, other = linears(multiply, (6, 4), (6, 4), (3, 4))
-    multiply.tune([first, second, other], [], "", [2, 1, 64], Clock(ops, TAKEN), bool)
+    multiply.tune([first, second, other], [], "", [2, 1, 300], Clock(ops, TAKEN), bool)
     assert str(multiply) == "Shapes of linears for few tokens: 4 by faster, others as ever"
-    for rows, expected in ((1, ["faster"]), (2, ["faster"]), (3, []), (64, [])):
+    for rows, expected in ((1, ["faster"]), (2, ["faster"]), (3, []), (300, [])):
         ops.called.clear()
         x = torch.randn(rows, 4)
         assert torch.equal(second(x), linear(x, second.weight))
@@ -144,6 +144,26 @@ def test_all_ways_are_compiled_before_the_first_is_measured() -> None:
 
     multiply.tune([first, other], [first], "silu", [1, 2], clock, bool)
     assert before[0] == ["fast", "faster", "fast", "faster", "gate"] * 2
+
+
+def test_size_of_many_rows_is_computed_as_the_next_one_that_is_measured() -> None:
+    ops = Ways()
+    multiply = Multiplier(ops)
+    (only,) = linears(multiply, (6, 4))
+    measured: list[int] = []
+
+    def clock(run: Callable[[], object]) -> float:
+        result = run()
+        assert isinstance(result, list)
+        measured.append(len(result[0]))
+        return Clock(ops, TAKEN)(run)
+
+    multiply.tune([only], [], "", [24, 32, 40, 72, 500], clock, bool)
+    assert [32, 64, 72] == sorted(set(measured))
+    for rows, expected in ((24, ["faster"]), (40, ["faster"]), (72, ["faster"]), (41, []), (500, [])):
+        ops.called.clear()
+        only(torch.randn(rows, 4))
+        assert expected == ops.called
 
 
 def test_deadline_is_over_when_its_time_is() -> None:

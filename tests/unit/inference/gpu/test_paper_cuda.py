@@ -195,7 +195,7 @@ def test_engine_is_loaded_measured_and_right_on_a_device(
     cuda: PaperCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inference.source.choose_device", lambda config, progress: GPU)
-    monkeypatch.setattr("inference.gpu.assembly.triton_ops", lambda deterministic: KernelOps(cuda))
+    monkeypatch.setattr("inference.gpu.assembly.triton_ops", lambda deterministic, overlaps: KernelOps(cuda))
     settings = {"max_batch_size": 2, "max_total_tokens": 64, "cuda_graphs": (2,)}
     jobs = [Job(tuple(range(3, 3 + length)), 4) for length in (20, 5)]
     with driver(SMALL, GPU, torch.float32, Clock(600), **settings) as engine:

@@ -63,6 +63,16 @@ class _Absent:
         return 0
 
 
+class _Forgetful(dict[Any, Any]):
+    """Keeps nothing: what was compiled can't be launched here, and each launch is to be seen."""
+
+    def __setitem__(self, form: object, found: object) -> None:
+        """Do nothing."""
+
+
+launching._compiled = _Forgetful()
+
+
 @contextmanager
 def compiling() -> Iterator[list[Compiled]]:
     """Have launches compile and not run; what is yielded grows by each kernel that wasn't known yet."""

@@ -12,6 +12,7 @@ from inference.kernels.gpu.tiles import (
     fitted,
     key_splits,
     power_of_two,
+    programs_wanted,
     query_tile,
     rows_of,
     shared_bytes,
@@ -54,7 +55,7 @@ def test_splits_are_a_power_of_two_and_no_more_than_are_wanted(
 ) -> None:
     splits = key_splits(sequences, kv_heads, processors)
     assert splits == 1 << (splits.bit_length() - 1) <= MOST_SPLITS
-    assert 1 == splits or sequences * kv_heads * splits <= 4 * processors
+    assert 1 == splits or sequences * kv_heads * splits <= programs_wanted(128, 2) * processors
 
 
 def test_more_heads_than_a_processor_holds_are_refused_with_what_to_do() -> None:
