@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import time
@@ -98,14 +99,17 @@ class Driver:
     ) -> Iterator[tuple[int, float, float]]:
         """Yield batch sizes, the largest first, with the mean context and the seconds of a step, of `count`.
 
-        The prompts are computed once: sequences are given up until the next batch size is left.
+        The prompts are computed once: sequences are given up until the next batch size is left. They are
+        so long that about `context` tokens are known when the first batch is measured.
         """
         random_ = random.Random(context)
         batches = sorted(batches, reverse=True)
         ids = [next(self._ids) for _ in range(batches[0])]
+        prompts = batches[0] * context // self.info.max_batch_prefill_tokens  # steps with prompts, about
+        length = max(context - prompts // 2 - _WARM - count // 2, context // 2)
         longest = self.info.max_total_tokens - context
         for id in ids:
-            self._stepper.add(_request(id, Job(self.prompt(random_, context), longest), sampling))
+            self._stepper.add(_request(id, Job(self.prompt(random_, length), longest), sampling))
         for batch in batches:
             for id in ids[batch:]:
                 self._stepper.abort(id)
@@ -164,10 +168,13 @@ def driver(
         core = TorchCore(EngineConfig(model=model, **settings), device_path=True)
         info = core.load(said.append)
     driven = Driver(core, info, said, clock)
+    gc.collect()
+    gc.freeze()  # as the engine's own process does
     try:
         _refuse_slowest(info)
         yield driven
     finally:
+        gc.unfreeze()
         driven.close()
         core.stop()
         del core

@@ -35,7 +35,7 @@ def section(results: Path) -> Iterator[str]:
     measured = [json.loads(file.read_text()) for file in sorted(results.glob("gpu-*.json"))]
     measured = [each for each in measured if each["device"] == "cuda"]
     if not measured:
-        yield from ["", "Nothing of it has met a GPU yet. The goals on one H100, in bfloat16:", ""]
+        yield from ["", "Nothing of it was measured on a GPU yet. The goals on one H100, in bfloat16:", ""]
         rows = ([model, _named(what, batch), f"{goal:,}"] for (model, what, batch), goal in GOALS.items())
         yield from table(["model", "", "tokens/s"], rows)
     for each in measured:
@@ -64,6 +64,11 @@ def of_gpu(results: Row) -> Iterator[str]:
                 f"{row['times']:.1f} times as fast as transformers' continuous batching (goal: 5).",
             ]
     yield from _switches(parts.get("switches", ()))
+    if notes := results.get("notes"):
+        of: dict[str, list[str]] = {}
+        for part, note in notes.items():
+            of.setdefault(note, []).append(part)
+        yield from ["", *(f"{', '.join(parts)}: {note}." for note, parts in of.items())]
     if results["missing"]:
         yield from ["", "Missing: " + "; ".join(f"{part}: {why}" for part, why in results["missing"].items())]
 
@@ -104,7 +109,7 @@ def _idle(parts: Row) -> Iterator[str]:
         [
             model,
             str(row["batch"]),
-            f"{row['idle']:.1%}",
+            f"{max(row['idle'], 0):.1%}",  # beside a step of its own: a busy GPU seems to gain time
             f"{row['kernels_per_step']:.0f}",
             f"{row['kernels_per_layer']:.1f}",
         ]

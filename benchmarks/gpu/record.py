@@ -30,6 +30,8 @@ class Record:
             **about,
             "parts": before["parts"] if before and same else {},
             "missing": before["missing"] if before and same else {},
+            "seconds": before.get("seconds", {}) if same else {},
+            "notes": before.get("notes", {}) if same else {},  # that somebody has added, by part
         }
         self._file = file
 
@@ -37,11 +39,17 @@ class Record:
         """Forget what is known of a part."""
         self.results["parts"].pop(part, None)
         self.results["missing"].pop(part, None)
+        self.results["notes"].pop(part, None)
 
     def add(self, part: str, row: Row) -> None:
         """Keep a row, and print it."""
         self.results["parts"].setdefault(part, []).append(row)
         print(f"{part:16} {said(row)}", flush=True)
+        self._write()
+
+    def took(self, part: str, seconds: float) -> None:
+        """Keep how long a part took."""
+        self.results["seconds"][part] = round(seconds, 1)
         self._write()
 
     def miss(self, part: str, why: str) -> None:

@@ -27,6 +27,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "no CUDA graphs": {"cuda_graphs": ()},
     "not one step ahead": {"one_step_ahead": False},
     "linears not measured": {"tune_linears": False},
+    "kernels not overlapped": {"overlap_kernels": False},
     "layers not fused": {"fuse_layers": False},
     "neither fused nor merged": {"fuse_layers": False, "merge_linears": False},
     "torch, not Triton": {"native_kernels": False},

@@ -75,10 +75,13 @@ def test_a_part_that_has_no_time_left_is_said_to_be_missing(tmp_path: Path) -> N
     record = Record(tmp_path / "results.json", {"gpu": "none"})
     record.add("ceilings", {"what": "ceilings", "tflops": 1.5})
     record.miss("linears", "no time")
+    record.took("ceilings", 1.26)
     assert json.loads((tmp_path / "results.json").read_text()) == {
         "gpu": "none",
         "parts": {"ceilings": [{"what": "ceilings", "tflops": 1.5}]},
         "missing": {"linears": "no time"},
+        "seconds": {"ceilings": 1.3},
+        "notes": {},
     }
 
 
@@ -87,10 +90,13 @@ def test_parts_of_an_earlier_run_stay_until_they_are_measured_again(tmp_path: Pa
     first = Record(file, {"gpu": "a"})
     first.add("ceilings", {"tflops": 1.5})
     first.add("linears", {"us": 2})
+    first.results["notes"] = {"ceilings": "cold", "linears": "warm"}
+    first.took("linears", 2.0)
     again = Record(file, {"gpu": "a"})
     again.begin("linears")
     again.add("linears", {"us": 3})
     assert json.loads(file.read_text())["parts"] == {"ceilings": [{"tflops": 1.5}], "linears": [{"us": 3}]}
+    assert json.loads(file.read_text())["notes"] == {"ceilings": "cold"}
     assert Record(file, {"gpu": "b"}).results["parts"] == {}
 
 

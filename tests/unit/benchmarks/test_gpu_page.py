@@ -15,6 +15,7 @@ RESULTS: dict[str, Any] = {
     "transformers": "5.17",
     "day": "2026-12-01",
     "missing": {"linears": "no time"},
+    "notes": {"baseline": "it rained"},
     "parts": {
         "ceilings": [{"copy_gb_per_second": 3000.4, "read_gb_per_second": 2900.0, "tflops": 798.0}],
         "llama-3.1-8b": [
@@ -40,7 +41,7 @@ def page(folder: Path) -> str:
 def test_the_goals_are_shown_while_there_are_no_results(tmp_path: Path) -> None:
     (tmp_path / "gpu-cpu.json").write_text(json.dumps({"device": "cpu"}))  # a test of the benchmark itself
     found = page(tmp_path)
-    assert "Nothing of it has met a GPU yet" in found
+    assert "Nothing of it was measured on a GPU yet" in found
     assert "| llama-3.1-8b | decode, batch 1 | 165 |" in found
 
 
@@ -55,4 +56,5 @@ def test_results_are_shown_beside_their_goals(tmp_path: Path) -> None:
     assert "| llama-3.1-8b | 1 | 2.1% | 300 | 9.4 |" in found
     assert "7.2 times as fast" in found
     assert "| no CUDA graphs | 90 |" in found
+    assert "baseline: it rained." in found.splitlines()
     assert "Missing: linears: no time" in found
