@@ -171,7 +171,7 @@ of a log-probability can depend on these.
 
 On a GPU a family is tried in the same way, and the log and `/info` say the level alike; the table wasn't
 measured there, only models of Llama's and Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
-same layers rebuilt over Triton's kernels, about nine each, and steps of decodes replayed as CUDA graphs;
+same layers rebuilt over Triton's kernels, nine to twelve each, and steps of decodes replayed as CUDA graphs;
 there is no `native`: what isn't fused is `paged+merged` or `paged`, the model's own code over Triton's paged
 attention, linears and norms, in graphs as well where nothing in it waits for the device. With
 `--native-kernels false` torch computes the same levels, without graphs. Bits are the same in any batch with

@@ -116,7 +116,8 @@ class Settings(ImageSettings):
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
     max_batch_prefill_tokens: int | None = row(None, TOKENS, ENGINE,
         "most tokens of one step; without it one for each sequence, and pieces of prompts that take about "
-        "0.15 s, but no more than 160 tokens if those take over 0.05 s; on a GPU 2,048", unit="tokens")
+        "0.15 s, but no more than 160 tokens if those take over 0.05 s; on a GPU 2,048, and up to 16,384 of "
+        "models that compute them in about 0.025 s", unit="tokens")
     prefill_chunk_tokens: int | None = row(None, TOKENS, ENGINE,
         "most prompt tokens of a step in which texts go on, which wait for it "
         "(at least three for each text; without a limit where four prompts wait for each); "
@@ -320,12 +321,11 @@ class Settings(ImageSettings):
     deterministic: bool = row(False, boolean, DEVICES,
         "compute a token with the same bits in any batch on a GPU, too, where it takes longer", tgi=False)
     tune_linears: bool = row(True, boolean, DEVICES,
-        "measure at the start how a GPU multiplies few rows fastest", tgi=False, effect=effects.FASTER_ON_GPU)
+        "measure at the start how a GPU multiplies up to 256 rows", tgi=False, effect=effects.FASTER_ON_GPU)
     overlap_kernels: bool = row(True, boolean, DEVICES,
         "let a Hopper's kernels come up while earlier ones compute", tgi=False, effect=effects.FASTER_ON_GPU)
     filter_on_device: bool = row(True, boolean, DEVICES,
-        "apply top-k, top-p, min-p and penalties on a GPU, so that its steps wait for no host", tgi=False,
-        effect=effects.FASTER_ON_GPU)
+        "apply top-k, top-p, min-p and penalties on a GPU", tgi=False, effect=effects.FASTER_ON_GPU)
     disable_custom_kernels: bool = row(False, boolean, DEVICES,
         "TGI: go without its kernels", support=ACCEPTED,
         reason="none of them is used; --native-kernels false goes without Parley's own")

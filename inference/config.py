@@ -82,7 +82,7 @@ class EngineConfig:
     cuda_graphs: tuple[int, ...] | None = None  # sizes of decode batches that are captured; (): none
     deterministic: bool = False  # the same bits in any batch
     one_step_ahead: bool = True  # a step is begun before the tokens of the one before it are read
-    tune_linears: bool = True  # what multiplies few rows is chosen by measurement
+    tune_linears: bool = True  # what multiplies up to 256 rows is chosen by measurement
     overlap_kernels: bool = True  # one comes up while the one before it computes
     filter_on_device: bool = True  # filters and penalties are computed beside the model, not by the host
 

@@ -26,7 +26,8 @@ _STEP_TOKENS = (64, 160)
 # 0.61, at the same rates. Of what takes so short a time there may be more
 _SHORT_STEP_SECONDS = 0.05
 _SHORT_STEP_TOKENS = (0, 1024)
-_DEVICE_SECONDS, _DEVICE_FLOPS = 0.025, 4e14  # of a GPU's step with prompts; what it multiplies a second then
+# Of a GPU's step with prompts. The host takes 10 to 24 ms to launch one, whatever its size
+_DEVICE_SECONDS = 0.025
 _DEVICE_TOKENS = (2048, 16384)
 # What a piece of a prompt may add to the time between the tokens of others. With 0.03 the 99th percentile of
 # that time was 27 % longer with 8 clients, and no more tokens came per second; with 0.015 3 % fewer would.
@@ -153,7 +154,7 @@ def fit_plan(config: EngineConfig, plan: Plan, demand: Demand, machine: Machine)
 def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
     """Return a step's token budget: the newest token of every sequence, and a piece of a prompt."""
     if machine.device_type != "cpu":
-        return _device_piece(demand)
+        return _device_piece(demand, machine)
     short = _piece(demand, machine, _SHORT_STEP_SECONDS, _SHORT_STEP_TOKENS)
     return sequences + max(short, _piece(demand, machine, _STEP_SECONDS, _STEP_TOKENS))
 
@@ -170,20 +171,16 @@ def _piece(demand: Demand, machine: Machine, seconds: float, bounds: tuple[int, 
     nothing; but each running text waits for the whole step.
     """
     if machine.device_type != "cpu":
-        return _device_piece(demand)
+        return _device_piece(demand, machine)
     least, most = bounds
     chunk = int(seconds * _flops(demand, machine) / (2 * max(demand.parameters, 1)))
     return min(max(chunk, least), most) // 8 * 8
 
 
-def _device_piece(demand: Demand) -> int:
-    """Return how many tokens of prompts a GPU computes in a step.
-
-    The host takes about 10 ms to launch one, whatever its size: a small model's are so long that the GPU
-    takes more. What a Hopper computes in that time is taken for all.
-    """
+def _device_piece(demand: Demand, machine: Machine) -> int:
+    """Return how many tokens of prompts a GPU computes in a step, so that it doesn't wait for the host."""
     least, most = _DEVICE_TOKENS
-    tokens = int(_DEVICE_SECONDS * _DEVICE_FLOPS / (2 * max(demand.parameters, 1)))
+    tokens = int(_DEVICE_SECONDS * machine.flops / (2 * max(demand.parameters, 1)))
     return min(max(tokens, least), most) // 8 * 8
 
 

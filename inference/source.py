@@ -13,6 +13,7 @@ from inference.checkpoint import Checkpoint, Weights, find_checkpoint, read_weig
 from inference.config import EngineConfig
 from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
+from inference.gpu.arithmetic import device_flops
 from inference.gpu.assembly import choose_ops
 from inference.gpu.memory import memory_named
 from inference.kernels.native import Library, open_library
@@ -74,10 +75,12 @@ class Source:
         else:
             left, total = torch.cuda.mem_get_info(self.device)
             free = max(left - int(total * (1 - self.config.cuda_memory_fraction)), 0)
+        flops = 0.0 if self.device.type == "cpu" else device_flops(self.device)
         library = self.library
         isa = "torch" if library is None else library.isa
         threads = threads if library is None else library.threads
-        return Machine(device_type=self.device.type, free_bytes=free, threads=threads, isa=isa)
+        kind = self.device.type
+        return Machine(device_type=kind, free_bytes=free, threads=threads, isa=isa, flops=flops)
 
     def bring_up(
         self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None = None

@@ -94,7 +94,7 @@ class PagedModel:
 
     @torch.inference_mode()
     def warm_up(self, sizes: Several[int]) -> str:
-        """Choose how each linear is computed for so few tokens; return the choice as a line."""
+        """Choose how each linear is computed for so many tokens; return the choice as a line."""
         if self.device.type != "cuda":
             return ""
         swapped = [each.linear for each in self._model.modules() if isinstance(each, SwappedLinear)]

@@ -1,6 +1,6 @@
 """The ladder of levels on a device, its kernels being Triton's or torch's.
 
-fused          the layers rebuilt over `Ops`, about nine kernels each
+fused          the layers rebuilt over `Ops`, nine to twelve kernels each
 paged+merged   the model's own code over paged attention; merged linears, norms in one kernel each
 paged          the same with its linears as they are
 and one sequence at a time, as everywhere.

@@ -1,4 +1,4 @@
-"""Linears on a device, and which way of computing each is the fastest for few rows: measured, not guessed."""
+"""Linears on a device, and which way of computing each is the fastest for up to 256 rows, as measured."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Multiplier:
         self.ops = ops
         self._chosen: dict[tuple[int, int, int], Way] = {}  # by rows, outputs and inputs
         self._gates: dict[tuple[int, int, int], GatedWay] = {}  # of a linear and the gate behind it
+        self._names: Counter[str] = Counter()  # of what was chosen, once for each measurement
         self._late = 0  # ways that there was no time to measure
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -120,6 +121,7 @@ class Multiplier:
             best = _fastest(partial(_multiply, Way("", self.ops.linear)), calls, same, x, seconds)
             if best is not None:
                 self._chosen[rows, outputs, inner] = best
+                self._names[best.name] += 1
 
     def choose_gates(
         self,
@@ -139,6 +141,7 @@ class Multiplier:
             best = _fastest(partial(_gate, self.gated, activation), calls, same, x, seconds)
             if best is not None:
                 self._gates[rows, outputs, inner] = best
+                self._names[best.name] += 1
 
     def _in_time(self, ways: Iterable[_Way], over: Callable[[], bool]) -> Iterator[_Way]:
         for way in ways:
@@ -162,13 +165,12 @@ class Multiplier:
 
     def __str__(self) -> str:
         """Return what was chosen, and what was left unmeasured, as a line for a person, or ""."""
-        names = Counter(way.name for way in self._chosen.values())
-        names.update(way.name for way in self._gates.values())
-        chosen = [f"{count} by {name}" for name, count in names.most_common()]
+        chosen = [f"{count} by {name}" for name, count in self._names.most_common()]
         if not chosen and not self._late:
             return ""
         late = f"; there was no time to measure {self._late} ways" if self._late else ""
-        return f"Shapes of linears for few tokens: {', '.join([*chosen, 'others as ever'])}{late}"
+        ways = ", ".join([*chosen, "others as ever"])
+        return f"Shapes of linears, measured for up to {_MANY} tokens: {ways}{late}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

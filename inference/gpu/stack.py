@@ -218,7 +218,7 @@ class StackModel:
 
     @torch.inference_mode()
     def warm_up(self, sizes: Several[int]) -> str:
-        """Choose how each linear is computed for so few tokens; return the choice as a line."""
+        """Choose how each linear is computed for so many tokens; return the choice as a line."""
         if self.device.type != "cuda":
             return ""
         layers = [layer for layer, _ in self._layers]

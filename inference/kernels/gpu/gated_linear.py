@@ -79,9 +79,9 @@ def _gated_row(
     if OVERLAPS and AHEAD > 0:
         here = tl.program_id(0) * OUTPUTS
         count = tl.minimum(outputs - here, OUTPUTS)
-        start_of = weight_ptr + here.to(tl.int64) * weight_stride
-        fetch_rows(start_of, weight_stride, count, inner, AHEAD)
-        fetch_rows(start_of + outputs.to(tl.int64) * weight_stride, weight_stride, count, inner, AHEAD)
+        gate_row = here.to(tl.int64)
+        fetch_rows(weight_ptr + gate_row * weight_stride, weight_stride, count, inner, AHEAD)
+        fetch_rows(weight_ptr + (gate_row + outputs) * weight_stride, weight_stride, count, inner, AHEAD)
     await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
@@ -118,9 +118,9 @@ def _gated_rows(
     if OVERLAPS and AHEAD > 0:
         here = tl.program_id(0) * OUTPUTS
         count = tl.minimum(outputs - here, OUTPUTS)
-        start_of = weight_ptr + here.to(tl.int64) * weight_stride
-        fetch_rows(start_of, weight_stride, count, inner, AHEAD)
-        fetch_rows(start_of + outputs.to(tl.int64) * weight_stride, weight_stride, count, inner, AHEAD)
+        gate_row = here.to(tl.int64)
+        fetch_rows(weight_ptr + gate_row * weight_stride, weight_stride, count, inner, AHEAD)
+        fetch_rows(weight_ptr + (gate_row + outputs) * weight_stride, weight_stride, count, inner, AHEAD)
     await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m = tl.arange(0, 16)

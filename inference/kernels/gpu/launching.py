@@ -60,7 +60,7 @@ def _form(value: object) -> object:
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % _ALIGNMENT == 0
     if type(value) is int:
-        return value == 1, value % _ALIGNMENT == 0, -(1 << 31) <= value < 1 << 31
+        return value == 1, value % _ALIGNMENT == 0, -(1 << 31) <= value < 1 << 31, value < 1 << 63
     return type(value)
 
 

@@ -6,7 +6,8 @@ one come up once all of its own programs run, and waits until all is done and wr
 before it. What no kernel writes, weights, may be asked for before that: `fetch_rows`.
 
 Every program of such a kernel must wait, also one that has nothing to do: who waits for a kernel
-waits for those before it only through that kernel's own waiting.
+waits for those before it only through that kernel's own waiting. And what is read before that must have
+been written long ago: what the kernel just before has written may not be seen yet.
 Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA,
 "griddepcontrol" and "cp.async.bulk.prefetch".
 """
@@ -27,14 +28,22 @@ def await_earlier(OVERLAPS: tl.constexpr) -> None:
 
 
 @triton.jit
+def bytes_asked(numbers: tl.tensor, size: tl.constexpr, BYTES: tl.constexpr) -> tl.tensor:
+    """Return how many bytes are asked of a row of which so many numbers of `size` bytes are left."""
+    return tl.maximum(tl.minimum(numbers * size, BYTES), 0).to(tl.int32)
+
+
+@triton.jit
 def fetch_rows(
     pointer: tl.tensor, stride: tl.tensor, count: tl.tensor, numbers: tl.tensor, BYTES: tl.constexpr
 ) -> None:
     """Have rows on their way to the second cache: of each of `count` the first `numbers`, BYTES at most.
 
-    Rows and what is asked of each begin and end at multiples of 16 bytes; one thread asks for a row.
+    Rows and what is asked of each begin and end at multiples of 16 bytes; one thread asks for a row. Where
+    there are no numbers, or fewer, as behind the end of rows, nothing is asked.
     """
     size: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth // 8
+    asked = bytes_asked(numbers, size, BYTES)
     tl.inline_asm_elementwise(
         """{
             .reg .pred asks;
@@ -50,8 +59,8 @@ def fetch_rows(
         [
             pointer.to(tl.int64, bitcast=True),
             (stride * size).to(tl.int32),
-            tl.minimum(numbers * size, BYTES).to(tl.int32),
-            count.to(tl.int32),
+            asked,
+            tl.where(asked > 0, count, 0).to(tl.int32),
         ],
         dtype=tl.int32,
         is_pure=False,

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.gpu.page import section
 
 DECODE = {"what": "decode", "batch": 1, "context": 520, "tokens_per_second": 170.0, "share": 0.85}
+KERNELS = {"kernels_per_step": 300.0, "kernels_per_layer": 9.4}
 RESULTS: dict[str, Any] = {
     "device": "cuda",
     "gpu": "A GPU",
@@ -23,7 +24,8 @@ RESULTS: dict[str, Any] = {
             DECODE,
             {"what": "prefill", "prompt": 1024, "tokens_per_second": 39_000.0, "share": 0.7},
             {"what": "mixed", "requests": 256, "seconds": 9.0, "tokens_per_second": 9_000.0},
-            {"what": "idle", "batch": 1, "idle": 0.021, "kernels_per_step": 300.0, "kernels_per_layer": 9.4},
+            {"what": "idle", "batch": 64, "idle": 0.03, "idle_watched": 0.04, **KERNELS},
+            {"what": "idle", "batch": 1, "idle": -0.021, "idle_watched": 0.011, **KERNELS},
         ],
         "baseline": [{"what": "the engine", "requests": 128, "tokens_each": 256, "times": 7.25}],
         "switches": [
@@ -53,7 +55,8 @@ def test_results_are_shown_beside_their_goals(tmp_path: Path) -> None:
     assert "| llama-3.1-8b | decode, batch 1 | 520 | 170 | 85% | ≥ 165 | reached |" in found
     assert "| llama-3.1-8b | prefill | 1024 | 39,000 | 70% | ≥ 40,000 | **not reached** |" in found
     assert "| llama-3.1-8b | mixed |  | 9,000 |  | ≥ 8,500 | reached |" in found
-    assert "| llama-3.1-8b | 1 | 2.1% | 300 | 9.4 |" in found
+    assert "| llama-3.1-8b | 64 | 3.0% | 4.0% | **not reached** | 300 | 9.4 |" in found
+    assert "| llama-3.1-8b | 1 | 0.0% | 1.1% | reached | 300 | 9.4 |" in found
     assert "7.2 times as fast" in found
     assert "| no CUDA graphs | 90 |" in found
     assert "baseline: it rained." in found.splitlines()

@@ -36,6 +36,23 @@ def test_pieces_of_prompts_are_bigger_where_products_are_faster() -> None:
     assert make_plan(EngineConfig(prefill_chunk_tokens=7), DEMAND, MACHINE).beside_tokens == 7
 
 
+def test_gpu_computes_the_more_of_prompts_in_a_step_the_smaller_a_model_is() -> None:
+    """So that it takes longer than the host does to launch one, and texts that go on wait 25 ms for it."""
+    device = replace(MACHINE, device_type="cuda", free_bytes=64 * GIB, flops=4e14)
+    found = []
+    for parameters in (10_000_000, 494_000_000, 1_235_000_000, 8_000_000_000):
+        plan = make_plan(EngineConfig(), replace(DEMAND, parameters=parameters), device)
+        assert plan.step_tokens == plan.beside_tokens
+        assert plan.step_tokens % 8 == 0
+        found.append(plan.step_tokens)
+    assert found == [16_384, 10_120, 4_048, 2_048]
+    assert make_plan(EngineConfig(), DEMAND, replace(device, flops=4e13)).step_tokens == 4_712
+    assert make_plan(EngineConfig(), DEMAND, replace(device, flops=0.0)).step_tokens == 2_048
+    asked = make_plan(EngineConfig(max_batch_prefill_tokens=4096), DEMAND, device)
+    assert asked.step_tokens == asked.beside_tokens == 4096
+    assert make_plan(EngineConfig(prefill_chunk_tokens=512), DEMAND, device).beside_tokens == 512
+
+
 def test_no_more_of_prompts_is_computed_beside_texts_than_a_step_has() -> None:
     plan = make_plan(EngineConfig(max_batch_prefill_tokens=10), DEMAND, MACHINE)
     assert plan.beside_tokens == plan.step_tokens == 10

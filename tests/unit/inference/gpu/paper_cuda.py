@@ -264,7 +264,7 @@ def paper_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperCuda]:
     stream = SimpleNamespace(wait_stream=lambda other: None)
     generator = SimpleNamespace(clone_state=lambda: None, graphsafe_set_state=lambda state: None)
     properties = SimpleNamespace(
-        multi_processor_count=132, total_memory=80 * GIB, L2_cache_size=1 << 20, name="Paper"
+        major=9, multi_processor_count=132, total_memory=80 * GIB, L2_cache_size=1 << 20, name="Paper"
     )
     for name, value in {
         "_lazy_init": lambda: None,

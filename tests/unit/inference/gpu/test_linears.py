@@ -71,7 +71,7 @@ def test_fastest_way_that_computes_the_same_is_chosen_for_each_shape_and_size() 
     multiply = Multiplier(ops)
     first, second, other = linears(multiply, (6, 4), (6, 4), (3, 4))
     multiply.tune([first, second, other], [], "", [2, 1, 300], Clock(ops, TAKEN), bool)
-    assert str(multiply) == "Shapes of linears for few tokens: 4 by faster, others as ever"
+    assert str(multiply) == "Shapes of linears, measured for up to 256 tokens: 4 by faster, others as ever"
     for rows, expected in ((1, ["faster"]), (2, ["faster"]), (3, []), (300, [])):
         ops.called.clear()
         x = torch.randn(rows, 4)
@@ -119,7 +119,7 @@ def test_the_fewest_tokens_are_measured_first_and_nothing_once_the_time_is_over(
     only = linears(multiply, (6, 4))
     left = iter([False] * 5 + [True] * 100)  # the ways of one size, and the gate's
     multiply.tune(only, only, "silu", [8, 2], Clock(ops, {**TAKEN, "gate": 0.1}), lambda: next(left))
-    said = "Shapes of linears for few tokens: 1 by faster, 1 by gate, others as ever"
+    said = "Shapes of linears, measured for up to 256 tokens: 1 by faster, 1 by gate, others as ever"
     assert str(multiply) == f"{said}; there was no time to measure 5 ways"
     for rows, expected in ((2, ["gate"]), (8, [])):
         ops.called.clear()
@@ -160,6 +160,7 @@ def test_size_of_many_rows_is_computed_as_the_next_one_that_is_measured() -> Non
 
     multiply.tune([only], [], "", [24, 32, 40, 72, 500], clock, bool)
     assert [32, 64, 72] == sorted(set(measured))
+    assert str(multiply).endswith(": 3 by faster, others as ever")
     for rows, expected in ((24, ["faster"]), (40, ["faster"]), (72, ["faster"]), (41, []), (500, [])):
         ops.called.clear()
         only(torch.randn(rows, 4))

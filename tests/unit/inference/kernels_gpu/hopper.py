@@ -41,12 +41,14 @@ class Compiled:
     shared: int  # bytes
     registers: int  # of a thread
     spilled: int  # bytes of a thread's stack
+    waits: bool  # for what was queued before it, and may come up before that
     products: str  # which instructions multiply matrices: HGMMA, HMMA, or none
 
     def __str__(self) -> str:
         return (
             f"{self.kernel:24} {self.shared:7} bytes shared, {self.registers:3} registers,"
-            f" {self.spilled:4} bytes spilled {self.products}"
+            f" {self.spilled:4} bytes spilled,"
+            f" {'waits' if self.waits else 'follows'} {self.products}"
         )
 
 
@@ -105,7 +107,10 @@ def _read(name: str, kernel: Any) -> Compiled:
         code = _tool("nvdisasm", "-c", file.name) if "tt.dot" in kernel.asm["ttir"] else ""
     registers, stack = (int(re.findall(rf"{what}:(\d+)", usage)[-1]) for what in ("REG", "STACK"))
     products = [word for word in ("HGMMA", "HMMA", "FFMA") if f" {word}" in code]
-    return Compiled(name, kernel.metadata.shared, registers, stack, " ".join(products[:1]))
+    ptx = kernel.asm["ptx"]
+    waits = kernel.metadata.launch_pdl and "griddepcontrol.wait" in ptx
+    assert waits == kernel.metadata.launch_pdl, "who may come up early waits"
+    return Compiled(name, kernel.metadata.shared, registers, stack, waits, " ".join(products[:1]))
 
 
 def _tool(name: str, *arguments: str) -> str:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 import inference.kernels.gpu as package
 from inference.kernels.gpu.launching import can_overlap, overlap_kernels
 from inference.kernels.gpu.linear import Tile, small_linear
 from inference.kernels.gpu.norm import add_rms_norm, rms_norm
+from inference.kernels.gpu.overlap import bytes_asked
 from tests.unit.inference.triton_device import DEVICE
 
 MODULES = sorted(Path(package.__path__[0]).glob("*.py"))
@@ -56,6 +59,20 @@ def test_every_program_waits_before_it_reads_what_others_write_writes_or_ends(na
     assert not any(ast.unparse(call.func) == "tl.store" for call in calls)
     read = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "tl.load"]
     assert all(each.startswith("weight_ptr") for each in read), "only weights are written by nobody"
+
+
+@triton.jit
+def _ask(left: tl.tensor, asked: tl.tensor, BYTES: tl.constexpr) -> None:
+    at = tl.program_id(0)
+    tl.store(asked + at, bytes_asked(tl.load(left + at), 2, BYTES))
+
+
+def test_nothing_is_asked_of_rows_behind_their_end() -> None:
+    """Where the inner dimension is divided, the last parts may be empty, or begin behind it."""
+    left = torch.tensor([-1024, -1, 0, 8, 512, 513, 1 << 20], dtype=torch.int32, device=DEVICE)
+    asked = torch.full_like(left, -1)
+    _ask[(len(left),)](left, asked, BYTES=1024)
+    assert asked.tolist() == [0, 0, 0, 16, 1024, 1024, 1024]
 
 
 @pytest.mark.gpu

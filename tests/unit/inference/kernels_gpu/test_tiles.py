@@ -58,6 +58,17 @@ def test_splits_are_a_power_of_two_and_no_more_than_are_wanted(
     assert 1 == splits or sequences * kv_heads * splits <= programs_wanted(128, 2) * processors
 
 
+@pytest.mark.parametrize(
+    ("dim", "itemsize", "wanted"),
+    [(64, 2, 16), (80, 2, 8), (128, 2, 8), (256, 2, 4), (512, 2, 2), (64, 4, 8)],
+)
+def test_processors_get_twice_the_programs_that_they_have_room_for(
+    dim: int, itemsize: int, wanted: int
+) -> None:
+    assert wanted == programs_wanted(dim, itemsize)
+    assert key_splits(1, 1, 2, dim=dim, itemsize=itemsize) == min(2 * wanted, MOST_SPLITS)
+
+
 def test_more_heads_than_a_processor_holds_are_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"128 heads of 512 numbers .* --native-kernels false"):
         fitted(choose_tiles(512, 2, decodes=True), 128, 512, 512, 2)
