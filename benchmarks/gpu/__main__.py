@@ -4,7 +4,7 @@
     python -m benchmarks.gpu --suite
 
 Models have random weights in real shapes, drawn on the device. What is right is checked first, then come the
-device's ceilings, each model, transformers in the same run, single operations, and each optimisation off
+device's ceilings, each model, single operations, transformers in the same run, and each optimisation off
 in turn. All of it fits in eight minutes, --quick in two: what doesn't is left out, and said. Results go
 to benchmarks/results/gpu-NAME.json after each row; parts that aren't asked for stay there as they are.
 `--device cpu` runs all of it with a tiny model, as a test of itself; `--suite` runs the tests of kernels

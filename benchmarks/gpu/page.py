@@ -30,8 +30,8 @@ def section(results: Path) -> Iterator[str]:
         "`python -m benchmarks.gpu`, on a machine with torch, Triton and transformers, needs no other "
         "package and no download: models of random weights in real shapes, in this order: whether texts are "
         "transformers' own and bits the same in any batch, what memory and matrix units give, decodes, "
-        "prompts, 256 requests of 100 to 1,024 tokens in and out (`mixed`), a shared prefix, transformers' "
-        "continuous batching in the same run, single operations, and each optimisation off in turn."
+        "prompts, 256 requests of 100 to 1,024 tokens in and out (`mixed`), a shared prefix, single "
+        "operations, transformers' continuous batching in the same run, and each optimisation off in turn."
     )
     measured = [json.loads(file.read_text()) for file in sorted(results.glob("gpu-*.json"))]
     measured = [each for each in measured if each["device"] == "cuda"]
