@@ -79,7 +79,7 @@ def overlap_kernels(*, wanted: bool) -> None:
 @lru_cache
 def can_overlap() -> bool:
     """Return whether there is a GPU that lets kernels come up early; without one, yes: it's compiled for."""
-    if interpreted():
+    if interpreted() or torch.version.hip is not None:
         return False
     return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= _HOPPER
 

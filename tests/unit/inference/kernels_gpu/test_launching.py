@@ -46,7 +46,7 @@ class Kernel:
 
         class Compiled(CompiledKernel):
             def __init__(self) -> None:
-                pass
+                self.module = None  # nothing to unload
 
             def __getitem__(self, grid: tuple[int, ...]) -> Any:
                 return lambda *args: kernel.launched.append(("compiled", grid, args))
@@ -113,3 +113,16 @@ def test_kernels_come_up_early_or_not_as_it_was_said_last(
     assert early[-1] == {"COUNT": 7, "OVERLAPS": True, "launch_pdl": True}
     assert late[-1] == {"COUNT": 7, "OVERLAPS": False}
     assert [("compiled", True), ("compiled", False)] == [(by, args[-1]) for by, _, args in again]
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "expected"), [((9, 0), None, True), ((8, 6), None, False), ((9, 0), "6.4", False)]
+)
+def test_kernels_come_up_early_from_hopper_on(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], hip: str | None, expected: bool
+) -> None:
+    monkeypatch.setattr(launching, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert expected == launching.can_overlap.__wrapped__()
