@@ -19,6 +19,7 @@ NEUTRAL = (  # what asks for nothing where there is nothing of the kind
     ("--cuda-graphs", "0"),
     ("--no-one-step-ahead",),
     ("--no-tune-linears",),
+    ("--no-overlap-kernels",),
     ("--no-filter-on-device",),
     ("--worker-timeout", "0"),
     ("--step-timeout", "0", "--no-engine-process"),
