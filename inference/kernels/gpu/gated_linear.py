@@ -76,12 +76,8 @@ def _gated_row(
     OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
     BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
-    if OVERLAPS and AHEAD > 0:
-        here = tl.program_id(0) * OUTPUTS
-        count = tl.minimum(outputs - here, OUTPUTS)
-        gate_row = here.to(tl.int64)
-        fetch_rows(weight_ptr + gate_row * weight_stride, weight_stride, count, inner, AHEAD)
-        fetch_rows(weight_ptr + (gate_row + outputs) * weight_stride, weight_stride, count, inner, AHEAD)
+    fetch_rows(weight_ptr, weight_stride, 0, outputs, inner, OUTPUTS, AHEAD, OVERLAPS)
+    fetch_rows(weight_ptr, weight_stride, outputs, outputs, inner, OUTPUTS, AHEAD, OVERLAPS)
     await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
@@ -115,12 +111,8 @@ def _gated_rows(
     OUTPUTS: tl.constexpr, INNER: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
     BIAS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
-    if OVERLAPS and AHEAD > 0:
-        here = tl.program_id(0) * OUTPUTS
-        count = tl.minimum(outputs - here, OUTPUTS)
-        gate_row = here.to(tl.int64)
-        fetch_rows(weight_ptr + gate_row * weight_stride, weight_stride, count, inner, AHEAD)
-        fetch_rows(weight_ptr + (gate_row + outputs) * weight_stride, weight_stride, count, inner, AHEAD)
+    fetch_rows(weight_ptr, weight_stride, 0, outputs, inner, OUTPUTS, AHEAD, OVERLAPS)
+    fetch_rows(weight_ptr, weight_stride, outputs, outputs, inner, OUTPUTS, AHEAD, OVERLAPS)
     await_earlier(OVERLAPS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m = tl.arange(0, 16)

@@ -162,10 +162,7 @@ def _row(
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INNER)
     first, last = _bounds(inner, INNER, PARTS)
-    if OVERLAPS and AHEAD > 0:
-        here = tl.program_id(0) * OUTPUTS
-        start_of = weight_ptr + here.to(tl.int64) * weight_stride + first
-        fetch_rows(start_of, weight_stride, tl.minimum(outputs - here, OUTPUTS), last - first, AHEAD)
+    fetch_rows(weight_ptr + first, weight_stride, 0, outputs, last - first, OUTPUTS, AHEAD, OVERLAPS)
     await_earlier(OVERLAPS)
     weights = weight_ptr + n.to(tl.int64)[:, None] * weight_stride + k[None, :]
     total = tl.zeros([OUTPUTS, INNER], dtype=tl.float32)
@@ -194,10 +191,7 @@ def _rows(
     m = tl.arange(0, 16)
     k = tl.arange(0, INNER)
     first, last = _bounds(inner, INNER, PARTS)
-    if OVERLAPS and AHEAD > 0:
-        here = tl.program_id(0) * OUTPUTS
-        start_of = weight_ptr + here.to(tl.int64) * weight_stride + first
-        fetch_rows(start_of, weight_stride, tl.minimum(outputs - here, OUTPUTS), last - first, AHEAD)
+    fetch_rows(weight_ptr + first, weight_stride, 0, outputs, last - first, OUTPUTS, AHEAD, OVERLAPS)
     await_earlier(OVERLAPS)
     weights = weight_ptr + n.to(tl.int64)[:, None] * weight_stride + k[None, :]
     inputs = x_ptr + m[None, :] * x_stride + k[:, None]

@@ -35,34 +35,39 @@ def bytes_asked(numbers: tl.tensor, size: tl.constexpr, BYTES: tl.constexpr) -> 
 
 @triton.jit
 def fetch_rows(
-    pointer: tl.tensor, stride: tl.tensor, count: tl.tensor, numbers: tl.tensor, BYTES: tl.constexpr
-) -> None:
-    """Have rows on their way to the second cache: of each of `count` the first `numbers`, BYTES at most.
+    weights, stride, skipped, rows, numbers,
+    ROWS: tl.constexpr, BYTES: tl.constexpr, OVERLAPS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Have a program's rows of weights on their way to the second cache: ROWS of `rows` behind the skipped.
 
-    Rows and what is asked of each begin and end at multiples of 16 bytes; one thread asks for a row. Where
-    there are no numbers, or fewer, as behind the end of rows, nothing is asked.
+    Of each the first `numbers` are asked for, BYTES at most; none where they are no more than 0, as of a part
+    that begins behind a row's end. All of these begin and end at multiples of 16 bytes. One thread asks for
+    a row.
     """
-    size: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth // 8
-    asked = bytes_asked(numbers, size, BYTES)
-    tl.inline_asm_elementwise(
-        """{
-            .reg .pred asks;
-            .reg .u32 thread;
-            .reg .u64 row;
-            mov.u32 thread, %tid.x;
-            setp.lt.u32 asks, thread, $4;
-            mad.wide.u32 row, thread, $2, $1;
-            @asks cp.async.bulk.prefetch.L2.global [row], $3;
-            mov.u32 $0, 0;
-        }""",
-        "=r,l,r,r,r",
-        [
-            pointer.to(tl.int64, bitcast=True),
-            (stride * size).to(tl.int32),
-            asked,
-            tl.where(asked > 0, count, 0).to(tl.int32),
-        ],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    if OVERLAPS and BYTES > 0:
+        first = tl.program_id(0) * ROWS
+        size: tl.constexpr = weights.dtype.element_ty.primitive_bitwidth // 8
+        asked = bytes_asked(numbers, size, BYTES)
+        count = tl.where(asked > 0, tl.minimum(rows - first, ROWS), 0)
+        tl.inline_asm_elementwise(
+            """{
+                .reg .pred asks;
+                .reg .u32 thread;
+                .reg .u64 row;
+                mov.u32 thread, %tid.x;
+                setp.lt.u32 asks, thread, $4;
+                mad.wide.u32 row, thread, $2, $1;
+                @asks cp.async.bulk.prefetch.L2.global [row], $3;
+                mov.u32 $0, 0;
+            }""",
+            "=r,l,r,r,r",
+            [
+                (weights + (first.to(tl.int64) + skipped) * stride).to(tl.int64, bitcast=True),
+                (stride * size).to(tl.int32),
+                asked,
+                count.to(tl.int32),
+            ],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
