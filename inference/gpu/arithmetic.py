@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 _HOPPER = 9  # its major compute capability
-# Of one processor in 16 bits. An H100's 132 do 4e14 together, about half of what they do in matrices alone; of
-# others, which weren't measured, a sixth is expected
+# Of one processor in 16 bits. An H100's 132 do 4e14 together, about half of what they do in matrices alone;
+# of others, which weren't measured, a sixth is expected
 _OF_HOPPERS, _OF_OTHERS = 4e14 / 132, 5e11
 
 
