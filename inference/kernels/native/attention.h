@@ -149,11 +149,11 @@ void attention_avx512(Worker *worker, const AttentionCall *call, int trims);
 
 #if defined(__x86_64__)
 /* Attention with everything rounded (attention_bf16.c), for AVX-512 BF16; rows and pages as attention_split.inc.h
- * has them. Weights are rounded in place: of a row's floats [0, n), the words [0, n) of the same memory are left. */
+ * has them. Scores become weights in place: of a row's floats [0, n), the words [0, n) of the same memory are left. */
 void round_query_avx512(const float *query, int64_t dim, uint16_t *rounded); /* whole lines, zeros at the end */
 void score_rounded_avx512(const uint16_t *query, const Cache *cache, const void *const *keys,
                           const void *const *values, int64_t pages, float *score, int64_t rows);
-void round_weights_avx512(float *weight, int64_t from, int64_t to);
+float rounded_exponentials_avx512(float *score, int64_t from, int64_t to, float greatest); /* returns their sum */
 void weigh_rounded_avx512(const float *weight, const Cache *cache, const void *const *pages, int64_t from, int64_t to,
                           float *sums, int64_t rows, const void *const *ahead);
 #endif

@@ -113,10 +113,14 @@ static void ISA(weigh)(const ISA(Job) *job, const float *weight, const void *con
 static void ISA(weights)(const ISA(Job) *job, float *score, ISA(Seen) seen, float *sum) {
     int64_t dim = job->call->cache.value_dim;
     memset(sum, 0, (size_t)dim * sizeof(float));
-    sum[dim + 1] = ISA(exponentials)(score, seen, job->call->how.softcap, sum + dim);
+    const float greatest = sum[dim] = ISA(cap_scores)(score, seen, job->call->how.softcap);
 #if NATIVE_ISA == 2
-    if (job->at.rounded) round_weights_avx512(score, seen.from, seen.to);
+    if (job->at.rounded) {
+        sum[dim + 1] = rounded_exponentials_avx512(score, seen.from, seen.to, greatest);
+        return;
+    }
 #endif
+    sum[dim + 1] = ISA(exponentials)(score, seen, greatest);
 }
 
 /* One split of a tile: fills at.split for the queries [first, last) that see some of it. ---------- */

@@ -97,27 +97,38 @@ APART void ISA(score_split)(const float *query, int64_t dim, const void *const *
     }
 }
 
-/* Make one row's scores of a split exponentials; returns their sum, and their maximum beside it. */
-static float ISA(exponentials)(float *score, ISA(Seen) seen, float softcap, float *maximum) {
+/* Cap one row's scores of a split, make what the row doesn't see of their vectors minus infinity, and return the
+ * greatest. */
+static float ISA(cap_scores)(float *score, ISA(Seen) seen, float softcap) {
     const vf never = vset1(-__builtin_inff());
-    int64_t first = seen.from / LANES * LANES;
-    vf largest = never, sum = vzero();
-    vf lanes;
+    const int64_t first = seen.from / LANES * LANES, last = (seen.to - 1) / LANES * LANES;
+    vf lanes, largest = never, other = never;
+    if (seen.from >= seen.to) return never[0];
     for (int i = 0; i < LANES; i++) lanes[i] = (float)i;
-    for (int64_t i = first; i < seen.to; i += LANES) {
-        vf s = vload(score + i);
-        if (softcap != 0) s = vset1(softcap) * ISA(tanh)(s / vset1(softcap));
-        if (i < seen.from || i + LANES > seen.to) {
-            vf at = lanes + vset1((float)i);
-            s = vselect((at < vset1((float)seen.from)) | (at >= vset1((float)seen.to)), never, s);
-        }
-        vstore(score + i, s);
-        largest = vmax(largest, s);
+    for (int64_t i = first; softcap != 0 && i < seen.to; i += LANES)
+        vstore(score + i, vset1(softcap) * ISA(tanh)(vload(score + i) / vset1(softcap)));
+    if (seen.from > first) {
+        const vf at = lanes + vset1((float)first);
+        vstore(score + first, vselect(at < vset1((float)seen.from), never, vload(score + first)));
     }
-    *maximum = vhmax(largest);
-    const vf most = vset1(*maximum);
-    for (int64_t i = first; i < seen.to; i += LANES) {
-        vf e = vexp(vload(score + i) - most);
+    if (last + LANES > seen.to) {
+        const vf at = lanes + vset1((float)last);
+        vstore(score + last, vselect(at >= vset1((float)seen.to), never, vload(score + last)));
+    }
+    int64_t i = first;
+    for (; i + LANES < seen.to; i += 2 * LANES) {
+        largest = vmax(largest, vload(score + i));
+        other = vmax(other, vload(score + i + LANES));
+    }
+    if (i < seen.to) largest = vmax(largest, vload(score + i));
+    return vhmax(vmax(largest, other));
+}
+
+/* Make one row's scores exponentials, and return their sum. */
+static float ISA(exponentials)(float *score, ISA(Seen) seen, float greatest) {
+    vf sum = vzero();
+    for (int64_t i = seen.from / LANES * LANES; i < seen.to; i += LANES) {
+        vf e = vexp(vload(score + i) - vset1(greatest));
         vstore(score + i, e);
         sum += e;
     }
