@@ -70,7 +70,7 @@ void score_rounded_avx512(const uint16_t *query, const Cache *cache, const void 
 }
 
 /* Weights. ---------------------------------------------------------------------------------------- */
-/* e^x where x isn't positive, within 3e-6 of it, and 1 for 0: what is rounded to bfloat16 needs no more, and vexp takes
+/* e^x where x isn't positive, within 4e-6 of it, and 1 for 0: what is rounded to bfloat16 needs no more, and vexp takes
  * twice as many instructions. 2^f, of the rest f that x log2(e) leaves to an integer, is the polynomial with the least
  * relative error on [-0.5, 0.5] of those that give 1 for 0; what is less than float32's least number is 0. */
 INLINE vf exponential(vf x) {
