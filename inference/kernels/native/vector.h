@@ -41,6 +41,8 @@
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 16")
 
+#define NO_FRACTION 12582912.0f /* 1.5 * 2^23: what it is added to, of less than 2^22, has none in the sum */
+
 typedef float vf __attribute__((vector_size(4 * LANES), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), may_alias));
 typedef float vf_unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -89,7 +91,6 @@ INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vsqrt(vf v) { return _mm512_sqrt_ps(v); }
-INLINE vf vround(vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vi vtoint(vf v) { return (vi)_mm512_cvtps_epi32(v); } /* to nearest, ties to even */
 INLINE vf vtofloat(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
 INLINE __mmask16 vfirst(int64_t n) { return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1); }
@@ -104,7 +105,6 @@ INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
 INLINE vf vsqrt(vf v) { return _mm256_sqrt_ps(v); }
-INLINE vf vround(vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vi vtoint(vf v) { return (vi)_mm256_cvtps_epi32(v); }
 INLINE vf vtofloat(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
 INLINE __m256i vfirst(int64_t n) {
@@ -124,11 +124,7 @@ INLINE vf vsqrt(vf v) {
     for (int i = 0; i < LANES; i++) v[i] = __builtin_sqrtf(v[i]);
     return v;
 }
-INLINE vf vround(vf v) { /* exact for |v| < 2^22, which is all that is asked here */
-    const vf magic = vset1(12582912.0f);
-    return v + magic - magic;
-}
-INLINE vi vtoint(vf v) { return __builtin_convertvector(vround(v), vi); }
+INLINE vi vtoint(vf v) { return __builtin_convertvector(v + vset1(NO_FRACTION) - vset1(NO_FRACTION), vi); }
 INLINE vf vtofloat(vi v) { return __builtin_convertvector(v, vf); }
 INLINE vf vload_part(const float *p, int64_t n) {
     vf v = vzero();
@@ -183,6 +179,10 @@ INLINE float vhmax(vf v) {
 }
 #endif
 
+/* The integer that is nearest to x log2(e). */
+#define LOG2_E 1.44269504f
+INLINE vf vexponent(vf x) { return vfma(x, vset1(LOG2_E), vset1(NO_FRACTION)) - vset1(NO_FRACTION); }
+
 /* p 2^n, for integers n. */
 #if NATIVE_ISA == 2
 #define LEAST_EXPONENT -150.0f /* with which all is nothing */
@@ -194,10 +194,9 @@ INLINE vf vscale(vf p, vf n) { return p * (vf)((vtoint(n) + viset1(127)) << 23);
 
 /* e^x within 2 units in the last place; 0 below -87.3, no more than 2.4e38 above 88.3, NaN for NaN. */
 INLINE vf vexp(vf x) {
-    const vf shift = vset1(12582912.0f); /* 1.5 * 2^23: sums have no fraction */
     const vf low = vset1(LEAST_EXPONENT * 0.693147f);
     vf held = vmin(vset1(88.37626f), vmax(low, x));
-    vf n = vfma(held, vset1(1.44269504f), shift) - shift;
+    vf n = vexponent(held);
     vf r = vfma(n, vset1(2.12194440e-4f), vfma(n, vset1(-0.693359375f), held)); /* x - n ln 2, in two parts */
     vf p = vset1(1.38145988e-3f);
     p = vfma(p, r, vset1(8.36871658e-3f));
