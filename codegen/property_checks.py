@@ -21,6 +21,7 @@ from codegen.property_streams import stream_problems
 
 IGNORED = "x-ignored-parameters"
 REQUEST_ID = "x-request-id"
+RESPONSES = "/v1/responses"  # whose errors are OpenAI's whoever asks
 WRONG_SHAPE = "Failed to deserialize the JSON body into the target type: "
 SHAPE_STATUSES = (400, 413, 415)
 ABSENT: Any = object()
@@ -166,8 +167,10 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
     error = exchange.answer
     if error["error_type"] not in promise.error_types:
         yield f"the document doesn't know the error type {error['error_type']!r}"
-    if not error["error"]:
+    if not _text(error["error"]):
         yield "an error without a message"
+    if isinstance(error["error"], str) == (promise.path == RESPONSES):
+        yield f"an error in the form of other routes: {error['error']!r}"
     if error.get("request_id") != exchange.headers.get(REQUEST_ID):
         yield f"an error's request_id is {error.get('request_id')!r}, not that of the header"
 
@@ -205,7 +208,12 @@ def _printable(name: str) -> str:
 
 def _message(exchange: Exchange) -> str:
     answer = exchange.answer
-    return str(answer.get("error", "")) if isinstance(answer, dict) else ""
+    return _text(answer.get("error", "")) if isinstance(answer, dict) else ""
+
+
+def _text(error: object) -> str:
+    """Return what an error says: on OpenAI's newest route it is an object."""
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)
 
 
 def events_of(exchange: Exchange) -> list[Any] | None:

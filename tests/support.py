@@ -122,6 +122,12 @@ def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -
     return told
 
 
+def message_of(answer: Mapping[str, Any]) -> str:
+    """Return what an error's body says; for OpenAI's clients its `error` is an object."""
+    error = answer["error"]
+    return str(error if isinstance(error, str) else error["message"])
+
+
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, service: Service | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Run an application in this process, its lifespan included, and give a client for it."""

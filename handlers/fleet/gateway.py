@@ -24,7 +24,7 @@ from handlers.fleet.merged import merged
 from handlers.http.auth import knows
 from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import Dialect, describe
+from handlers.http.errors import RESPONSES, Dialect, describe
 from handlers.http.exchange import exchange_of
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
@@ -45,7 +45,6 @@ LOADING_RETRY_SECONDS = 5.0
 LOST_RETRY_SECONDS = 10.0
 SILENT = 86_400.0  # seconds: it is the replica that sends comments into silence
 EVENTS = b"text/event-stream"
-RESPONSES = "/v1/responses"
 NUMBER = b'"sequence_number":'  # in a text, its quotes would be escaped
 FAREWELL_SECONDS = 1.0  # for requests that are ended to say so
 # error types that mean: another replica may be able to; of a caller's rate each has its share

@@ -17,6 +17,7 @@ from enum import StrEnum
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from inference.errors import (
     GenerationFailed,
@@ -33,6 +34,9 @@ from inference.errors import (
 )
 
 RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
+RESPONSES = "/v1/responses"
+OPENAI_CLIENT = b"x-stainless-lang"  # a header that OpenAI's own clients send, in every language
+OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
 
@@ -93,12 +97,25 @@ class Failure:
         told = {"request_id": self.request_id} if self.request_id else {}
         return {"type": "error", "code": self.error_type, "message": self.error, "param": None, **told}
 
-    def reply(self) -> Response:
-        """Return the response; 401 has no body, as in TGI."""
+    def detailed(self) -> dict[str, object]:
+        """Return the JSON body in which OpenAI's clients find the message: they read no other form."""
+        kind = OPENAI_TYPES.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        details = {"message": self.error, "type": kind, "param": None, "code": self.error_type}
+        return {**self.body(), "error": details}
+
+    def reply(self, scope: Scope) -> Response:
+        """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""
         if self.status == 401:
             return Response(status_code=401, headers=dict(self.headers))
-        content = orjson.dumps(self.body())
+        content = orjson.dumps(self.detailed() if reads_details(scope) else self.body())
         return Response(content, self.status, dict(self.headers), media_type="application/json")
+
+
+def reads_details(scope: Scope) -> bool:
+    """Return whether errors are to be objects: for OpenAI's clients, and on a route that TGI hasn't."""
+    return scope["path"] == RESPONSES or any(name == OPENAI_CLIENT for name, _ in scope["headers"])
 
 
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late

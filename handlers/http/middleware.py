@@ -77,7 +77,7 @@ class Edge:
             if size > self._header_limit or len(scope["headers"]) > self._max_headers:
                 refusal = self._refusal(size, len(scope["headers"]), exchange.request_id)
                 exchange.error_type = refusal.error_type
-                await refusal.reply()(scope, receive, send_marked)
+                await refusal.reply(scope)(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
         finally:
@@ -128,7 +128,7 @@ class ErrorBoundary:
             exchange = exchange_of(scope)
             failure = settle(error, exchange.request_id)
             exchange.error_type = failure.error_type
-            await failure.reply()(scope, receive, send)
+            await failure.reply(scope)(scope, receive, send)
 
 
 async def _end(scope: Scope, receive: Receive, send: Send, *, started: bool) -> None:
@@ -137,7 +137,7 @@ async def _end(scope: Scope, receive: Receive, send: Send, *, started: bool) -> 
     logger.warning("request %s was cut off: the server ends", exchange.request_id)
     exchange.error_type = ENDING.error_type
     if not started:
-        await replace(ENDING, request_id=exchange.request_id).reply()(scope, receive, send)
+        await replace(ENDING, request_id=exchange.request_id).reply(scope)(scope, receive, send)
         return
     cut: Callable[[], object] | None = scope["extensions"].get(CUT)
     if cut is not None:

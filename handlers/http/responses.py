@@ -191,7 +191,7 @@ class CheckedResponse:
             if self._start is not None:
                 self._replaced = True
                 broken = replace(BROKEN, request_id=exchange_of(self._scope).request_id)
-                await broken.reply()(self._scope, _nothing, self._forward)
+                await broken.reply(self._scope)(self._scope, _nothing, self._forward)
                 return
         if self._start is not None:
             start, self._start = self._start, None

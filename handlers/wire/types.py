@@ -13,10 +13,21 @@ Json: TypeAlias = object
 
 
 @final
+class ErrorDetails(TypedDict):
+    """What went wrong, as OpenAI's clients read it: in requests with the header `x-stainless-lang`, and on
+    `/v1/responses`."""
+
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str
+
+
+@final
 class ErrorResponse(TypedDict):
     """Every error's body but that of 401, and the last event of a TGI stream that failed."""
 
-    error: str
+    error: str | ErrorDetails
     error_type: str
     request_id: NotRequired[str]
 

@@ -99,9 +99,9 @@ def test_a_calls_result_can_be_given_back(results: Results) -> None:
 
 def test_a_tool_that_is_not_there_is_refused(results: Results) -> None:
     refused = results["tool_not_found"]
-    assert (refused["raised"], refused["body"]) == (
+    assert (refused["raised"], refused["message"]) == (
         "UnprocessableEntityError",
-        "Tool error: Tool with name fly not found",
+        "Error code: 422 - Tool error: Tool with name fly not found",
     )
 
 
@@ -152,7 +152,14 @@ def test_models_are_listed_and_found(results: Results) -> None:
 @pytest.mark.parametrize("case", ["validation_error", "validation_error_streamed"])
 def test_bad_input_has_the_clients_type(results: Results, case: str) -> None:
     assert (results[case]["raised"], results[case]["status_code"]) == ("UnprocessableEntityError", 422)
-    assert results[case]["body"] == "Input validation error: `top_p` must be > 0.0 and < 1.0"
+    said = "Input validation error: `top_p` must be > 0.0 and < 1.0"
+    assert results[case]["message"] == f"Error code: 422 - {said}"
+    assert results[case]["body"] == {
+        "message": said,
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "validation",
+    }
 
 
 def test_images_are_seen_whole_streamed_and_in_earlier_turns(ask: Ask, seeing_server: str) -> None:
@@ -165,7 +172,7 @@ def test_images_are_seen_whole_streamed_and_in_earlier_turns(ask: Ask, seeing_se
         > told["images"]["answers"][0]["usage"]["prompt_tokens"]
     )
     assert told["bad_image"]["raised"] == "UnprocessableEntityError"
-    assert "`messages[0].content[0].image_url.url`: Could not fetch image: " in told["bad_image"]["body"]
+    assert "`messages[0].content[0].image_url.url`: Could not fetch image: " in told["bad_image"]["message"]
 
 
 def test_keys_overload_and_failure_have_the_clients_types(ask: Ask, narrow_server: str) -> None:

@@ -73,7 +73,7 @@ def test_an_answers_items_can_be_given_back_and_nothing_of_them_is_ignored(resul
 def test_what_would_have_to_be_stored_is_refused(results: Results) -> None:
     refused = results["response_stored"]
     assert (refused["raised"], refused["status_code"]) == ("UnprocessableEntityError", 422)
-    assert "`previous_response_id` is not supported: answers are not stored" in refused["body"]
+    assert "`previous_response_id` is not supported: answers are not stored" in refused["message"]
     assert results["response_retrieved"]["raised"] == "NotFoundError"
 
 

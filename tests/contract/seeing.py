@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.support import LiveServer, error_of
+from tests.support import LiveServer, error_of, message_of
 
 CHAT, GENERATE, COMPLETIONS = "/v1/chat/completions", "/generate", "/v1/completions"
 Part = dict[str, Any]
@@ -55,7 +55,7 @@ def answered(http: httpx.Client, path: str, body: dict[str, Any]) -> Any:
 def refused(http: httpx.Client, path: str, body: dict[str, Any], status: int = 422) -> str:
     response = http.post(path, json=body)
     assert response.status_code == status, response.text
-    return str(error_of(response)["error"]).removeprefix("Input validation error: ")
+    return message_of(error_of(response)).removeprefix("Input validation error: ")
 
 
 def said(answer: Any) -> str:

@@ -24,6 +24,9 @@ from inference.errors import (
     ToolRefused,
 )
 
+TGI_SCOPE = {"path": "/v1/chat/completions", "headers": [(b"user-agent", b"curl")]}
+OPENAI_SCOPE = {"path": "/v1/chat/completions", "headers": [(b"x-stainless-lang", b"python")]}
+
 ROWS = [
     (InvalidInput("`x` is bad"), 422, "validation", "Input validation error: `x` is bad"),
     (GrammarRefused("`a` is deep"), 422, "validation", "Input validation error: `a` is deep"),
@@ -53,7 +56,7 @@ def test_an_error_has_its_status_type_and_message(
     assert (failure.status, failure.error_type, failure.error) == (status, error_type, message)
     assert not failure.unexpected
     assert failure.body() == {"error": message, "error_type": error_type, "request_id": "id"}
-    assert json.loads(bytes(failure.reply().body)) == failure.body()
+    assert json.loads(bytes(failure.reply(TGI_SCOPE).body)) == failure.body()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +126,41 @@ def test_an_error_of_no_request_has_no_id() -> None:
     assert failure.body() == {"error": "no", "error_type": "overloaded"}
 
 
+@pytest.mark.parametrize("scope", [OPENAI_SCOPE, {"path": "/v1/responses", "headers": []}])
+def test_openais_clients_find_the_message_where_they_look_for_it(scope: dict[str, object]) -> None:
+    failure = describe(InvalidInput("`x` is bad"), "id")
+    assert json.loads(bytes(failure.reply(scope).body)) == {
+        "error": {
+            "message": "Input validation error: `x` is bad",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "validation",
+        },
+        "error_type": "validation",
+        "request_id": "id",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (404, "invalid_request_error"),
+        (422, "invalid_request_error"),
+        (424, "server_error"),
+        (429, "rate_limit_error"),
+        (431, "invalid_request_error"),
+        (500, "server_error"),
+        (503, "server_error"),
+    ],
+)
+def test_openais_word_for_an_error_goes_by_its_status(status: int, kind: str) -> None:
+    told = Failure(status, "no", "word").detailed()["error"]
+    assert told == {"message": "no", "type": kind, "param": None, "code": "word"}
+
+
 def test_401_has_no_body_and_names_the_scheme() -> None:
-    reply = describe(HTTPException(401, "no token"), "id").reply()
+    reply = describe(HTTPException(401, "no token"), "id").reply(TGI_SCOPE)
     assert (reply.status_code, reply.body) == (401, b"")
     assert reply.headers["www-authenticate"] == "Bearer"
 

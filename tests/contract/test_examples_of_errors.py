@@ -35,7 +35,7 @@ from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, send
 from tests.contract.late import fake_model, loading
 from tests.contract.likeness import without_id, without_numbers
-from tests.support import LiveServer, error_of, live_server, make_service
+from tests.support import LiveServer, error_of, live_server, make_service, message_of
 
 DOCUMENT = Document.load()
 BY_ID = {operation.id: operation for operation in DOCUMENT.operations()}
@@ -190,7 +190,7 @@ def test_every_documented_status_has_a_state_that_leads_to_it(asked: dict[str, A
 
 def told(answer: Any) -> tuple[str, str]:
     """Return an error without what differs from server to server."""
-    message = without_numbers(answer["error"], "parley-embedded", "org/m").replace("0.0 s", "0 s")
+    message = without_numbers(message_of(answer), "parley-embedded", "org/m").replace("0.0 s", "0 s")
     return re.split("(as JSON|request id|during generation)", message)[0], answer["error_type"]
 
 

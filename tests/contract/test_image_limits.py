@@ -21,7 +21,7 @@ from tests.contract.seeing import (
 )
 from tests.image_server import BLUE, RED, ImageServer
 from tests.security.raw import connected, head, wait_until
-from tests.support import error_of, live_server, make_service
+from tests.support import error_of, live_server, make_service, message_of
 
 # --- limits ------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ def test_what_all_requests_hold_is_bounded(serve: Serve, images: ImageServer) ->
                 response = http.post(CHAT, json=body)
                 assert response.status_code == 429
                 assert int(response.headers["retry-after"]) >= 1
-                assert "(`max_image_memory`)" in error_of(response)["error"]
+                assert "(`max_image_memory`)" in message_of(error_of(response))
         answered(http, CHAT, large)
     assert live.service.image_memory.held == 0
 

@@ -216,7 +216,7 @@ async def test_what_cannot_be_done_is_refused_with_what_to_do(members: Any, word
         response = await server.post(PATH, {**BODY, **members})
         failures = server.metric('tgi_request_failure{err="validation"}')
     assert response.status_code == 422
-    assert words in error_of(response)["error"]
+    assert words in error_of(response)["error"]["message"]
     assert failures <= 1
 
 
@@ -247,7 +247,7 @@ async def test_what_all_routes_refuse_names_members_as_they_are_called_here(memb
     async with served(max_sequence_logprobs=9, max_total_tokens=2048) as server:
         response = await server.post(PATH, {**BODY, **members})
     assert response.status_code == 422
-    assert re.search(words, error_of(response)["error"])
+    assert re.search(words, error_of(response)["error"]["message"])
 
 
 async def test_a_wrong_schema_of_a_function_is_named_where_it_stands() -> None:
@@ -255,7 +255,7 @@ async def test_a_wrong_schema_of_a_function_is_named_where_it_stands() -> None:
     async with served() as server:
         response = await server.post(PATH, {**BODY, "tools": wrong})
     assert response.status_code == 422
-    assert "`tools['f'].parameters` at /properties/a/not" in error_of(response)["error"]
+    assert "`tools['f'].parameters` at /properties/a/not" in error_of(response)["error"]["message"]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from connexion.exceptions import OAuthProblem
 from starlette.responses import Response
+from starlette.types import Scope
 
 from handlers import generate, responses
 from handlers.http import auth, contract, errors, middleware, sse, validation
@@ -101,7 +102,7 @@ def _no_complaints(*args: Any) -> Iterator[str]:
 def _failure(**changes: Any) -> Any:
     """Return a reply of errors with another body."""
 
-    def wrong(self: Failure) -> Response:
+    def wrong(self: Failure, scope: Scope) -> Response:
         headers = dict(self.headers)
         return Response(
             changes.get("content", b'{"detail": "no"}'),

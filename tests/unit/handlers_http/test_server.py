@@ -198,7 +198,12 @@ def test_what_the_server_can_not_wait_for_is_cut_off_in_one_line(
         raise AssertionError("nothing is received")
 
     async def run(word: str) -> None:
-        scope = {"type": "http", "extensions": {CUT: lambda: cuts.append(None)}}
+        scope = {
+            "type": "http",
+            "path": "/",
+            "headers": [],
+            "extensions": {CUT: lambda: cuts.append(None)},
+        }
         attach(scope, Exchange("the-id", 0.0))
         task = asyncio.create_task(ErrorBoundary(app)(scope, receive, send))
         await asyncio.sleep(0)
