@@ -29,7 +29,7 @@ from handlers.wire import completions as wire
 from handlers.wire.completion_answer import Answer, AnswerStream, as_told
 from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
-from handlers.wire.openai import Stamp
+from handlers.wire.openai import Stamp, TokenBytes
 from handlers.wire.outputs import finish_of
 from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
 from inference.types import LogprobsMode
@@ -63,7 +63,8 @@ async def completions(
             if not completion.stream:
                 return await _complete(service, call, completion, stamp)
             generations = await submitted(service.engine, completion.requests, call.owner)
-        answer = AnswerStream(completion, stamp, [generation.prompt_tokens for generation in generations])
+        counts = [generation.prompt_tokens for generation in generations]
+        answer = AnswerStream(completion, stamp, counts, _token_bytes(service, completion))
         flow = Flow(generations, service.metrics, answer.chunks, partial(as_told, completion))
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
         return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)
@@ -76,11 +77,15 @@ async def _complete(
     finishes = [as_told(completion, finish_of(events)) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
-    body = Answer(completion, stamp).body(outputs)
+    body = Answer(completion, stamp, _token_bytes(service, completion)).body(outputs)
     headers = batch_headers(
         service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
     )
     return json_reply(body, headers=headers)
+
+
+def _token_bytes(service: Service, completion: Completion) -> TokenBytes | None:
+    return service.engine.token_bytes if completion.logprobs is not None else None
 
 
 async def _texts(service: Service, asked: Asked) -> list[str | Prompt]:

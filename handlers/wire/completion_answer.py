@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from handlers.wire.completion_logprobs import LogprobsTeller, joined
 from handlers.wire.completions import Completion
-from handlers.wire.openai import Reason, Stamp, counted_so_far, end_reason, finish_reason, usage
+from handlers.wire.openai import Reason, Stamp, TokenBytes, counted_so_far, end_reason, finish_reason, usage
 from handlers.wire.outputs import Output, finish_of, mean_logprob
 from handlers.wire.types import (
     Chunk,
@@ -26,9 +26,11 @@ Told: TypeAlias = tuple[CompletionChoice, Usage | None]  # a choice of a chunk, 
 class Answer:
     """The completions of one body, once all have ended."""
 
-    def __init__(self, completion: Completion, stamp: Stamp) -> None:
+    def __init__(self, completion: Completion, stamp: Stamp, token_bytes: TokenBytes | None = None) -> None:
+        """`token_bytes` is for log-probabilities: see `LogprobsTeller`."""
         self._completion = completion
         self._stamp = stamp
+        self._token_bytes = token_bytes
 
     def body(self, outputs: Sequence[Output]) -> CompletionFinal:
         """Return the whole answer; all outputs count, and the best of each prompt are told."""
@@ -38,7 +40,7 @@ class Answer:
         return whole(self._stamp, choices, usage_of(completion, list(map(finish_of, outputs))))
 
     def _choice(self, index: int, prompt: str, output: Output) -> CompletionComplete:
-        completion, teller = self._completion, LogprobsTeller(self._completion.logprobs)
+        completion, teller = self._completion, LogprobsTeller(self._completion.logprobs, self._token_bytes)
         logprobs = [teller.prompt(output[0].prompt, prompt)] if completion.echo else []
         if completion.scored:
             return {"index": index, "text": prompt, "logprobs": joined(logprobs), "finish_reason": "length"}
@@ -55,12 +57,18 @@ class Answer:
 class AnswerStream:
     """The chunks of the completions of one body, in the order of their events."""
 
-    def __init__(self, completion: Completion, stamp: Stamp, prompt_tokens: Sequence[int]) -> None:
-        """`prompt_tokens` is how many each request's prompt has."""
+    def __init__(
+        self,
+        completion: Completion,
+        stamp: Stamp,
+        prompt_tokens: Sequence[int],
+        token_bytes: TokenBytes | None = None,
+    ) -> None:
+        """`prompt_tokens` is how many each request's prompt has; for `token_bytes` see `LogprobsTeller`."""
         self._completion = completion
         self._stamp = stamp
         self._choices = [
-            ChoiceStream(completion, index, request.prompt, tokens)
+            ChoiceStream(completion, index, request.prompt, tokens, token_bytes)
             for index, (request, tokens) in enumerate(zip(completion.requests, prompt_tokens, strict=True))
         ]
         self._finishes: dict[int, Finish] = {}  # by choice
@@ -84,12 +92,19 @@ class AnswerStream:
 class ChoiceStream:
     """What is new in one completion; the prompt, if it is echoed, comes by itself before all else."""
 
-    def __init__(self, completion: Completion, index: int, prompt: str, prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        completion: Completion,
+        index: int,
+        prompt: str,
+        prompt_tokens: int,
+        token_bytes: TokenBytes | None,
+    ) -> None:
         self._completion = completion
         self._index = index
         self._prompt = prompt
         self._prompt_tokens = prompt_tokens
-        self._teller = LogprobsTeller(completion.logprobs)
+        self._teller = LogprobsTeller(completion.logprobs, token_bytes)
 
     def push(self, event: Event) -> list[Told]:
         """Return the choices of an event's chunks, each with its counts, which the last one always has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handlers.wire.openai import IMPOSSIBLE
+from handlers.wire.openai import IMPOSSIBLE, TokenBytes, own_text
 from handlers.wire.parameters import shortest
 from handlers.wire.types import CompletionLogprobs
 from inference.types import Event, PromptToken, Token
@@ -45,9 +45,13 @@ class TokenPlaces:
 class LogprobsTeller:
     """Tells the tokens of one completion with their log-probabilities, piece by piece."""
 
-    def __init__(self, top: int | None) -> None:
-        """`top` is how many of the likeliest stand beside each; None: nothing was asked for, or is told."""
+    def __init__(self, top: int | None, token_bytes: TokenBytes | None = None) -> None:
+        """`top` is how many of the likeliest stand beside each; None: nothing was asked for, or is told.
+
+        `token_bytes` has the bytes of each token by its id, by which parts of characters are told apart.
+        """
         self._top = top
+        self._token_bytes = token_bytes
         self._places = TokenPlaces()
 
     def prompt(self, tokens: Sequence[PromptToken], text: str) -> CompletionLogprobs | None:
@@ -55,14 +59,14 @@ class LogprobsTeller:
         if self._top is None:
             return None
         scored = [(token, token.top_tokens) for token in tokens]
-        return to_logprobs(scored, self._places.prompt(tokens, text), self._top)
+        return to_logprobs(scored, self._places.prompt(tokens, text), self._top, self._token_bytes)
 
     def generated(self, events: Sequence[Event]) -> CompletionLogprobs | None:
         """Return the part of generated tokens."""
         if self._top is None:
             return None
         scored = [(event.token, event.top_tokens) for event in events]
-        return to_logprobs(scored, self._places.generated(events), self._top)
+        return to_logprobs(scored, self._places.generated(events), self._top, self._token_bytes)
 
 
 def joined(parts: Sequence[CompletionLogprobs | None]) -> CompletionLogprobs | None:
@@ -80,26 +84,33 @@ def joined(parts: Sequence[CompletionLogprobs | None]) -> CompletionLogprobs | N
 
 
 def to_logprobs(
-    tokens: Sequence[tuple[Scored, Sequence[Token]]], places: Sequence[int], top: int
+    tokens: Sequence[tuple[Scored, Sequence[Token]]],
+    places: Sequence[int],
+    top: int,
+    token_bytes: TokenBytes | None = None,
 ) -> CompletionLogprobs:
     """Return tokens, each with the likeliest at its place, as the four lists; `top` of 0 leaves one out."""
     return {
-        "tokens": [token.text for token, _ in tokens],
+        "tokens": [own_text(token, token_bytes) for token, _ in tokens],
         "token_logprobs": [_logprob(token) for token, _ in tokens],
-        "top_logprobs": [_likeliest(token, others, top) for token, others in tokens] if top else None,
+        "top_logprobs": [_likeliest(*each, top, token_bytes) for each in tokens] if top else None,
         "text_offset": list(places),
     }
 
 
-def _likeliest(token: Scored, others: Sequence[Token], top: int) -> dict[str, float | None] | None:
+def _likeliest(
+    token: Scored, others: Sequence[Token], top: int, token_bytes: TokenBytes | None
+) -> dict[str, float | None] | None:
     """Return the likeliest tokens by their texts, and the token itself if it isn't among them."""
     if token.logprob is None:
         return None
     named: dict[str, float | None] = {}
     for other in others[:top]:
-        named.setdefault(other.text, _logprob(other))  # of two with the same text the likelier one
+        named.setdefault(
+            own_text(other, token_bytes), _logprob(other)
+        )  # of two with the same text the likelier one
     if all(other.id != token.id for other in others[:top]):
-        named.setdefault(token.text, _logprob(token))
+        named.setdefault(own_text(token, token_bytes), _logprob(token))
     return named
 
 

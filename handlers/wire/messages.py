@@ -14,6 +14,7 @@ from inference.text.contents import IMAGE_PART
 from inference.types import Messages
 
 APART = "make it a part of its own"
+NO_ARGUMENTS = ("", "null")  # as several servers and models write those of a call without any
 PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
 
 
@@ -114,7 +115,7 @@ def parsed_arguments(arguments: object) -> object:
 
     Templates print it, and text would be escaped twice.
     """
-    if arguments is None:
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in NO_ARGUMENTS):
         return {}
     if not isinstance(arguments, str):
         return arguments

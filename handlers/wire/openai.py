@@ -18,7 +18,7 @@ from handlers.wire.types import (
     Usage,
 )
 from inference.errors import InvalidInput
-from inference.types import Event, Finish, FinishReason, Token
+from inference.types import Event, Finish, FinishReason, PromptToken, Token
 
 Body: TypeAlias = ChatRequest | CompletionRequest
 Reason: TypeAlias = Literal["stop", "length"]
@@ -144,13 +144,22 @@ def logprobs(
 def _token(token: Token, token_bytes: TokenBytes | None) -> ChatCompletionTopLogprob:
     logprob = shortest(token.logprob)
     return {
-        "token": token.text,
+        "token": own_text(token, token_bytes),
         "logprob": IMPOSSIBLE if logprob is None else logprob,
-        "bytes": list(_bytes(token, token_bytes)),
+        "bytes": list(own_bytes(token, token_bytes) or token.text.encode()),
     }
 
 
-def _bytes(token: Token, token_bytes: TokenBytes | None) -> bytes:
-    if token.special or token_bytes is None or token.id >= len(token_bytes):
-        return token.text.encode()
-    return token_bytes[token.id]
+def own_text(token: Token | PromptToken, token_bytes: TokenBytes | None) -> str:
+    """Return a token's text whatever stands before it, so that one token is written alike wherever it's told.
+
+    A part of a character is written as OpenAI does, by its bytes: `\\xe6`.
+    """
+    known = own_bytes(token, token_bytes)
+    return known.decode("utf-8", "backslashreplace") if known else token.text
+
+
+def own_bytes(token: Token | PromptToken, token_bytes: TokenBytes | None) -> bytes:
+    """Return what a token adds to the UTF-8 of a text; empty for special tokens, and where it isn't known."""
+    special = isinstance(token, Token) and token.special
+    return b"" if special or token_bytes is None or token.id >= len(token_bytes) else token_bytes[token.id]

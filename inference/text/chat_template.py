@@ -13,6 +13,7 @@ from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import InvalidInput, TemplateFailed
 from inference.text.contents import ContentHabits, Images, probe_contents
 from inference.text.files import ModelFiles, named_tokens, read_json, read_text
+from inference.text.roles import RoleHabits, probe_roles
 from inference.text.sandbox import Clock
 from inference.text.template import RENDER_SECONDS, ChatJinja
 from inference.tools.habits import Habits, Message, probe
@@ -29,11 +30,12 @@ PROBE_SECONDS = 0.5  # for each of the texts that a template is asked for to kno
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A template with what it does with tools, and what contents it takes."""
+    """A template with what it does with tools and roles, and what contents it takes."""
 
     jinja: ChatJinja
     habits: Habits
     contents: ContentHabits
+    roles: RoleHabits
 
 
 class ChatTemplate:
@@ -62,6 +64,10 @@ class ChatTemplate:
     def habits(self, *, has_tools: bool) -> Habits:
         """Return what the template does with tools, calls and results; raise TemplateFailed."""
         return self._template(has_tools=has_tools).habits
+
+    def roles(self, *, has_tools: bool) -> RoleHabits:
+        """Return what the template does with roles that not all know; raise TemplateFailed."""
+        return self._template(has_tools=has_tools).roles
 
     def render(
         self,
@@ -122,11 +128,12 @@ class ChatTemplate:
             context = self._context(tools, {}) | {"messages": plain_chat(messages)}
             return jinja.render(context, seconds=PROBE_SECONDS)
 
+        def render_parts(messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+            return render(Images().as_parts(messages), tools)
+
         contents = probe_contents(render)
-        if contents.texts:
-            return Compiled(jinja, probe(render), contents)
-        as_parts = Images().as_parts
-        return Compiled(jinja, probe(lambda messages, tools: render(as_parts(messages), tools)), contents)
+        taken = render if contents.texts else render_parts
+        return Compiled(jinja, probe(taken), contents, probe_roles(taken, jinja.constants))
 
     def _context(
         self, tools: Sequence[Mapping[str, object]] | None, template_kwargs: Mapping[str, object]

@@ -13,6 +13,7 @@ from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.contents import Images
 from inference.text.files import find_files
 from inference.text.lanes import Lanes, size_of
+from inference.text.roles import with_known_roles
 from inference.text.sequence import SequenceText
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
@@ -114,7 +115,8 @@ class TextPipeline:
         def render() -> str:
             habits = self._template.habits(has_tools=tools is not None)
             images = Images(vision=vision)
-            chat = fit(images.marks.write(messages), habits, self.tool_format)
+            known = with_known_roles(messages, self._template.roles(has_tools=tools is not None))
+            chat = fit(images.marks.write(known), habits, self.tool_format)
             images.marks.check_order(chat)
             shown = None
             if tools is not None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 
-from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 
@@ -29,6 +29,7 @@ class ChatJinja:
     """A compiled template; `render` can be called from any thread."""
 
     names: frozenset[str]  # of the variables that it may read
+    constants: frozenset[str]  # the texts in its expressions
 
     def __init__(self, source: str, *, clock: Clock = datetime.now) -> None:
         """Compile; raise TemplateFailed with the line of a syntax error."""
@@ -41,6 +42,9 @@ class ChatJinja:
         try:
             tree = environment.parse(source)
             self.names = frozenset(meta.find_undeclared_variables(tree) - environment.globals.keys())
+            self.constants = frozenset(
+                each.value for each in tree.find_all(nodes.Const) if isinstance(each.value, str)
+            )
             watch(tree)
             code = environment.compile(tree)
         except TemplateSyntaxError as error:

@@ -61,6 +61,30 @@ def test_of_two_tokens_with_the_same_text_the_likelier_is_told(sample: Any) -> N
     assert to_logprobs([(likely, (likely, unlikely))], [0], 2)["top_logprobs"] == [{"\ufffd": -1.0}]
 
 
+def test_a_part_of_a_character_is_written_alike_wherever_it_is_told(sample: Any) -> None:
+    """`top_logprobs[i][tokens[i]]` is what evaluations look for."""
+    table = [b"", b"\xe6", b"\xaf hi", b"\xe7"]
+    begun, ended, other = (
+        sample.token(1, "", -1.0),
+        sample.token(2, "\u6bef hi", -0.5),
+        sample.token(3, "", -2.0),
+    )
+    prompt = (sample.prompt_token(0, "<s>", None), sample.prompt_token(1, "\ufffd", -1.0))
+    made = to_logprobs(
+        [(prompt[0], ()), (prompt[1], (other, begun)), (begun, (begun, other)), (ended, (begun, other))],
+        [0, 0, 1, 1],
+        2,
+        table,
+    )
+    assert made["tokens"] == ["<s>", "\\xe6", "\\xe6", "\\xaf hi"]
+    assert made["top_logprobs"] == [
+        None,
+        {"\\xe7": -2.0, "\\xe6": -1.0},
+        {"\\xe6": -1.0, "\\xe7": -2.0},
+        {"\\xe6": -1.0, "\\xe7": -2.0, "\\xaf hi": -0.5},
+    ]
+
+
 def test_what_is_impossible_has_openais_number(sample: Any) -> None:
     banned = sample.token(1, "a", float("-inf"))
     assert to_logprobs([(banned, (banned,))], [0], 1)["token_logprobs"] == [-9999.0]

@@ -89,6 +89,9 @@ def test_members_that_templates_do_not_know_stay_behind() -> None:
         ("not json", "not json"),
         ("[1]", "[1]"),
         (None, {}),
+        ("", {}),
+        (" \n", {}),
+        ("null", {}),
     ],
 )
 def test_arguments_given_as_json_text_become_the_object(given: Any, expected: Any) -> None:

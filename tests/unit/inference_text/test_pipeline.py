@@ -94,6 +94,21 @@ def test_chats_are_rendered_and_failures_come_through(tmp_path: Path) -> None:
     loaded.close()
 
 
+def test_what_a_developer_says_reaches_a_model_that_knows_none(tmp_path: Path) -> None:
+    loaded = pipeline(tmp_path)
+    template = CHATML.replace(
+        "{% for message in messages %}", "{% for message in messages if message.role in known %}"
+    )
+    assert template != CHATML
+    known = "{% set known = ['system', 'user', 'assistant'] %}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": known + template}))
+    loaded.close()
+    loaded = load_text(ModelConfig(model_id=str(tmp_path)))
+    chat = [{"role": "developer", "content": "In French."}, {"role": "user", "content": "Hi"}]
+    assert asyncio.run(loaded.render_chat(chat)).startswith("<|im_start|>system\nIn French.<|im_end|>")
+    loaded.close()
+
+
 WEATHER = Tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 USE = ToolUse(tools=(WEATHER,), required=True, parallel=True)
 HISTORY: list[dict[str, Any]] = [
