@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inference.config import Found
+from inference.errors import GrammarRefused
 from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
@@ -108,7 +109,7 @@ class Request:
     min_new_tokens: int = 0  # neither EOS nor a stop sequence ends the text before
     ignore_eos: bool = False  # EOS doesn't end the text, and is a token like any other
     stop: tuple[str, ...] = ()
-    grammar: Grammar | None = None
+    grammar: Grammar | GrammarRefused | None = None  # or why there can't be one, which is told at its turn
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
     top_n_tokens: int = 0
