@@ -152,7 +152,7 @@ class _Soak:
         elif end.generated_tokens != len(events) or len(events) > (request.max_new_tokens or 0):
             self._fault(request, f"{len(events)} tokens came, {end.generated_tokens} were counted")
         elif (
-            request.grammar is not None
+            isinstance(request.grammar, Grammar)
             and end.reason is FinishReason.EOS
             and not _follows(request.grammar, end.text)
         ):

@@ -11,6 +11,7 @@ from typing import Any
 
 Body = Mapping[str, Any]
 
+LONGEST_TOKEN = 128  # characters; where it isn't told which was the last
 LATER_STOPS = ("min_new_tokens", "min_tokens")  # members that let a text go on after a stop sequence
 
 
@@ -39,7 +40,7 @@ def choice_problems(body: Body, answer: Body, events: Sequence[Any] | None) -> I
             yield f"`continuous_usage_stats` is set, and {len(silent)} of {len(chunks)} chunks have no usage"
     for told in _told(body, choices):
         yield from _prompt_problems(told)
-        yield from _stop_problems(body, told, kept=False)
+        yield from _stop_problems(body, told)
 
 
 def generated_problems(inputs: Any, parameters: Body, answer: Body) -> Iterator[str]:
@@ -49,8 +50,8 @@ def generated_problems(inputs: Any, parameters: Body, answer: Body) -> Iterator[
         full = isinstance(inputs, str) and text.startswith(inputs)
     told = Told(0, text, inputs if full and isinstance(inputs, str) else None)
     yield from _prompt_problems(told)
-    yield from _stop_problems(parameters, told, kept=True)
     details = answer.get("details")
+    yield from _stop_problems(parameters, told, behind=_behind_stop(details))
     if not details:
         return
     seed = parameters.get("seed")
@@ -102,14 +103,24 @@ def _prompt_problems(told: Told) -> Iterator[str]:
         yield f"text {told.index} doesn't begin with its prompt: {told.text[:80]!r}"
 
 
-def _stop_problems(asked: Body, told: Told, *, kept: bool) -> Iterator[str]:
-    """Yield the stop sequences within a text; where they are `kept`, one may be its end."""
+def _behind_stop(details: Body | None) -> int:
+    """Return how long what follows a stop sequence may be: the end of the last token that was allowed."""
+    if not details:
+        return LONGEST_TOKEN
+    if details["finish_reason"] != "length":
+        return 0
+    tokens = details.get("tokens")
+    return max(len(tokens[-1]["text"]) - 1, 0) if tokens else LONGEST_TOKEN
+
+
+def _stop_problems(asked: Body, told: Told, *, behind: int | None = None) -> Iterator[str]:
+    """Yield the stop sequences within a text; one may be its end, with so much `behind` it, if not None."""
     if any(asked.get(name) for name in LATER_STOPS) or (asked.get("echo") and told.prompt is None):
         return
     text = told.text.removeprefix(told.prompt or "")
     for stop in _stops(asked):
         at = text.find(stop)
-        if at >= 0 and not (kept and at + len(stop) == len(text)):
+        if at >= 0 and (behind is None or at + len(stop) + behind < len(text)):
             yield f"text {told.index} goes on after the stop sequence {stop!r}: {text[at : at + 80]!r}"
 
 

@@ -37,8 +37,10 @@ from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs, to_choices
 from handlers.wire.outputs import finish_of
+from handlers.wire.requests import Wanted, grammar_or_refusal
 from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
+from inference.errors import GrammarRefused
 from inference.grammar.limits import GrammarLimits
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
@@ -94,7 +96,7 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
     """
     engine, limits = service.engine, limits_of(service.settings)
     check_images(service, call, chat.conversation.images)
-    grammar = allowed(await _grammar(engine, chat, aside, limits), limits)
+    grammar = await _grammar(engine, chat, aside, limits)
     prompt = await prompts.render(engine, chat.conversation)
     images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
@@ -108,13 +110,19 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
     )
 
 
-async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limits) -> Grammar | None:
+async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limits) -> Wanted:
     """Return what the whole text must follow; a thread looks through the tools, whose schemas can be long."""
-    tools = chat.conversation.tools
+    tools, form = chat.conversation.tools, chat.grammar
+    if isinstance(form, GrammarRefused):
+        return form
     if tools is None:
-        return chat.grammar
+        return grammar_or_refusal(partial(allowed, form, limits))
     of_each = GrammarLimits(source_bytes=limits.max_grammar_size)
-    return await aside.on_thread(partial(call_grammar, engine.tool_format, tools, of_each, form=chat.grammar))
+
+    def of_calls() -> Grammar | None:
+        return allowed(call_grammar(engine.tool_format, tools, of_each, form=form), limits)
+
+    return await aside.on_thread(partial(grammar_or_refusal, of_calls))
 
 
 def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:

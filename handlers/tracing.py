@@ -26,6 +26,7 @@ from handlers.access_log import texts
 from handlers.account import Account
 from handlers.http.operations import operation_table
 from handlers.version import version
+from inference.types import Grammar
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -192,7 +193,7 @@ def parameters(request: Request) -> str:
             "max_new_tokens": request.max_new_tokens,
             "stop": request.stop,
             "top_n_tokens": request.top_n_tokens,
-            "grammar": None if request.grammar is None else request.grammar.kind.value,
+            "grammar": request.grammar.kind.value if isinstance(request.grammar, Grammar) else None,
             **asdict(request.sampling),
         }
     )

@@ -21,8 +21,10 @@ from handlers.service import Service
 from handlers.together import together
 from handlers.wire import tgi
 from handlers.wire.outputs import finish_of
+from handlers.wire.predictions import prediction
 from handlers.wire.tgi import Shown
 from handlers.wire.types import ChatRequest, GenerateInstance, VertexInstance, VertexRequest, VertexResponse
+from inference.tools.parser import CallParser
 
 REFUSAL = "Input validation error"  # TGI's error_type, too
 
@@ -77,15 +79,25 @@ async def _continue(
 
 
 async def _answer(service: Service, call: Call[Any], instance: ChatRequest, aside: Aside) -> Answer:
-    """Return a chat's answer as the model wrote it, calls of tools included."""
-    alone: ChatRequest = {**instance, "n": 1, "stream": False, "logprobs": None}  # as a text can be
+    """Return a chat's answer; one call of a tool at most, as in TGI, unless more are asked for."""
+    parallel = bool(instance.get("parallel_tool_calls"))
+    alone: ChatRequest = {
+        **instance,  # as a text can be
+        "n": 1,
+        "stream": False,
+        "logprobs": None,
+        "parallel_tool_calls": parallel,
+    }
     prepared = await prepare(service, call, alone, aside)
     with placed(prepared.chat.conversation.images, prepared.requests[0].images):
         (events,) = await run(service.engine, prepared.requests, call.owner)
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)
-    return Answer(finish.text_before_stop, ignored)
+    tools = prepared.chat.conversation.tools
+    if tools is None:
+        return Answer(finish.text_before_stop, ignored)
+    return Answer(prediction(events, CallParser(service.engine.tool_format, tools)), ignored)
 
 
 def _is_chat(instance: VertexInstance, validator: str) -> TypeIs[ChatRequest]:

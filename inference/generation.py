@@ -151,11 +151,12 @@ class EventAssembler:
         return len(self._prompt_ids) + self._index
 
     def _finish(self, reason: FinishReason) -> Finish:
-        sampling = self._request.sampling
+        sampling, text = self._request.sampling, self._text
         return Finish(
             reason=reason,
-            text=self._text.text,
-            text_before_stop=self._text.text_before_stop,
+            text=text.text if reason is FinishReason.STOP else text.whole_text,
+            text_before_stop=text.text_before_stop,
+            stopped=text.stopped,
             prompt_tokens=len(self._prompt_ids),
             generated_tokens=self._index,
             cached_tokens=self._cached_tokens,

@@ -102,8 +102,10 @@ async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo, loo
     return await with_images(request, ids, text, model.vision, looks)
 
 
-async def compiled(grammar: Grammar, compiler: GrammarCompiler | None) -> CompiledGrammar:
+async def compiled(grammar: Grammar | GrammarRefused, compiler: GrammarCompiler | None) -> CompiledGrammar:
     """Return a grammar ready for use; raise GrammarRefused or Overloaded."""
+    if isinstance(grammar, GrammarRefused):
+        raise GrammarRefused(*grammar.args)  # several requests of a body may share it
     if compiler is None:
         raise GrammarRefused(
             f"grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "

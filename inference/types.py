@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inference.config import Found
+from inference.errors import GrammarRefused
 from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
@@ -108,7 +109,7 @@ class Request:
     min_new_tokens: int = 0  # neither EOS nor a stop sequence ends the text before
     ignore_eos: bool = False  # EOS doesn't end the text, and is a token like any other
     stop: tuple[str, ...] = ()
-    grammar: Grammar | None = None
+    grammar: Grammar | GrammarRefused | None = None  # or why there can't be one, which is told at its turn
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
     top_n_tokens: int = 0
@@ -159,14 +160,20 @@ class Timings:
 class Finish:
     """What is known of a sequence once it has ended."""
 
-    reason: FinishReason
-    text: str  # all visible text, a stop sequence included
-    text_before_stop: str  # the same with the stop sequence cut off
+    reason: FinishReason  # of `text`: the limit of tokens goes before EOS, and EOS before a stop sequence
+    text: str  # all visible text, up to the end of the stop sequence that ended it
+    text_before_stop: str  # the same up to the first stop sequence, whatever ended it
+    stopped: bool = False  # there is a stop sequence, maybe completed by the last token that was allowed
     prompt_tokens: int
     generated_tokens: int  # the EOS token counted
     cached_tokens: int  # prompt tokens whose KV was found in the prefix cache
     seed: int | None  # None for a greedy request
     timings: Timings
+
+    @property
+    def reason_before_stop(self) -> FinishReason:
+        """Return why `text_before_stop` ended: at a stop sequence, if there is one."""
+        return FinishReason.STOP if self.stopped else self.reason
 
 
 @dataclass(frozen=True, slots=True)

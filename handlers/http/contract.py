@@ -36,7 +36,7 @@ from handlers.http.exchange import Exchange, exchange_of
 from handlers.http.middleware import ErrorBoundary
 from handlers.http.operations import operation_table
 from handlers.http.sse import EventStream
-from handlers.http.support import header_value
+from handlers.http.support import NotSupported, header_value
 from handlers.http.validation import RequestCheck, available, request_check
 from handlers.keys import Keyring
 from handlers.service import Service
@@ -46,6 +46,7 @@ from inference.adapters import adapter_names
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
 TEXT_ALONE = frozenset({"tokenize"})  # operations in whose bodies nothing is an image
+NOT_COUNTED = frozenset({"tokenize"})  # operations with a body that count no `tgi_request_count`
 
 
 def contract_app(
@@ -133,13 +134,13 @@ class Routing(RoutingMiddleware):
 
 
 class ValidationStep:
-    """Counts a request, then reads, parses and checks its body: a large one's on a thread."""
+    """Counts a request of a key, then reads, parses and checks its body: a large one's on a thread."""
 
-    def __init__(self, check: RequestCheck, service: Service, next_app: ASGIApp, *, images: bool) -> None:
-        """`images`: the body may have some, and be larger for them."""
+    def __init__(self, name: str, check: RequestCheck, service: Service, next_app: ASGIApp) -> None:
         self._check = check
         self._service = service
-        self._images = images
+        self._images = name not in TEXT_ALONE  # the body may have some, and be larger for them
+        self._counts = name not in NOT_COUNTED
         self._limit = service.settings.payload_limit
         self._seconds = service.settings.body_timeout
         self._quotas = service.quotas
@@ -165,12 +166,18 @@ class ValidationStep:
         self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         exchange.received_bytes = len(raw)
-        if is_large(raw):
-            exchange.aside = OnThread(self._lane, len(raw))
-            async with UntilDisconnect(receive):
-                exchange.body, exchange.ignored = await exchange.aside(partial(self._read, raw))
-        else:
-            exchange.body, exchange.ignored = self._read(raw)
+        try:
+            if is_large(raw):
+                exchange.aside = OnThread(self._lane, len(raw))
+                async with UntilDisconnect(receive):
+                    exchange.body, exchange.ignored = await exchange.aside(partial(self._read, raw))
+            else:
+                exchange.body, exchange.ignored = self._read(raw)
+        except NotSupported:  # the body is understood: a refusal like those of the operation itself
+            if self._counts:
+                self._service.metrics.count_request()
+                self._service.metrics.failure("validation")
+            raise
         await self._next(scope, receive, send)
 
     def _read(self, raw: bytes) -> tuple[Any, str]:
@@ -196,8 +203,7 @@ class ValidationAPI(RoutedAPI[ASGIApp]):
         name = operation.operation_id
         if name not in self._checks:
             return self.next_app
-        images = name not in TEXT_ALONE
-        return ValidationStep(self._checks[name], self._service, self.next_app, images=images)
+        return ValidationStep(name, self._checks[name], self._service, self.next_app)
 
 
 class Validation(RoutedMiddleware[ValidationAPI]):

@@ -125,6 +125,10 @@ class Shape:
         )
 
 
+class NotSupported(Refused):
+    """A member of a body that is understood asks for what isn't done, or can't be done beside another."""
+
+
 class SupportRules:
     """The rules of one request body."""
 
@@ -139,7 +143,7 @@ class SupportRules:
         self._shape = Compiler(components, verdict, synonyms).shape(schema)
 
     def check(self, body: Json) -> tuple[str, ...]:
-        """Return the names of the members without effect; raise 422 for one that isn't supported."""
+        """Return the names of the members without effect; raise NotSupported for one that isn't."""
         ignored: set[str] = set()
         _walk(self._shape, body, "", ignored)
         return tuple(sorted(ignored))
@@ -299,13 +303,13 @@ def _refuse(member: Member, path: str) -> NoReturn:
     because = f": {member.reason}" if member.reason else ""
     yet = " yet" if member.support == LATER else ""
     neutral = " or ".join(orjson.dumps(value).decode() for value in (*member.neutral, None))
-    raise Refused(
+    raise NotSupported(
         f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}"
     )
 
 
-def _in_tgis_words(error: Mapping[str, str]) -> Refused:
-    return Refused(error["error"], error_type=error["error_type"])
+def _in_tgis_words(error: Mapping[str, str]) -> NotSupported:
+    return NotSupported(error["error"], error_type=error["error_type"])
 
 
 def _name(schema: Schema) -> str:

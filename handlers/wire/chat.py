@@ -8,11 +8,11 @@ from handlers.wire.conversation import Conversation, to_conversation
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
-from handlers.wire.requests import numbered, to_request
+from handlers.wire.requests import Wanted, grammar_or_refusal, numbered, to_request
 from handlers.wire.response_format import to_response_format
 from handlers.wire.types import ChatRequest
 from inference.errors import InvalidInput
-from inference.types import Grammar, Image, LogprobsMode, Request
+from inference.types import Image, LogprobsMode, Request
 
 MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
 
@@ -23,7 +23,7 @@ class Chat:
 
     conversation: Conversation
     parameters: Parameters
-    grammar: Grammar | None  # of `response_format`; that of tools is the engine's to make
+    grammar: Wanted  # of `response_format`; that of tools is the engine's to make
     model: str | None  # to echo; None for the served one
     choices: int
     stream: bool
@@ -37,7 +37,7 @@ class Chat:
 def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     """Understand a chat body; raise InvalidInput or ToolRefused with the first check that fails.
 
-    As in TGI, the tools come before the parameters, and the form of the answer after them.
+    As in TGI, the tools come before the parameters, and the form of the answer after all that is checked.
     """
     conversation = to_conversation(body)
     wanted = bool(body.get("logprobs"))
@@ -49,7 +49,7 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     return Chat(
         conversation=conversation,
         parameters=parameters,
-        grammar=to_response_format(body.get("response_format")),
+        grammar=grammar_or_refusal(lambda: to_response_format(body.get("response_format"))),
         model=echoed(body.get("model")),
         choices=to_choices(body, limits),
         stream=bool(body.get("stream")),
@@ -67,7 +67,7 @@ def to_requests(
     *,
     id: str,
     draw: Draw,
-    grammar: Grammar | None = None,
+    grammar: Wanted = None,
     logprobs: LogprobsMode = LogprobsMode.RAW,
     images: tuple[Image, ...] = (),
 ) -> tuple[Request, ...]:

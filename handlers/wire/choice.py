@@ -107,6 +107,6 @@ class ToolChoice:
 
     def _reason(self, finish: Finish) -> ChatFinishReason:
         """Return why the answer ended: calls that weren't cut are to be answered."""
-        if finish.reason is FinishReason.LENGTH or not self._calls.complete:
+        if finish.reason_before_stop is FinishReason.LENGTH or not self._calls.complete:
             return end_reason(finish)
         return "tool_calls"

@@ -149,7 +149,8 @@ def as_told(completion: Completion, finish: Finish) -> Finish:
 
 def without_text(finish: Finish) -> Finish:
     """Return the finish of a request that only its prompt was looked at."""
-    return replace(finish, reason=FinishReason.LENGTH, text="", text_before_stop="", generated_tokens=0)
+    nothing = replace(finish, text="", text_before_stop="", generated_tokens=0)
+    return replace(nothing, reason=FinishReason.LENGTH, stopped=False)
 
 
 def whole(stamp: Stamp, choices: list[CompletionComplete], counts: Usage) -> CompletionFinal:

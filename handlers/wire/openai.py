@@ -93,12 +93,12 @@ def continuous_usage(body: Body) -> bool:
 
 def finish_reason(event: Event) -> Reason | None:
     """Return OpenAI's word for why the text ended with this event, None if it goes on."""
-    return None if event.finish is None else FINISH_REASONS[event.finish.reason]
+    return None if event.finish is None else end_reason(event.finish)
 
 
 def end_reason(finish: Finish) -> Reason:
-    """Return OpenAI's word for why a text ended."""
-    return FINISH_REASONS[finish.reason]
+    """Return OpenAI's word for why a text ended, which has no stop sequence."""
+    return FINISH_REASONS[finish.reason_before_stop]
 
 
 def usage(finishes: Iterable[Finish], choices: int = 1) -> Usage:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 from handlers.wire.parameters import Parameters
-from inference.types import LogprobsMode, Request
+from inference.errors import GrammarRefused
+from inference.types import Grammar, LogprobsMode, Request
+
+Wanted: TypeAlias = Grammar | GrammarRefused | None  # the form of a text: none, or why there can't be one
 
 
 def to_request(given: Parameters, *, id: str, prompt: str, logprobs: LogprobsMode) -> Request:
@@ -24,6 +28,17 @@ def to_request(given: Parameters, *, id: str, prompt: str, logprobs: LogprobsMod
         cache_salt=given.cache_salt or "",
         adapter=given.adapter,
     )
+
+
+def grammar_or_refusal(understand: Callable[[], Grammar | None]) -> Wanted:
+    """Return the grammar that `understand` returns, or what it is refused with.
+
+    The engine raises that where it would compile the grammar: after all else, as TGI looks at grammars last.
+    """
+    try:
+        return understand()
+    except GrammarRefused as refused:
+        return refused
 
 
 def numbered(requests: Iterable[Request]) -> tuple[Request, ...]:

@@ -70,7 +70,7 @@ class ResponseAnswer:
         return {"type": kind, "sequence_number": next(self._numbers), "response": answer}
 
     def _ended(self, finish: Finish) -> ModelResponse:
-        cut = finish.reason is FinishReason.LENGTH
+        cut = finish.reason_before_stop is FinishReason.LENGTH
         return {
             **self._blank,
             "status": "incomplete" if cut else "completed",

@@ -104,7 +104,7 @@ class Output:
             told += self._words("")
         elif isinstance(self._open, TextItem) and self._untold:
             told += self._open.add("", self._logprobs())
-        cut = finish.reason is FinishReason.LENGTH or isinstance(self._open, CallItem)
+        cut = finish.reason_before_stop is FinishReason.LENGTH or isinstance(self._open, CallItem)
         return told + self._close(cut=cut)
 
     def _logprobs(self) -> Logprobs:

@@ -13,6 +13,7 @@ from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, to_parameters
 from handlers.wire.parameters import check
+from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
 from handlers.wire.types import ModelResponse, ResponsesRequest
 from inference.errors import GrammarRefused, InvalidInput, TemplateFailed
@@ -70,7 +71,7 @@ def own_names() -> Iterator[None]:
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
-    form = to_form(body.get("text"))
+    form = grammar_or_refusal(lambda: to_form(body.get("text")))
     conversation = _conversation(body, turns, formed=form is not None)
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0

@@ -12,7 +12,7 @@ from handlers.wire.images import ImageUrl, to_sighted
 from handlers.wire.limits import Limits
 from handlers.wire.outputs import Output, finish_of, mean_logprob
 from handlers.wire.parameters import Draw, Parameters, check, samplings, several, shortest, single
-from handlers.wire.requests import numbered, to_request
+from handlers.wire.requests import Wanted, grammar_or_refusal, numbered, to_request
 from handlers.wire.types import (
     BestOfSequence,
     CompatGenerateRequest,
@@ -31,7 +31,6 @@ from inference.errors import InvalidInput
 from inference.types import (
     Event,
     Finish,
-    Grammar,
     Image,
     LogprobsMode,
     PromptToken,
@@ -72,7 +71,7 @@ class Meaning:
     """What the parameters of a body ask for, whatever the prompt."""
 
     parameters: Parameters
-    grammar: Grammar | None
+    grammar: Wanted
     prompt_logprobs: bool
     logprobs: LogprobsMode
     details: bool
@@ -260,10 +259,11 @@ def _parameters(given: GenerateParameters, limits: Limits, do_sample: bool) -> P
     )
 
 
-def _grammar(given: GenerateParameters, limits: Limits) -> Grammar | None:
-    """Return the grammar, which TGI looks at after everything else."""
+def _grammar(given: GenerateParameters, limits: Limits) -> Wanted:
     wanted = given.get("grammar")
-    return None if wanted is None else allowed(to_grammar(wanted, "parameters.grammar"), limits)
+    if wanted is None:
+        return None
+    return grammar_or_refusal(lambda: allowed(to_grammar(wanted, "parameters.grammar"), limits))
 
 
 def _details(events: Output) -> Details:

@@ -31,12 +31,14 @@ class SequenceText:
         self._matcher = StopMatcher(stops)
         self._token_text = token_text
         self._released: list[str] = []
+        self._ended_by_special = False  # a special token whose text is a stop sequence
 
     def push(self, token_id: int, *, special: bool, may_stop: bool = True) -> TextStep:
         """Add a token; a stop sequence that it completes counts only if it `may_stop`."""
         if special:
             text = self._token_text(token_id)
-            return TextStep(text, "", may_stop and text in self._stops)
+            self._ended_by_special = may_stop and text in self._stops
+            return TextStep(text, "", self._ended_by_special)
         text = self._stream.push(token_id)
         delta = self._release(self._matcher.push(text, may_stop=may_stop))
         return TextStep(text, delta, self._matcher.matched is not None)
@@ -44,6 +46,11 @@ class SequenceText:
     def flush(self) -> str:
         """Return the visible text that was held back; call it once, after the last token."""
         return self._release(self._matcher.push(self._stream.flush()) + self._matcher.flush())
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a stop sequence is complete: after `flush`, also one that this completed."""
+        return self._ended_by_special or self._matcher.matched is not None
 
     @property
     def text_before_stop(self) -> str:
@@ -54,6 +61,11 @@ class SequenceText:
     def text(self) -> str:
         """Return the same up to the end of the stop sequence, if one was found in the text."""
         return self.text_before_stop + (self._matcher.matched or "")
+
+    @property
+    def whole_text(self) -> str:
+        """Return all of it, what the last token had behind a stop sequence, too."""
+        return self.text + self._matcher.behind
 
     def _release(self, text: str) -> str:
         if text:

@@ -16,6 +16,7 @@ class StopMatcher:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""  # a suffix of the text that may begin a stop sequence
         self.matched: str | None = None  # the stop sequence that was found
+        self.behind = ""  # the text that came after it
 
     def push(self, text: str, *, may_stop: bool = True) -> str:
         """Take more text and return what may be shown; nothing once a stop sequence was found.
@@ -24,6 +25,7 @@ class StopMatcher:
         begins there is found when it is completed.
         """
         if self.matched is not None:
+            self.behind += text
             return ""
         if not self._stops:
             return text
@@ -31,7 +33,7 @@ class StopMatcher:
         held = self._held + text
         if may_stop and (found := self._find(held, seen)) is not None:
             start, end = found
-            self.matched, self._held = held[start:end], ""
+            self.matched, self.behind, self._held = held[start:end], held[end:], ""
             return held[:start]
         keep = max(overlap(held, stop) for stop in self._stops)
         release = len(held) - keep

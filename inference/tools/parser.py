@@ -2,8 +2,9 @@
 
 The grammar decides what is a call, and the parser decides it the same way, by the same signs. It
 gives every part as soon as nothing that follows can change it: words up to what may begin a
-call, a call with the first character of its arguments, its arguments as they come. A plain answer
-is the concatenation of the parts of a streamed one.
+call, a call with the first character of its arguments, its arguments as they come, but for the white space
+between JSON's tokens, which models write and TGI doesn't tell. A plain answer is the concatenation of
+the parts of a streamed one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import Enum, auto
 
 from inference.text.stop import overlap
 from inference.tools.formats import Marker, ToolFormat
-from inference.tools.heads import Beginning, head_pattern, written_names
+from inference.tools.heads import WHITE, Beginning, head_pattern, written_names
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
 from inference.types import Event
 
@@ -149,13 +150,13 @@ class CallParser:
 
     def _arguments(self, text: str) -> tuple[list[Part], str]:
         """Return a piece of arguments, and the text behind them."""
-        size = self._object.end_in(text)
-        parts: list[Part] = [CallArguments(self._calls, text[:size])]
+        arguments, text = self._object.read(text)
+        parts: list[Part] = [CallArguments(self._calls, arguments)] if arguments else []
         if self._object.complete:
             parts.append(CallEnd(self._calls))
             self._calls += 1
             self._stage = Stage.FRAME
-        return parts, text[size:]
+        return parts, text
 
     def _show(self, words: str) -> list[Part]:
         """Return words as a part of the text, with the white space that was held back before them."""
@@ -173,7 +174,7 @@ def begins_alike(text: str, sign: Marker) -> bool:
 
 
 class JsonObject:
-    """Finds the end of a JSON object in a text that comes in pieces."""
+    """Reads a JSON object in a text that comes in pieces, without the white space between its tokens."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -181,21 +182,25 @@ class JsonObject:
         self._escaped = False
         self.complete = False
 
-    def end_in(self, text: str) -> int:
-        """Return how many characters of a piece belong to the object."""
+    def read(self, text: str) -> tuple[str, str]:
+        """Return what a piece adds to the object, all else spelt as it is, and what follows the object."""
+        kept: list[str] = []
         for at, char in enumerate(text):
             if self._in_string:
                 self._read_string(char)
+            elif char in WHITE:
+                continue
             elif char == '"':
                 self._in_string = True
             elif char == "{":
                 self._depth += 1
             elif char == "}":
                 self._depth -= 1
-                if not self._depth:
-                    self.complete = True
-                    return at + 1
-        return len(text)
+                self.complete = not self._depth
+            kept.append(char)
+            if self.complete:
+                return "".join(kept), text[at + 1 :]
+        return "".join(kept), ""
 
     def _read_string(self, char: str) -> None:
         if self._escaped:

@@ -45,7 +45,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A piece of the JSON text of a call's arguments, as the model wrote it; never empty."""
+    """A piece of the compact JSON text of a call's arguments, its values spelt as generated; never empty."""
 
     index: int
     text: str

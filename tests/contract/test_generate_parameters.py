@@ -97,6 +97,40 @@ async def test_a_wrong_grammar_is_refused_before_anything_is_generated(
     assert error_of(response) == {"error": f"Input validation error: {message}", "error_type": "validation"}
 
 
+@pytest.mark.parametrize("bad", [{"type": "json", "value": "{"}, {"type": "regex", "value": "("}])
+@pytest.mark.parametrize("supported", [True, False])
+async def test_of_several_faults_the_grammar_is_told_last_as_in_tgi(
+    bad: dict[str, Any], supported: bool
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1000}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        (path, {"inputs": inputs, "parameters": {"grammar": bad, **others}}, words)
+        for path in ("/generate", "/generate_stream", "/")
+        for inputs, others, words in (
+            ("", {}, "`inputs` cannot be empty"),
+            ("x", {"truncate": 0}, "`truncate` must be strictly positive"),
+            ("x", {"max_new_tokens": 1000}, "`inputs` tokens + `max_new_tokens` must be <= 128"),
+            ("x", {}, "grammar is not "),
+        )
+    ]
+    asked += [
+        ("/v1/chat/completions", {**chat, "response_format": bad}, "`inputs` tokens + `max_new_tokens` must"),
+        (
+            "/v1/chat/completions",
+            {**chat, "tools": [tool]},
+            "`inputs` tokens + `max_new_tokens` must be <= 128",
+        ),
+        ("/v1/chat/completions", {**chat, "max_tokens": 1, "response_format": bad}, "grammar is not "),
+        ("/v1/chat/completions", {**chat, "max_tokens": 1, "tools": [tool]}, "grammar is not "),
+    ]
+    async with served(max_total_tokens=128, disable_grammar_support=not supported) as server:
+        for path, body, words in asked:
+            response = await server.post(path, body)
+            assert response.status_code == 422, (path, body)
+            assert response.json()["error"].startswith(f"Input validation error: {words}"), (path, body)
+
+
 async def test_a_bad_expression_or_keyword_is_named() -> None:
     async with served() as server:
         expression = {"inputs": "x", "parameters": {"grammar": {"type": "regex", "value": "("}}}

@@ -148,3 +148,44 @@ async def test_every_request_is_counted_by_its_status(log: io.StringIO) -> None:
         assert 9 == server.metric("parley_http_duration_count")
         assert 2 <= server.metric('parley_http_failures{error_type="validation"}')
         assert 1 == server.metric("parley_engine_up")
+
+
+FORMED = {"tools": [], "response_format": {"type": "json_object"}}
+REFUSED = [
+    ("/v1/completions", {"prompt": "x", "suffix": "y"}),
+    ("/v1/completions", {"prompt": "x" * 100_000, "suffix": "y"}),  # looked through on a thread
+    ("/v1/completions", {"prompt": ["x"] * 100}),
+    ("/v1/chat/completions", CHAT | FORMED),
+    ("/v1/chat/completions", CHAT | FORMED | {"stream": True}),
+    ("/v1/chat/completions", CHAT | {"functions": [{"name": "f"}]}),
+    ("/v1/chat/completions", CHAT | {"max_tokens": 0}),
+    ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}),
+    ("/chat_tokenize", CHAT | {"tool_choice": {"allowed_tools": {"mode": "auto"}}}),
+    ("/invocations", {"prompt": "x", "suffix": "y"}),
+    ("/vertex", {"instances": [CHAT | FORMED]}),
+    ("/predict", {"instances": [CHAT | FORMED]}),
+]
+NOT_UNDERSTOOD = [
+    ("/v1/completions", {"prompt": 5}),
+    ("/v1/chat/completions", CHAT | {"max_tokens": "many"}),
+    ("/vertex", {"instances": [{"prompt": "x"}]}),
+    ("/tokenize", {"inputs": 5}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), REFUSED)
+async def test_a_refusal_counts_as_a_request_and_as_a_failure_whoever_refuses(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with served(aip_predict_route="/predict") as server:
+        response = await server.post(path, body)
+        counted = server.metric("tgi_request_count"), server.metric('tgi_request_failure{err="validation"}')
+    assert (response.status_code, counted) == (422, (1, 1))
+
+
+@pytest.mark.parametrize(("path", "body"), NOT_UNDERSTOOD)
+async def test_a_body_of_a_wrong_shape_is_not_counted_as_in_tgi(path: str, body: dict[str, Any]) -> None:
+    async with served() as server:
+        response = await server.post(path, body)
+        counted = server.metric("tgi_request_count"), server.metric('tgi_request_failure{err="validation"}')
+    assert (response.status_code, counted) == (422, (0, 0))

@@ -26,7 +26,7 @@ TOOLS = [
     {"type": "function", "function": WEATHER},
     {"type": "function", "function": {"name": "get_time"}},
 ]
-PARIS, ROME = '{"location": "Paris"}', '{"location": "Rome", "days": 2}'
+PARIS, ROME = '{"location":"Paris"}', '{"location":"Rome","days":2}'  # as TGI and OpenAI tell them
 
 
 def called(name: str, arguments: str) -> str:
@@ -34,8 +34,8 @@ def called(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
-ONE = called("get_weather", PARIS)
-TWO = ONE + "\n" + called("get_weather", ROME)
+ONE = called("get_weather", '{"location": "Paris"}')
+TWO = ONE + "\n" + called("get_weather", '{"location": "Rome", "days": 2}')
 REPLIES = {
     "replies": {
         "two": TWO,
@@ -131,6 +131,8 @@ async def test_a_streamed_call_begins_with_its_name_and_a_brace_and_ends_with_an
     assert first["function"] == {"name": "get_weather", "arguments": "{"}
     assert {(part["id"], part["function"]["name"]) for part in others} == {(None, None)}
     assert others[-1]["function"]["arguments"] == ""
+    pieces = [part["function"]["arguments"] for part in others[:-1]]
+    assert all(pieces), "a token of white space is none"
     assert put_together(choices) == ("", [("0", "get_weather", PARIS)], "tool_calls")
 
 
@@ -203,7 +205,7 @@ async def test_a_stop_sequence_cuts_a_call_too() -> None:
     async with served(fake=REPLIES) as server:
         told = as_told(await whole(server, body))
         assert told == put_together(await streamed(server, body))
-    assert told == ("", [("0", "get_weather", '{"location": "')], "stop")
+    assert told == ("", [("0", "get_weather", '{"location":"')], "stop")
 
 
 async def test_results_go_into_the_prompt_and_ids_go_on() -> None:

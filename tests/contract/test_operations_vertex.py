@@ -14,6 +14,8 @@ pytestmark = pytest.mark.anyio
 REPLIES = {"replies": {"weather": " It is sunny. Bye", "name": " Ada"}}
 PATH = "/vertex"
 NAME = [{"role": "user", "content": "your name?"}]
+PROPERTIES = {"city": {"type": "string"}, "days": {"type": "array", "items": {"type": "integer"}}}
+WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties": PROPERTIES}}
 GREEDY: dict[str, Any] = {"do_sample": False}
 
 
@@ -119,6 +121,39 @@ async def test_a_bad_instance_is_refused_by_its_place(
         response = await server.post(PATH, body)
         assert server.metric("tgi_request_count") == ("Failed" not in error)
     assert (response.status_code, error_of(response)) == (422, {"error": error, "error_type": error_type})
+
+
+async def test_a_call_of_a_tool_is_the_json_text_that_tgis_grammar_has() -> None:
+    call = (
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": [1, 2]}}\n</tool_call>'
+    )
+    bare = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
+    replies = {"two": f"{call}\n{bare}", "first": f"I look. {call}", "talk": "Hello {there}.", "time": bare}
+    tools = [
+        {"type": "function", "function": {"name": "get_time"}},
+        {"type": "function", "function": WEATHER},
+    ]
+
+    def asking(content: str, **members: Any) -> dict[str, Any]:
+        return {
+            "messages": [{"role": "user", "content": content}],
+            "tools": tools,
+            "temperature": 0,
+            **members,
+        }
+
+    instances = [asking("two"), asking("first"), asking("talk"), asking("time"), asking("talk", tools=None)]
+    instances += [asking("two", parallel_tool_calls=True), asking("two", max_tokens=24)]
+    async with served(fake={"replies": replies}) as server:
+        weather, said, words, time, plain, both, cut = (
+            await server.post(PATH, {"instances": instances})
+        ).json()["predictions"]
+    assert weather == said == '{"function":{"_name":"get_weather","city":"Paris","days":[1,2]}}'
+    assert (words, plain, time) == ("Hello {there}.", "Hello {there}.", '{"function":{"_name":"get_time"}}')
+    assert both == f"[{weather},{time}]"
+    assert cut.startswith('{"function":{"_name":"get_weather","c')
+    assert weather.startswith(cut)
+    assert cut != weather
 
 
 async def test_one_failing_instance_fails_all_with_its_own_status() -> None:

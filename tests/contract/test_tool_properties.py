@@ -62,7 +62,7 @@ def test_what_the_model_says_is_what_the_client_gets(
     text = "" if calls and not model.format.opening else remark
     model.say(written(model.format, calls, text))
     answer = asked(model, Question(body, schemas, question.known_ids))
-    assert answer.calls == tuple((call.name, call.arguments) for call in calls)
+    assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
     assert answer.content == (text.rstrip() if calls else text)
     assert answer.reasons == ("tool_calls" if calls else "stop",)
 
@@ -74,8 +74,8 @@ def test_a_call_that_is_cut_is_given_as_far_as_it_came(
 ) -> None:
     (name, schema), *_ = question.schemas.items()
     forced = {"tool_choice": {"type": "function", "function": {"name": name}}}
-    whole_call = Call(name, as_json(example(schema)))
-    pieces = written(model.format, [whole_call])
+    as_written = Call(name, as_json(example(schema)))
+    pieces, whole_call = written(model.format, [as_written]), as_written.told
     model.say(pieces)
     known = Question(question.body | forced | {"max_tokens": 2000}, {name: schema}, question.known_ids)
     assert asked(model, known).calls == ((name, whole_call.arguments),)

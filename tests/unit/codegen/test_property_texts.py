@@ -10,6 +10,7 @@ from codegen.property_texts import choice_problems, generated_problems, token_pr
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 COUNTED = {"stream_options": {"continuous_usage_stats": True}}
+LONG = "b" * 200  # longer than a token
 SEED = {"seed": 3, "do_sample": True}
 TOKENS = [
     {"id": 0, "text": "", "start": 0, "stop": 0, "special": True},
@@ -66,14 +67,25 @@ def test_chunks_belong_to_their_request(body: Any, right: Any, wrong: Any) -> No
 
 
 def details(**changes: Any) -> dict[str, Any]:
-    return {"finish_reason": "length", "generated_tokens": 1, "seed": None, "tokens": [{}], **changes}
+    told = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "tokens": [{"text": "a"}]}
+    return told | changes
 
 
 @pytest.mark.parametrize(
     ("parameters", "right", "wrong"),
     [
         ({"return_full_text": True}, {"generated_text": "Ab"}, {"generated_text": "b"}),
-        ({"stop": ["x"]}, {"generated_text": "ax"}, {"generated_text": "axb"}),
+        ({"stop": ["x"]}, {"generated_text": "axb"}, {"generated_text": f"ax{LONG}"}),
+        (
+            {"stop": ["x"]},
+            {"generated_text": "axb", "details": details(tokens=[{"text": "axb"}])},
+            {"generated_text": "axb", "details": details()},
+        ),
+        (
+            {"stop": ["x"]},
+            {"generated_text": "a", "details": details(finish_reason="eos_token")},
+            {"generated_text": "axb", "details": details(finish_reason="eos_token")},
+        ),
         (
             {"stop": ["x"]},
             {"generated_text": "ax", "details": details(finish_reason="stop_sequence")},
@@ -111,12 +123,12 @@ def test_a_text_may_go_on_after_a_stop_sequence_where_it_has_to_be_longer() -> N
 def test_a_prompt_before_its_text_may_have_a_stop_sequence(asked: dict[str, Any]) -> None:
     parameters = {"stop": ["x"], **asked}
     assert list(generated_problems("axb", parameters, {"generated_text": "axbc"})) == []
-    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": "axbcxd"}))
+    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": f"axbcx{LONG}"}))
 
 
 def test_a_text_without_its_prompt_has_no_stop_sequence_but_at_its_end() -> None:
     parameters = {"stop": ["x"], "return_full_text": False}
-    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": "axbc"}))
+    assert "goes on" in next(generated_problems("axb", parameters, {"generated_text": f"ax{LONG}"}))
 
 
 def test_tokens_are_the_parts_of_their_text() -> None:

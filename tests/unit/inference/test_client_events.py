@@ -81,14 +81,24 @@ def test_what_the_first_token_says_of_a_request_is_known_at_its_end() -> None:
     with_puppet(check)
 
 
-def test_the_length_limit_comes_before_a_stop_sequence() -> None:
+@pytest.mark.parametrize(("stop", "before"), [("END", "so "), ("so END", ""), ("ENDS", None)])
+def test_the_length_limit_comes_before_a_stop_sequence_and_the_text_is_whole(
+    stop: str, before: str | None
+) -> None:
     async def check(client: EngineClient, core: Puppet) -> None:
-        generation = await client.submit(Request(id="a", prompt="Hi", stop=("END",)))
+        generation = await client.submit(Request(id="a", prompt="Hi", stop=(stop,)))
         core.say("a", "so END", FinishReason.LENGTH)
-        *_, last = await generation.collect()
-        assert last.finish is not None
-        assert last.finish.reason is FinishReason.LENGTH
-        assert (last.finish.text, last.finish.text_before_stop) == ("so END", "so ")
+        events = await generation.collect()
+        finish = events[-1].finish
+        assert finish is not None
+        assert (finish.reason, finish.text) == (FinishReason.LENGTH, "so END")
+        assert "".join(event.delta for event in events) == finish.text_before_stop
+        if before is None:
+            assert (finish.text_before_stop, finish.stopped) == ("so END", False)
+            assert finish.reason_before_stop is FinishReason.LENGTH
+        else:
+            assert (finish.text_before_stop, finish.stopped) == (before, True)
+            assert finish.reason_before_stop is FinishReason.STOP
         assert core.aborted == []
 
     with_puppet(check)

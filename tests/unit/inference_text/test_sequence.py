@@ -69,7 +69,9 @@ def test_what_is_released_is_exactly_the_text_before_the_stop(said: str, stops: 
     released += text.flush()
     assert released == text.text_before_stop
     assert not any(stop in released for stop in stops)
-    assert said.startswith(text.text)
+    assert text.stopped is any(stop in said for stop in stops)
+    assert said.startswith(text.whole_text)
+    assert text.whole_text.startswith(text.text)
     assert text.text.startswith(released)
 
 

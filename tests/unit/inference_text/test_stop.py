@@ -53,6 +53,13 @@ def test_agrees_with_reading_character_by_character(pieces: list[str], stops: li
 
 
 @given(st.lists(few, max_size=8), st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4))
+def test_what_came_behind_a_stop_sequence_is_known(pieces: list[str], stops: list[str]) -> None:
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push(piece) for piece in pieces) + matcher.flush()
+    assert shown + (matcher.matched or "") + matcher.behind == "".join(pieces)
+
+
+@given(st.lists(few, max_size=8), st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4))
 def test_holds_back_only_what_can_still_become_a_stop_sequence(pieces: list[str], stops: list[str]) -> None:
     matcher = StopMatcher(stops)
     text = shown = ""

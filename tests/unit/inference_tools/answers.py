@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ SPECIAL = {
 TAGS = {"<tool_call>": 5, "</tool_call>": 6}  # special in some models of the format, not in all
 TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS).items()}
 
+BESIDE_STRINGS = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*+"?)|[ \t\n\r]+', re.DOTALL)
 Piece = str | int  # visible text, or the id of a special token
 
 
@@ -32,6 +34,11 @@ class Call:
 
     name: str
     arguments: str  # as it was written
+
+    @property
+    def told(self) -> Call:
+        """Return the call with its arguments as they come back, whole or cut: without white space around."""
+        return Call(self.name, BESIDE_STRINGS.sub(lambda found: found["string"] or "", self.arguments))
 
 
 def use(*names: str, required: bool = False, parallel: bool = True) -> ToolUse:
