@@ -60,15 +60,15 @@ def check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, li
 
     Each of its `sequences` is counted as this one.
     """
-    if not request.top_n_tokens:
-        return
-    told = max_new_tokens + (prompt_tokens if request.prompt_logprobs else 0)
-    asked = told * request.top_n_tokens * request.sequences
+    echoed = prompt_tokens if request.prompt_top_n_tokens else 0
+    told = echoed + (max_new_tokens if request.top_n_tokens else 0)
+    each = max(request.top_n_tokens, request.prompt_top_n_tokens)  # the same where both are asked for
+    asked = told * each * request.sequences
     if asked > limit:
         raise InvalidInput(
             "`top_n_tokens` (`logprobs`, `top_logprobs`) for all texts (`n`, `best_of`, prompts) of a body "
             f"must be <= {limit} log-probabilities (`max_sequence_logprobs`). Given: {asked}, which are "
-            f"{request.top_n_tokens} for each of up to {told} tokens of {request.sequences} texts: ask for "
+            f"{each} for each of up to {told} tokens of {request.sequences} texts: ask for "
             "fewer, or for a smaller `max_new_tokens` (`max_tokens`)"
         )
 

@@ -243,7 +243,8 @@ class Stepper(Generic[Logits]):
     def _tell(self, work: Work, chosen: Chosen) -> tuple[CoreOutput | CoreFailure, ...]:
         for sequence, scored in chosen.prompts.items():
             sequence.prompt_logprobs += scored.logprobs
-            sequence.prompt_top += scored.top
+            if scored.top is not None:
+                sequence.prompt_top.append(scored.top)
         for sequence in work.resumed:
             sequence.held = None
         return self._say(work.pieces.table, work.sequences, chosen, work.first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.wire.openai import IMPOSSIBLE
-from handlers.wire.parameters import shortest
+from handlers.wire.parameters import all_shortest, shortest
 from handlers.wire.types import CompletionLogprobs
 from inference.types import Event, PromptToken, Token
 
@@ -95,10 +95,12 @@ def _likeliest(token: Scored, others: Sequence[Token], top: int) -> dict[str, fl
     """Return the likeliest tokens by their texts, and the token itself if it isn't among them."""
     if token.logprob is None:
         return None
+    likeliest = others[:top]
     named: dict[str, float | None] = {}
-    for other in others[:top]:
-        named.setdefault(other.text, _logprob(other))  # of two with the same text the likelier one
-    if all(other.id != token.id for other in others[:top]):
+    for other, logprob in zip(likeliest, all_shortest([each.logprob for each in likeliest]), strict=True):
+        # Of two with the same text the likelier one
+        named.setdefault(other.text, IMPOSSIBLE if logprob is None else logprob)
+    if all(other.id != token.id for other in likeliest):
         named.setdefault(token.text, _logprob(token))
     return named
 

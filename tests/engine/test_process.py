@@ -81,7 +81,12 @@ def said(events: tuple[Event, ...]) -> list[int]:
 
 
 def test_tokens_are_those_of_an_engine_on_a_thread_to_the_last_bit(engine: EngineProcess) -> None:
-    wanted = requests(prompt_logprobs=True, top_n_tokens=2, sampling=Sampling(sample=True, seed=2**63 + 5))
+    wanted = requests(
+        prompt_logprobs=True,
+        top_n_tokens=2,
+        prompt_top_n_tokens=2,
+        sampling=Sampling(sample=True, seed=2**63 + 5),
+    )
 
     async def on_a_thread() -> list[tuple[Event, ...]]:
         client = EngineClient(TorchCore(CONFIG), CONFIG, lambda: load_text(CONFIG.model))

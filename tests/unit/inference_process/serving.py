@@ -96,7 +96,7 @@ class Caller:
 
 def submit(number: int, id: str = "r", *, prompt: tuple[int, ...] = (1, 2), tokens: int = 5) -> Submit:
     return Submit(
-        *(number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, None),
+        *(number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, 0, None),
         *("owner", "salt", -1),
     )
 
