@@ -55,11 +55,22 @@ def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> No
         )
 
 
-def check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
-    """Raise InvalidInput if one body asks for more than `limit` log-probabilities of alternatives.
+def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> int:
+    """Return how many tokens to generate: at most what `limit` log-probabilities of alternatives leave.
 
-    Each of its `sequences` is counted as this one.
+    Each of its body's `sequences` is counted as this one. Raises InvalidInput where the client has named too
+    large a number, or not one token could be told.
     """
+    top = request.top_n_tokens
+    if request.max_new_tokens is None and top:
+        told = prompt_tokens * request.prompt_top_n_tokens
+        room = max((limit // request.sequences - told) // top, request.min_new_tokens, 1)
+        max_new_tokens = min(max_new_tokens, room)
+    _check_logprobs(request, prompt_tokens, max_new_tokens, limit)
+    return max_new_tokens
+
+
+def _check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
     echoed = prompt_tokens if request.prompt_top_n_tokens else 0
     told = echoed + (max_new_tokens if request.top_n_tokens else 0)
     each = max(request.top_n_tokens, request.prompt_top_n_tokens)  # the same where both are asked for

@@ -76,6 +76,10 @@ def test_log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt() -> N
         answer = client.post("/generate", json=generate).json()
         assert set(answer["details"]["prefill"][1]) == {"id", "text", "logprob"}
         assert client.post("/v1/chat/completions", json={**chat, "max_tokens": 7}).status_code == 200
+        answer = client.post(
+            "/v1/chat/completions", json={**chat, "max_tokens": None, "ignore_eos": True}
+        ).json()
+        assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (7, "length")
 
 
 def test_log_probabilities_are_bounded_for_all_texts_of_a_body_together() -> None:
