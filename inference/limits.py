@@ -9,6 +9,7 @@ from inference.types import ModelInfo, Request
 
 SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
 UTF8_BYTES = 4  # of one character, at most
+PROMPT_LOGPROBS = 2**24  # of alternatives: they cross in one frame, with 8 bytes each
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
 
@@ -61,9 +62,14 @@ def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limi
     Each of its body's `sequences` is counted as this one. Raises InvalidInput where the client has named too
     large a number, or not one token could be told.
     """
-    top = request.top_n_tokens
+    top, told = request.top_n_tokens, prompt_tokens * request.prompt_top_n_tokens
+    if told > PROMPT_LOGPROBS:
+        raise InvalidInput(
+            f"`logprobs` beside `echo` must be <= {PROMPT_LOGPROBS} log-probabilities for one prompt. Given: "
+            f"{told}, which are {request.prompt_top_n_tokens} for each of {prompt_tokens} tokens: ask "
+            "for fewer"
+        )
     if request.max_new_tokens is None and top:
-        told = prompt_tokens * request.prompt_top_n_tokens
         room = max((limit // request.sequences - told) // top, request.min_new_tokens, 1)
         max_new_tokens = min(max_new_tokens, room)
     _check_logprobs(request, prompt_tokens, max_new_tokens, limit)

@@ -11,6 +11,7 @@ import numpy as np
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.budget import Budget, Limits
 from inference.fairness import FairQueue
+from inference.pace import Pace
 from inference.prefix import PrefixCache
 from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
 from inference.types import Obstacle
@@ -65,6 +66,7 @@ class Scheduler:
         self._arrivals = 0
         self.obstacle = Obstacle.BUDGET  # why those that wait weren't admitted by the last step,
         self.awaiting = 0  # but for so many, whose prefix another sequence is computing
+        self.pace = Pace()  # and for those that it holds back
 
     @property
     def idle(self) -> bool:
@@ -100,6 +102,7 @@ class Scheduler:
         if self._now is not self._limits:
             self._recover()
         preempted = self._grow_decodes()
+        self.pace.begin()
         self.obstacle, self.awaiting = Obstacle.MEMORY if preempted else Obstacle.BUDGET, 0
         unfinished = len(self._prompts) + len(self.waiting)
         if not unfinished:
@@ -286,6 +289,8 @@ class Scheduler:
                 break
             if budget.spent:
                 break
+            if self.pace.holds(sequence):
+                continue
             found = self._prefix.find(sequence)
             if self._prefix.awaits(sequence, len(found)):
                 self.awaiting += 1

@@ -82,6 +82,7 @@ class Stepper(Generic[Logits]):
         idle_work: IdleWork | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self.pace = scheduler.pace
         self._runner = runner
         self._sampler = sampler
         self._outputs = Outputs(eos_token_ids)
@@ -101,7 +102,7 @@ class Stepper(Generic[Logits]):
     @property
     def stuck(self) -> bool:
         """Return whether nothing can be done before a mask is ready, or sequences come or go."""
-        return self._stuck and not self._resumable()
+        return self._stuck and not self._resumable() and not self.pace.released
 
     def add(self, request: CoreRequest, sight: Sight | None = None) -> None:
         """Queue a request; `sight`, what its prompt sees, is released when it is forgotten."""

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -340,40 +339,3 @@ def test_an_end_of_texts_that_the_model_lacks_is_told() -> None:
     for ids, told in (((EOS,), False), ((EOS, 99_999), True)):
         odd = odd_vocabulary(Pipeline(), replace(MODEL, eos_token_ids=ids))
         assert ("Texts are to end at the token 99999, and the model has ids up to" in (odd or "")) is told
-
-
-# The context has room for 20 tokens behind 10, and the limit is 40 log-probabilities
-@pytest.mark.parametrize(
-    ("members", "granted"),
-    [
-        ({}, 20),
-        ({"top_n_tokens": 2}, 20),
-        ({"top_n_tokens": 3}, 13),
-        ({"top_n_tokens": 3, "sequences": 2}, 6),
-        ({"top_n_tokens": 40}, 1),
-        ({"top_n_tokens": 3, "prompt_logprobs": True}, 13),
-        ({"top_n_tokens": 3, "prompt_logprobs": True, "prompt_top_n_tokens": 3}, 3),
-        ({"prompt_logprobs": True, "prompt_top_n_tokens": 4}, 20),
-        ({"top_n_tokens": 3, "min_new_tokens": 13}, 13),
-        ({"top_n_tokens": 3, "max_new_tokens": 13}, 13),
-        ({"top_n_tokens": 41}, None),
-        ({"top_n_tokens": 3, "sequences": 14}, None),
-        ({"top_n_tokens": 4, "prompt_logprobs": True, "prompt_top_n_tokens": 4}, None),
-        ({"top_n_tokens": 3, "min_new_tokens": 14}, None),
-        ({"top_n_tokens": 3, "max_new_tokens": 14}, None),
-        ({"prompt_logprobs": True, "prompt_top_n_tokens": 5, "max_new_tokens": 1}, None),
-    ],
-)
-def test_a_text_without_a_length_of_its_own_ends_where_its_alternatives_do(
-    members: dict[str, Any], granted: int | None
-) -> None:
-    async def check(client: EngineClient, core: Puppet) -> None:
-        request = Request(id="a", prompt="x" * 10, **members)
-        if granted is None:
-            with pytest.raises(InvalidInput, match="must be <= 40 log-probabilities"):
-                await client.submit(request)
-            return
-        await client.submit(request)
-        assert core.requests[-1].max_new_tokens == granted
-
-    with_puppet(check, max_sequence_logprobs=40)
