@@ -43,10 +43,10 @@ class Scheduler:
     """The queue, the running sequences and their blocks.
 
     A sequence is admitted when a slot is free, and blocks for all its known tokens, and takes one
-    more whenever it grows past its last. If none is free then, the sequence that came last of all
-    gives up its blocks and goes back into the queue, to be computed again. So the one that came
-    first always goes on, and a sequence that is alone always fits: the limit of its total length
-    is at most the cache's capacity.
+    more whenever it grows past its last. If none is free then, a sequence gives up its blocks and
+    goes back into the queue, to be computed again: of the owner with the most running work the one
+    that came last. So the one that came first of all always goes on, and a sequence that is alone
+    always fits: the limit of its total length is at most the cache's capacity.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Scheduler:
             if self._pool.available:
                 self._take(sequence, 1)
                 return
-            self._preempt(max(self.running, key=_arrival))
+            self._preempt(self.waiting.last_of(self.running))
 
     def _take(self, sequence: Sequence, count: int) -> None:
         last = sequence.blocks[-1] if sequence.blocks else None
