@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 
 from handlers.account import note_prompt
+from handlers.http.aside import made
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
 from handlers.images.gathering import check_images, gather, placed
@@ -30,7 +31,7 @@ from handlers.wire.completion_answer import Answer, AnswerStream, as_told
 from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp, TokenBytes
-from handlers.wire.outputs import finish_of
+from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
 from inference.types import LogprobsMode
 
@@ -77,11 +78,16 @@ async def _complete(
     finishes = [as_told(completion, finish_of(events)) for events in outputs]
     for finish, request in zip(finishes, completion.requests, strict=True):
         service.metrics.finished(finish, request)
-    body = Answer(completion, stamp, _token_bytes(service, completion)).body(outputs)
-    headers = batch_headers(
-        service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
-    )
-    return json_reply(body, headers=headers)
+    token_bytes = _token_bytes(service, completion)
+
+    def answered() -> JsonReply[CompletionFinal]:
+        body = Answer(completion, stamp, token_bytes).body(outputs)
+        headers = batch_headers(
+            service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
+        )
+        return json_reply(body, headers=headers)
+
+    return await made(answered, sum(map(values_of, outputs, completion.requests)))
 
 
 def _token_bytes(service: Service, completion: Completion) -> TokenBytes | None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from handlers.account import note_prompt
+from handlers.http.aside import made
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, JsonReply, json_reply
 from handlers.http.support import header_value
@@ -24,7 +25,7 @@ from handlers.sequences import (
 from handlers.service import Service
 from handlers.wire import tgi
 from handlers.wire.headers import Headers, answer_headers, stream_headers
-from handlers.wire.outputs import Output, finish_of
+from handlers.wire.outputs import Output, finish_of, values_of
 from handlers.wire.tgi import Body, Generate, Shown
 from handlers.wire.types import (
     CompatGenerateRequest,
@@ -71,7 +72,8 @@ async def complete(
             outputs = await generated(service, wanted, call.owner)
     finish = finish_of(outputs[0])
     headers = answer_headers(service.settings.compute_type, wanted.inputs, [finish], call.received)
-    return tgi.to_body(wanted, outputs), headers | _ignored(wanted)
+    values = sum(map(values_of, outputs, wanted.requests))
+    return await made(partial(tgi.to_body, wanted, outputs), values), headers | _ignored(wanted)
 
 
 async def stream(

@@ -7,15 +7,17 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
+from handlers.http.aside import made
 from handlers.http.replies import Dialect, EventStream, Failure, Refused, event
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
 from handlers.together import side_by_side
 from handlers.wire.limits import Limits
-from handlers.wire.outputs import Output
+from handlers.wire.outputs import Output, values_of
 from inference.adapters import adapter_names
 from inference.client import EngineClient, Generation
 from inference.errors import (
@@ -174,17 +176,21 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
         try:
             async with aclosing(merged(self._generations)) as batches:
                 async for place, batch in batches:
-                    yield b"".join(self._frame(place, item) for item in batch)
+                    request = self._generations[place].request
+                    self._count(batch, request)
+                    yield await made(partial(self._frame, place, batch), values_of(batch, request))
         except Exception as error:
             self._running = 0
             self._metrics.failure(label(error))
             raise
 
-    def _frame(self, place: int, item: Event) -> bytes:
-        if item.finish is not None:
+    def _count(self, batch: Output, request: Request) -> None:
+        if batch and (finish := batch[-1].finish) is not None:
             self._running -= 1
-            self._metrics.finished(self._told(item.finish), self._generations[place].request)
-        return b"".join(self._framed(body) for body in self._render(place, item))
+            self._metrics.finished(self._told(finish), request)
+
+    def _frame(self, place: int, batch: Output) -> bytes:
+        return b"".join(self._framed(body) for item in batch for body in self._render(place, item))
 
 
 def streamed(

@@ -193,7 +193,7 @@ class Settings(ImageSettings):
         tgi=False, effect=effects.GRAMMARS)
     max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
         "most log-probabilities of alternatives that one body may ask for, those of all its texts, and of "
-        "their prompts, counted",
+        "their prompts, counted; a body without `max_tokens` gets texts no longer than that",
         unit="numbers", tgi=False)
     template_timeout: float = row(5.0, TIMEOUT, REQUEST,
         "longest that the chat template may take over one conversation", unit="seconds", tgi=False)

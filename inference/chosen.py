@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
-from inference.state import Integers, Sequence, TopTokens
+from inference.prompt_tops import PromptTops, TopTokens
+from inference.state import Integers, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class Scored:
     """What a chunk's logits say of its prompt."""
 
     logprobs: tuple[float, ...]  # of the prompt tokens start + 1 .. stop
-    top: tuple[TopTokens, ...] = ()  # the likeliest at their places, if asked for
+    top: PromptTops | None = None  # the likeliest at their places, if asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,21 @@ class SeeingCore(Core, Protocol):
         """
 
 
+@runtime_checkable
+class PacedCore(Core, Protocol):
+    """A core that computes nothing large for those who have enough to read."""
+
+    def pace(self, full: Callable[[str], bool]) -> None:
+        """Have `full` asked, of a request's id and from the core's thread, before it is let in.
+
+        Of those alone that are told what there is of their prompts: while it says so they wait, and others
+        go on.
+        """
+
+    def ask_again(self) -> None:
+        """Have it looked who may be let in now; callable from any thread."""
+
+
 class LocalCore(Core, Protocol):
     """A core that steps in this process, for whoever must hear of its end at once."""
 

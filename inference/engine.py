@@ -166,6 +166,16 @@ class TorchCore:
         if self._looker is not None:  # only now: whoever misses the images finds the abort
             self._looker.abort(request_id)
 
+    def pace(self, full: Callable[[str], bool]) -> None:
+        """Let nobody in who is told of its prompt while `full` says so of its id."""
+        assert self._stepper is not None, "load comes first"
+        self._stepper.pace.full = full
+
+    def ask_again(self) -> None:
+        """Look who may be let in now."""
+        with self._wake:
+            self._wake.notify()
+
     def stop(self) -> None:
         """End the loop, fail what is left and free the model."""
         with self._wake:
@@ -291,10 +301,7 @@ class TorchCore:
             self._shards.close()
 
     def _check_device(self) -> None:
-        """Raise what has broken the GPU for this process: no step would succeed any more.
-
-        After an illegal access or a fault of the hardware every call to CUDA fails until the process ends.
-        """
+        """Raise what has broken the GPU for this process: after some faults every call to CUDA fails."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from inference.state import Sequence
 
@@ -63,6 +63,11 @@ class FairQueue:
             owner, left = best.request.owner, self._count
             yield best
             passed[owner] += left == self._count
+
+    def last_of(self, running: Collection[Sequence]) -> Sequence:
+        """Return who gives way: of the owner with the most work the newest, never who came first of all."""
+        first = min(running, key=_arrival)
+        return max((each for each in running if each is not first), key=self._order, default=first)
 
     def check(self) -> list[str]:
         """Return what is wrong if nothing runs or waits."""

@@ -280,7 +280,7 @@ class FakeCore:
             started=sequence.started,
             cached_tokens=sequence.cached,
             prompt_logprobs=prompt_logprobs(sequence) if asks else None,
-            prompt_top=self._vocabulary.prompt_top(sequence) if asks else (),
+            prompt_top=self._vocabulary.prompt_top(sequence) if asks else None,
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.masks import Endings, Guide
+from inference.prompt_tops import PromptTops, TopTokens
 from inference.types import CompiledGrammar, CoreRequest, FinishReason, Sampling
 
 WORD = 2**64 - 1
@@ -23,7 +24,6 @@ _OF_GREEDY = attrgetter(
 )
 
 Ids = NDArray[np.int64]
-TopTokens = tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)
@@ -94,16 +94,17 @@ class FakeVocabulary:
             return FinishReason.EOS
         return None
 
-    def prompt_top(self, sequence: FakeSequence) -> tuple[TopTokens, ...]:
+    def prompt_top(self, sequence: FakeSequence) -> PromptTops | None:
         """Return the likeliest tokens at each place of the prompt but the first."""
-        wanted = sequence.request.top_n_tokens
+        wanted = sequence.request.prompt_top_n_tokens
         if not wanted:
-            return ()
+            return None
         ids, logprobs = sequence.request.prompt_ids, prompt_logprobs(sequence)
         places = range(1, len(ids))
         firsts = (draw(sequence.key, PROMPT_TOP, at, len(self._tokens)) for at in places)
         rows = zip(firsts, ids[1:], logprobs[1:], strict=True)
-        return ((), *(_ranked(self._tokens, first, each, of or 0.0, wanted) for first, each, of in rows))
+        ranked = (_ranked(self._tokens, first, each, of or 0.0, wanted) for first, each, of in rows)
+        return PromptTops.of([(), *ranked])
 
     def _wanted(self, sequence: FakeSequence, at: int) -> int:
         """Return what would come next if everything were allowed."""

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from inference.errors import IncompleteGeneration, InferenceError
-from inference.types import CoreOutput, Event, Finish, FinishReason, PromptToken, Request, Timings, Token
+from inference.prompt_tokens import PromptTokens
+from inference.types import CoreOutput, Event, Finish, FinishReason, Request, Timings, Token
 
 if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
@@ -174,8 +175,8 @@ class EventAssembler:
         text_of, special = self._pipeline.token_text, self._special_ids
         return tuple(Token(each, text_of(each), logprob, each in special) for each, logprob in top)
 
-    def _prompt_tokens(self, output: CoreOutput) -> tuple[PromptToken, ...]:
+    def _prompt_tokens(self, output: CoreOutput) -> PromptTokens:
         logprobs = output.prompt_logprobs or ()
-        texts = map(self._pipeline.token_text, self._prompt_ids)
-        tokens = map(self._top_tokens, output.prompt_top or ((),) * len(logprobs))
-        return tuple(map(PromptToken, self._prompt_ids, texts, logprobs, tokens))
+        return PromptTokens(
+            self._prompt_ids, logprobs, output.prompt_top, self._pipeline.token_text, self._top_tokens
+        )

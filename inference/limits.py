@@ -9,6 +9,7 @@ from inference.types import ModelInfo, Request
 
 SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
 UTF8_BYTES = 4  # of one character, at most
+PROMPT_LOGPROBS = 2**24  # of alternatives: they cross in one frame, with 8 bytes each
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
 
@@ -55,20 +56,36 @@ def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> No
         )
 
 
-def check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
-    """Raise InvalidInput if one body asks for more than `limit` log-probabilities of alternatives.
+def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> int:
+    """Return how many tokens to generate: at most what `limit` log-probabilities of alternatives leave.
 
-    Each of its `sequences` is counted as this one.
+    Each of its body's `sequences` is counted as this one. Raises InvalidInput where the client has named too
+    large a number, or not one token could be told.
     """
-    if not request.top_n_tokens:
-        return
-    told = max_new_tokens + (prompt_tokens if request.prompt_logprobs else 0)
-    asked = told * request.top_n_tokens * request.sequences
+    top, told = request.top_n_tokens, prompt_tokens * request.prompt_top_n_tokens
+    if told > PROMPT_LOGPROBS:
+        raise InvalidInput(
+            f"`logprobs` beside `echo` must be <= {PROMPT_LOGPROBS} log-probabilities for one prompt. Given: "
+            f"{told}, which are {request.prompt_top_n_tokens} for each of {prompt_tokens} tokens: ask "
+            "for fewer"
+        )
+    if request.max_new_tokens is None and top:
+        room = max((limit // request.sequences - told) // top, request.min_new_tokens, 1)
+        max_new_tokens = min(max_new_tokens, room)
+    _check_logprobs(request, prompt_tokens, max_new_tokens, limit)
+    return max_new_tokens
+
+
+def _check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
+    echoed = prompt_tokens if request.prompt_top_n_tokens else 0
+    told = echoed + (max_new_tokens if request.top_n_tokens else 0)
+    each = max(request.top_n_tokens, request.prompt_top_n_tokens)  # the same where both are asked for
+    asked = told * each * request.sequences
     if asked > limit:
         raise InvalidInput(
             "`top_n_tokens` (`logprobs`, `top_logprobs`) for all texts (`n`, `best_of`, prompts) of a body "
             f"must be <= {limit} log-probabilities (`max_sequence_logprobs`). Given: {asked}, which are "
-            f"{request.top_n_tokens} for each of up to {told} tokens of {request.sequences} texts: ask for "
+            f"{each} for each of up to {told} tokens of {request.sequences} texts: ask for "
             "fewer, or for a smaller `max_new_tokens` (`max_tokens`)"
         )
 

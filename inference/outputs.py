@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Sequence as Several
 from itertools import repeat
 from logging import getLogger
 
@@ -12,12 +11,14 @@ import numpy as np
 from inference.chosen import Chosen
 from inference.isolation import explain
 from inference.masks import Guide
-from inference.state import Integers, Sequence, SlotTable, TopTokens
+from inference.prompt_tops import PromptTops
+from inference.state import Integers, Sequence, SlotTable
 from inference.types import CoreOutput, FinishReason
 
 LOG = getLogger(__name__)
 
 _FAR = 1 << 62  # tokens
+_OF_THE_FIRST = PromptTops.of([()])  # token, which nothing comes before
 
 Finishes = dict[Sequence, FinishReason]
 Failures = dict[Sequence, str]
@@ -137,7 +138,8 @@ class Outputs:
 
 def _with_prompt(output: CoreOutput, sequence: Sequence) -> CoreOutput:
     """Add the prompt's log-probabilities and top tokens, as is done once, with the first token."""
-    top: Several[TopTokens] = ((), *sequence.prompt_top) if sequence.request.top_n_tokens else ()
+    wanted = sequence.request.prompt_top_n_tokens
+    top = PromptTops.joined([_OF_THE_FIRST, *sequence.prompt_top]) if wanted else None
     return CoreOutput(
         output.id,
         output.token_id,
@@ -147,5 +149,5 @@ def _with_prompt(output: CoreOutput, sequence: Sequence) -> CoreOutput:
         output.started,
         output.cached_tokens,
         (None, *sequence.prompt_logprobs),
-        tuple(top),
+        top,
     )

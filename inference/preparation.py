@@ -10,11 +10,11 @@ from inference.limits import (
     check_bias,
     check_ids,
     check_length,
-    check_logprobs,
     check_minimum,
     check_prompt,
     find_adapter,
     fit_context,
+    fit_logprobs,
 )
 from inference.looks import Looks, check_images, with_images
 from inference.types import CompiledGrammar, CoreRequest, Grammar, ModelInfo, Request
@@ -45,7 +45,7 @@ async def prepare(
     ids = await prompt_ids(request, text, model, looks)
     max_new_tokens = fit_context(len(ids), request.max_new_tokens, model)
     check_minimum(request.min_new_tokens, request.max_new_tokens, max_new_tokens)
-    check_logprobs(request, len(ids), max_new_tokens, config.max_sequence_logprobs)
+    max_new_tokens = fit_logprobs(request, len(ids), max_new_tokens, config.max_sequence_logprobs)
     return CoreRequest(
         id=request.id,
         prompt_ids=ids,
@@ -56,6 +56,7 @@ async def prepare(
         logprobs=request.logprobs,
         top_n_tokens=request.top_n_tokens,
         prompt_logprobs=request.prompt_logprobs,
+        prompt_top_n_tokens=request.prompt_top_n_tokens,
         grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
         owner=request.owner,
         salt=prefix_salt(request, isolated=config.isolate_owners),

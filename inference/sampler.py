@@ -21,11 +21,12 @@ from inference.kernels.native import Library
 from inference.masks import Endings, Mask
 from inference.noise import uniforms
 from inference.penalties import Bias
+from inference.prompt_tops import TopTokens
 from inference.recipe import Recipe
 from inference.rows import Statistics, draw, statistics
 from inference.shortage import is_shortage
-from inference.state import Chunk, Integers, Pieces, Sequence, TopTokens, Work
-from inference.tops import of_candidates, of_rows
+from inference.state import Chunk, Integers, Pieces, Sequence, Work
+from inference.tops import of_candidates, of_prompt, of_rows
 from inference.warpers import History, warp
 
 LOG = getLogger(__name__)
@@ -189,9 +190,8 @@ class TorchSampler:
             return Scored(())
         totals = statistics(logits, self._library).totals
         logprobs = logits.gather(1, targets[:, None])[:, 0].double().cpu().numpy() - totals
-        wanted = sequence.request.top_n_tokens
-        top = of_rows(logits, totals, [wanted] * len(totals)) if wanted else []
-        return Scored(tuple(logprobs.tolist()), tuple(top))
+        wanted = sequence.request.prompt_top_n_tokens
+        return Scored(tuple(logprobs.tolist()), of_prompt(logits, totals, wanted) if wanted else None)
 
 
 class Columns:

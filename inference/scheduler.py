@@ -11,6 +11,7 @@ import numpy as np
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.budget import Budget, Limits
 from inference.fairness import FairQueue
+from inference.pace import Pace
 from inference.prefix import PrefixCache
 from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
 from inference.types import Obstacle
@@ -42,10 +43,10 @@ class Scheduler:
     """The queue, the running sequences and their blocks.
 
     A sequence is admitted when a slot is free, and blocks for all its known tokens, and takes one
-    more whenever it grows past its last. If none is free then, the sequence that came last of all
-    gives up its blocks and goes back into the queue, to be computed again. So the one that came
-    first always goes on, and a sequence that is alone always fits: the limit of its total length
-    is at most the cache's capacity.
+    more whenever it grows past its last. If none is free then, a sequence gives up its blocks and
+    goes back into the queue, to be computed again: of the owner with the most running work the one
+    that came last. So the one that came first of all always goes on, and a sequence that is alone
+    always fits: the limit of its total length is at most the cache's capacity.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Scheduler:
         self._arrivals = 0
         self.obstacle = Obstacle.BUDGET  # why those that wait weren't admitted by the last step,
         self.awaiting = 0  # but for so many, whose prefix another sequence is computing
+        self.pace = Pace()  # and for those that it holds back
 
     @property
     def idle(self) -> bool:
@@ -100,6 +102,7 @@ class Scheduler:
         if self._now is not self._limits:
             self._recover()
         preempted = self._grow_decodes()
+        self.pace.begin()
         self.obstacle, self.awaiting = Obstacle.MEMORY if preempted else Obstacle.BUDGET, 0
         unfinished = len(self._prompts) + len(self.waiting)
         if not unfinished:
@@ -241,7 +244,7 @@ class Scheduler:
             if self._pool.available:
                 self._take(sequence, 1)
                 return
-            self._preempt(max(self.running, key=_arrival))
+            self._preempt(self.waiting.last_of(self.running))
 
     def _take(self, sequence: Sequence, count: int) -> None:
         last = sequence.blocks[-1] if sequence.blocks else None
@@ -286,6 +289,8 @@ class Scheduler:
                 break
             if budget.spent:
                 break
+            if self.pace.holds(sequence):
+                continue
             found = self._prefix.find(sequence)
             if self._prefix.awaits(sequence, len(found)):
                 self.awaiting += 1

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from inference.blocks import PAGE
 from inference.masks import Guide
+from inference.prompt_tops import PromptTops
 from inference.types import CoreRequest
 from inference.vision.sight import Sight
 
-TopTokens = tuple[tuple[int, float], ...]  # (token id, logprob), best first
 Integers = NDArray[np.int64]
 
 
@@ -43,7 +43,7 @@ class Sequence:
         self.cache: object | None = None  # the runner's own, dropped together with the blocks
         self.started = 0.0  # time.monotonic() of the first step; set by the stepper
         self.prompt_logprobs: list[float] = []  # of prompt tokens 1.. so far; set by the stepper
-        self.prompt_top: list[TopTokens] = []  # beside them
+        self.prompt_top: list[PromptTops] = []  # beside them, a part for each chunk
         self.held: object | None = None  # its row of logits until its mask comes; set by the sampler
         self._table: SlotTable | None = None
         self._ids: Integers = np.array(request.prompt_ids, dtype=np.int64)

@@ -82,6 +82,7 @@ class Stepper(Generic[Logits]):
         idle_work: IdleWork | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self.pace = scheduler.pace
         self._runner = runner
         self._sampler = sampler
         self._outputs = Outputs(eos_token_ids)
@@ -101,7 +102,7 @@ class Stepper(Generic[Logits]):
     @property
     def stuck(self) -> bool:
         """Return whether nothing can be done before a mask is ready, or sequences come or go."""
-        return self._stuck and not self._resumable()
+        return self._stuck and not self._resumable() and not self.pace.released
 
     def add(self, request: CoreRequest, sight: Sight | None = None) -> None:
         """Queue a request; `sight`, what its prompt sees, is released when it is forgotten."""
@@ -243,7 +244,8 @@ class Stepper(Generic[Logits]):
     def _tell(self, work: Work, chosen: Chosen) -> tuple[CoreOutput | CoreFailure, ...]:
         for sequence, scored in chosen.prompts.items():
             sequence.prompt_logprobs += scored.logprobs
-            sequence.prompt_top += scored.top
+            if scored.top is not None:
+                sequence.prompt_top.append(scored.top)
         for sequence in work.resumed:
             sequence.held = None
         return self._say(work.pieces.table, work.sequences, chosen, work.first)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from inference.candidates import Candidates
 from inference.filters import Floats
-from inference.state import Integers, TopTokens
+from inference.prompt_tops import COUNTS, IDS, PromptTops, TopTokens, rounded
+from inference.state import Integers
 
 MOST_TIED = 16  # tokens beyond those asked for; of equal ones the first by id
 
@@ -37,6 +38,27 @@ def of_rows(scores: Tensor, totals: Floats, wanted: Several[int]) -> list[TopTok
         else:
             top.append(_pairs(tokens[row, :n], best[row, :n] - totals[row]))
     return top
+
+
+def of_prompt(scores: Tensor, totals: Floats, wanted: int) -> PromptTops:
+    """Return the `wanted` best tokens of each row of scores (n, v), of equal ones the first by id.
+
+    None beside them is as likely as the last: nobody is told it of a prompt.
+    """
+    n = min(wanted, scores.shape[1])
+    values, tokens = scores.topk(min(n + 1, scores.shape[1]), dim=1)  # one more shows whether it ties
+    best, ids = values.double().cpu().numpy(), tokens[:, :n].cpu().numpy()
+    if n < best.shape[1]:
+        for row in ((best[:, n] == best[:, n - 1]) & (best[:, n] > -np.inf)).nonzero()[0].tolist():
+            first = _with_ties(scores[row], values[row, :n], tokens[row, :n])[:n].cpu().numpy()
+            ids[row] = first
+    logprobs = best[:, :n] - totals[:, None]
+    possible = logprobs > -np.inf
+    return PromptTops(
+        possible.sum(1).astype(COUNTS).tobytes(),
+        ids[possible].astype(IDS).tobytes(),
+        rounded(logprobs[possible]),
+    )
 
 
 def of_candidates(candidates: Candidates, totals: Floats, wanted: Several[int]) -> list[TopTokens]:

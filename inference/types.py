@@ -21,6 +21,7 @@ from inference.errors import GrammarRefused
 from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
+from inference.prompt_tops import PromptTops
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -112,8 +113,9 @@ class Request:
     grammar: Grammar | GrammarRefused | None = None  # or why there can't be one, which is told at its turn
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
-    top_n_tokens: int = 0
+    top_n_tokens: int = 0  # the likeliest told beside each generated token
     prompt_logprobs: bool = False
+    prompt_top_n_tokens: int = 0  # the likeliest told beside each token of the prompt
     sequences: int = 1  # of the same body, this one counted: all are held for one answer
     owner: str = ""  # whose it is: owners share the engine evenly
     cache_salt: str = ""  # only requests with the same salt share what the prefix cache holds
@@ -123,6 +125,7 @@ class Request:
     def __post_init__(self) -> None:
         asks = self.top_n_tokens > 0 or self.prompt_logprobs
         assert not (asks and self.logprobs is LogprobsMode.NONE), "whoever asks for log-probabilities is told"
+        assert self.prompt_logprobs or not self.prompt_top_n_tokens, "they stand beside the prompt's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class PromptToken:
     id: int
     text: str
     logprob: float | None
-    top_tokens: tuple[Token, ...] = ()  # the likeliest at its place, as of generated tokens
+    top_tokens: Sequence[Token] = ()  # the likeliest at its place, as of generated tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +188,7 @@ class Event:
     top_tokens: tuple[Token, ...]  # best first; ties can make it longer than asked for
     delta: str  # visible text released by this token: no special token, no stop sequence
     finish: Finish | None = None
-    prompt: tuple[PromptToken, ...] = ()  # with the first event, if its log-probabilities were asked for
+    prompt: Sequence[PromptToken] = ()  # with the first event, if its log-probabilities were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ class CoreRequest:
     logprobs: LogprobsMode
     top_n_tokens: int
     prompt_logprobs: bool
+    prompt_top_n_tokens: int = 0
     grammar: CompiledGrammar | None = None
     owner: str = ""
     salt: str = ""  # of the prefix cache
@@ -289,7 +293,7 @@ class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in
     started: float = 0.0  # time.monotonic() of the first step that ran it; read of the first token only,
     cached_tokens: int = 0  # as is this
     prompt_logprobs: tuple[float | None, ...] | None = None  # with the first token only
-    prompt_top: tuple[tuple[tuple[int, float], ...], ...] = ()  # beside them, if top_n_tokens > 0
+    prompt_top: PromptTops | None = None  # beside them, if prompt_top_n_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Large bodies are read and understood on a thread, one after another: the event loop goes on meanwhile.
 
+So are large answers made.
+
 The thread shares the interpreter with the loop, which gets it back every few milliseconds: what is slow is
 slow for whoever sent it.
 """
@@ -14,6 +16,7 @@ from typing import Protocol, TypeVar
 from inference.text.lanes import Lane
 
 LARGE_BYTES = 65_536
+MANY_VALUES = 2_048  # of an answer: told in some milliseconds
 MANY_COMMAS = 1_000  # there are about as many values as commas, and each takes some microseconds
 
 Result = TypeVar("Result")
@@ -69,6 +72,14 @@ class OnThread:
     def part(self, count: int) -> Aside:
         """Return the same for a share of the size."""
         return OnThread(self.lane, self.size // count)
+
+
+async def made(work: Callable[[], Result], values: int) -> Result:
+    """Return what `work` makes of an answer with so many values, on a thread if they are many.
+
+    Nobody is refused here: what is told has been computed.
+    """
+    return work() if values <= MANY_VALUES else await asyncio.to_thread(work)
 
 
 def is_large(raw: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.wire.openai import IMPOSSIBLE, TokenBytes, own_text
-from handlers.wire.parameters import shortest
+from handlers.wire.parameters import all_shortest, shortest
 from handlers.wire.types import CompletionLogprobs
 from inference.types import Event, PromptToken, Token
 
@@ -104,12 +104,12 @@ def _likeliest(
     """Return the likeliest tokens by their texts, and the token itself if it isn't among them."""
     if token.logprob is None:
         return None
+    likeliest = others[:top]
     named: dict[str, float | None] = {}
-    for other in others[:top]:
-        named.setdefault(
-            own_text(other, token_bytes), _logprob(other)
-        )  # of two with the same text the likelier one
-    if all(other.id != token.id for other in others[:top]):
+    for other, logprob in zip(likeliest, all_shortest([each.logprob for each in likeliest]), strict=True):
+        # Of two with the same text the likelier one
+        named.setdefault(own_text(other, token_bytes), IMPOSSIBLE if logprob is None else logprob)
+    if all(other.id != token.id for other in likeliest):
         named.setdefault(own_text(token, token_bytes), _logprob(token))
     return named
 

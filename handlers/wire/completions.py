@@ -127,8 +127,9 @@ def to_completion(
             to_request(parameters, id=id, prompt=prompt.text, logprobs=mode),
             prompt_ids=prompt.ids,
             sampling=sampling,
-            top_n_tokens=top or 0,
+            top_n_tokens=0 if scored else top or 0,
             prompt_logprobs=echo and top is not None,
+            prompt_top_n_tokens=(top or 0) if echo else 0,
         )
         for prompt in prompts
         for sampling in samplings(parameters, draw, asked.candidates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.types import Event, Finish
+from inference.types import Event, Finish, Request
 
 Output = tuple[Event, ...]  # all events of one request; the last one has its `finish`
 
@@ -14,6 +14,12 @@ def finish_of(output: Sequence[Event]) -> Finish:
     finish = output[-1].finish
     assert finish is not None, "the last event of a generation has its finish"
     return finish
+
+
+def values_of(output: Sequence[Event], request: Request) -> int:
+    """Return about how many tokens there are to tell, a prompt's and all alternatives counted."""
+    prompt = len(output[0].prompt) * (1 + request.prompt_top_n_tokens) if output else 0
+    return prompt + len(output) * (1 + request.top_n_tokens)
 
 
 def mean_logprob(output: Output) -> float:

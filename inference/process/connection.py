@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from inference.process.framing import Payload, Unframer
-from inference.process.messages import API_LIMIT, MIB
+from inference.process.messages import API_LIMIT, ENGINE_LIMIT, MIB
+from inference.process.watchdog import UNREAD_SECONDS, Patience
 
-OUTBOX_BYTES = 64 * MIB  # of what a process has not read; past it, it is taken for dead
+FULL_BYTES = 4 * MIB  # of what a process has not read; past it, nothing that is large is computed for it
+OUTBOX_BYTES = ENGINE_LIMIT + 64 * MIB  # past it, it is let go however it reads: the longest frame fits
 READ_BYTES = 65_536
 
 
@@ -23,7 +26,9 @@ class Connection:
         stream: socket.socket,
         attention: Callable[[Connection], None],
         outbox_bytes: int = OUTBOX_BYTES,
+        unread_seconds: float = UNREAD_SECONDS,
     ) -> None:
+        """After `unread_seconds` in which nothing was read of what waits, the reader is taken for dead."""
         self.number = number
         self.socket = stream
         self.attached = False  # its first message came
@@ -31,10 +36,12 @@ class Connection:
         self.vocabulary: str | None = None  # digest of the tokens that its grammars are for
         self._attention = attention  # told when something waits, or too much; from any thread
         self._limit = outbox_bytes
+        self._unread_seconds = unread_seconds
         self._unframer = Unframer(API_LIMIT)
         self._lock = threading.Lock()  # guards the rest
         self._outbox: deque[memoryview] = deque()
         self._waiting = 0  # bytes
+        self._unread = Patience(time.monotonic(), unread_seconds / 4)  # since something was read
         self._fault: str | None = None
         stream.setblocking(False)
 
@@ -48,6 +55,11 @@ class Connection:
         """Return how many bytes wait for the reader."""
         return self._waiting
 
+    @property
+    def full(self) -> bool:
+        """Return whether so much waits that no more of what is large should come."""
+        return self._waiting > FULL_BYTES
+
     def post(self, frame: bytes) -> None:
         """Send a frame, as much as the socket takes now; the rest waits. Never blocks."""
         with self._lock:
@@ -56,6 +68,8 @@ class Connection:
             sent = 0 if self._outbox else self._send(frame)
             if sent == len(frame):
                 return
+            if sent or not self._outbox:
+                self._unread.begin()
             self._outbox.append(memoryview(frame)[sent:])
             self._waiting += len(frame) - sent
             if self._waiting > self._limit:
@@ -69,10 +83,19 @@ class Connection:
                 part = self._outbox[0]
                 sent = self._send(part)
                 self._waiting -= sent
+                if sent:
+                    self._unread.begin()
                 if sent < len(part):
                     self._outbox[0] = part[sent:]
                     return
                 self._outbox.popleft()
+
+    def look(self, now: float) -> None:
+        """Take the reader for dead if it has read nothing for too long; `now` is time.monotonic() seconds."""
+        with self._lock:
+            seconds = self._unread.look(now)
+            if self._outbox and seconds > self._unread_seconds and self._fault is None:
+                self._fault = f"it has read nothing for {seconds:.0f} s of {self._waiting:,} bytes that wait"
 
     def read(self) -> list[Payload] | None:
         """Return the messages that have come whole by one read; None at the stream's end."""

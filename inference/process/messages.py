@@ -13,9 +13,8 @@ import msgspec
 
 from inference.config import EngineConfig
 from inference.grammar.limits import GrammarLimits
+from inference.prompt_tops import PromptTops, TopTokens
 from inference.types import FinishReason, LogprobsMode, ModelInfo, Sampling, StepStats
-
-TopTokens = tuple[tuple[int, float], ...]  # (token id, logprob), best first
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +59,7 @@ class Submit(Message, frozen=True, tag=2):
     logprobs: LogprobsMode
     top_n_tokens: int
     prompt_logprobs: bool
+    prompt_top_n_tokens: int
     grammar: GrammarSource | None
     owner: str
     salt: str
@@ -113,7 +113,7 @@ class More(Message, frozen=True):
     started: float  # time.monotonic() seconds, which all processes of a machine share
     cached_tokens: int
     prompt_logprobs: tuple[float | None, ...] | None
-    prompt_top: tuple[TopTokens, ...]
+    prompt_top: PromptTops | None
 
 
 class Failed(Message, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+from msgspec import structs
+
 from inference.process.framing import FrameFault
 from inference.process.messages import Batch, Failed, More, Seen
 from inference.types import CoreFailure, CoreOutput, Frame, Looked
@@ -51,6 +53,11 @@ class Routes(Generic[Owner]):
         numbers = [number for each, number in list(self._ids) if each is owner]
         dropped = (self.remove(owner, number) for number in numbers)
         return [core_id for core_id in dropped if core_id is not None]
+
+    def owner(self, core_id: str) -> Owner | None:
+        """Return whose request it is; None if it has ended."""
+        route = self._routes.get(core_id)
+        return None if route is None else route[0]
 
     def split(self, frame: Frame) -> dict[Owner, Batch]:
         """Return what a step has to say to each process; requests that end are forgotten."""
@@ -104,6 +111,28 @@ def put(batch: Batch, number: int, output: CoreOutput, *, first: bool = False) -
     batch.numbers.append(number)
     batch.tokens.append(output.token_id)
     batch.logprobs.append(output.logprob)
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Return a batch as two, of half of its tokens each; what isn't said of tokens comes with the second."""
+    half = len(batch.numbers) // 2
+    first = Batch(
+        batch.numbers[:half],
+        batch.tokens[:half],
+        batch.logprobs[:half],
+        [each for each in batch.more if each.at < half],
+    )
+    later = (each for each in batch.more if each.at >= half)
+    second = Batch(
+        batch.numbers[half:],
+        batch.tokens[half:],
+        batch.logprobs[half:],
+        [structs.replace(each, at=each.at - half) for each in later],
+        batch.failures,
+        batch.looked,
+        batch.stats,
+    )
+    return first, second
 
 
 class Numbers:

@@ -10,16 +10,18 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
-from inference.core import Core, SeeingCore
+from inference.core import Core, PacedCore, SeeingCore
 from inference.process.connection import OUTBOX_BYTES, Connection
-from inference.process.framing import FrameFault, Payload, pack, unpack
+from inference.process.framing import HEADER_BYTES, FrameFault, Payload, pack, unpack
 from inference.process.grammars import Shelf
 from inference.process.messages import (
+    ENGINE_LIMIT,
     FROM_API,
     Abort,
     Attach,
@@ -32,7 +34,8 @@ from inference.process.messages import (
     Vocabulary,
 )
 from inference.process.requests import from_submit
-from inference.process.routing import Routes
+from inference.process.routing import Routes, halves
+from inference.process.watchdog import LOOK_SECONDS, UNREAD_SECONDS
 from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
 
 LOG = logging.getLogger(__name__)
@@ -48,16 +51,20 @@ class EngineServer:
         listening: socket.socket,
         *,
         outbox_bytes: int = OUTBOX_BYTES,
+        unread_seconds: float = UNREAD_SECONDS,
         died: Callable[[], None] | None = None,
     ) -> None:
         """`died` is called, from its thread, if it can't go on."""
         self._listening = listening
         self._died = died
         self._outbox_bytes = outbox_bytes
+        self._unread_seconds = unread_seconds
+        self._look_seconds = min(LOOK_SECONDS, unread_seconds / 4)
         self._core: Core | None = None  # set by `ready`
         self._routes: Routes[Connection] = Routes()
         self._shelf = Shelf()
         self._connections: set[Connection] = set()
+        self._behind: set[Connection] = set()  # those that something waits for, as the socket's thread knows
         self._numbers = count(1)
         self._greeting: list[bytes] = []  # what everyone is told who attaches
         self._lock = threading.Lock()  # guards the greeting, and who has had it
@@ -85,6 +92,8 @@ class EngineServer:
     def ready(self, core: Core, model: ModelInfo) -> None:
         """Tell everyone that requests are taken, for a core that was started with `sink`."""
         self._core = core
+        if isinstance(core, PacedCore):
+            core.pace(self._is_full)
         self._tell(Ready(model))
 
     def unavailable(self, message: str) -> None:
@@ -100,7 +109,8 @@ class EngineServer:
                     batches.setdefault(connection, Batch()).stats = frame.stats
         for connection, batch in batches.items():
             try:
-                connection.post(pack(batch))
+                for data in frames(batch):
+                    connection.post(data)
             except Exception:  # the core's thread goes on whatever becomes of one process
                 LOG.exception("A step could not be sent to API process %d", connection.number)
                 connection.give_up("a step could not be sent")
@@ -122,9 +132,10 @@ class EngineServer:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for key, events in self._selector.select():
+                for key, events in self._selector.select(self._look_seconds if self._behind else None):
                     handler: Handler = key.data
                     handler(events)
+                self._look_at_readers()
         except BaseException:  # of the machine, e.g. no more descriptors; nobody may wait for a dead thread
             LOG.critical("The engine's socket can't be served any more", exc_info=True)
             if self._died is not None:
@@ -135,7 +146,9 @@ class EngineServer:
             stream, _ = self._listening.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        connection = Connection(next(self._numbers), stream, self._attend, self._outbox_bytes)
+        connection = Connection(
+            next(self._numbers), stream, self._attend, self._outbox_bytes, self._unread_seconds
+        )
         with self._lock:
             self._connections.add(connection)
         self._selector.register(stream, selectors.EVENT_READ, partial(self._serve, connection))
@@ -147,8 +160,11 @@ class EngineServer:
 
     def _serve(self, connection: Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
+            was_full = connection.full
             connection.flush()
             self._look_after(connection)
+            if was_full and not connection.full and isinstance(self._core, PacedCore):
+                self._core.ask_again()
         if events & selectors.EVENT_READ and connection.socket.fileno() >= 0:
             self._read(connection)
 
@@ -173,12 +189,26 @@ class EngineServer:
         if connection.fault is not None:
             self._detach(connection, connection.fault)
             return
+        (self._behind.add if connection.waiting else self._behind.discard)(connection)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.waiting else 0)
         self._selector.modify(connection.socket, events, partial(self._serve, connection))
+
+    def _look_at_readers(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._behind):
+            connection.look(now)
+            if connection.fault is not None:
+                self._detach(connection, connection.fault)
+
+    def _is_full(self, core_id: str) -> bool:
+        """Return whether too much waits already for whoever asked for this; called from the core's thread."""
+        connection = self._routes.owner(core_id)
+        return connection is not None and connection.full
 
     def _detach(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
         with self._lock:
             self._connections.discard(connection)
+        self._behind.discard(connection)
         dropped = self._routes.drop(connection)
         LOG.log(
             logging.INFO if dropped and level < logging.INFO else level,
@@ -281,3 +311,13 @@ class EngineServer:
     def _loaded(self) -> Core:
         assert self._core is not None, "requests are taken only then"
         return self._core
+
+
+def frames(batch: Batch, limit: int = ENGINE_LIMIT) -> Iterator[bytes]:
+    """Yield a batch as frames that its reader takes, of at most `limit` bytes: nearly always one."""
+    data = pack(batch)
+    if len(data) - HEADER_BYTES <= limit or len(batch.numbers) < 2:
+        yield data
+        return
+    for half in halves(batch):
+        yield from frames(half, limit)

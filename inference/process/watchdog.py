@@ -8,6 +8,7 @@ import signal
 LOOK_SECONDS = 1.0  # how often who watches looks
 PULSE_SECONDS = 0.5  # how often an engine's process gives a sign of life
 SILENT_SECONDS = 30.0  # without one from a process that has loaded its model
+UNREAD_SECONDS = 120.0  # for which an API process takes nothing of what waits; `worker_timeout` judges sooner
 LOADING_SILENT_SECONDS = 600.0  # before: files are read and kernels compiled, which may hold everything up
 STEP_SECONDS = 60.0  # a step may take that long on any machine
 TIMES_THE_LONGEST = 20.0  # or so many times what the longest is estimated to take

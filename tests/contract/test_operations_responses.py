@@ -250,6 +250,14 @@ async def test_what_all_routes_refuse_names_members_as_they_are_called_here(memb
     assert re.search(words, error_of(response)["error"]["message"])
 
 
+async def test_a_text_with_alternatives_and_without_a_length_is_cut_where_they_end() -> None:
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "ignore_eos": True}
+    async with served(max_sequence_logprobs=9, max_total_tokens=2048) as server:
+        answer = (await server.post(PATH, {**BODY, **asked})).json()
+    assert (answer["status"], answer["usage"]["output_tokens"]) == ("incomplete", 4)
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
 async def test_a_wrong_schema_of_a_function_is_named_where_it_stands() -> None:
     wrong = [{"type": "function", "name": "f", "parameters": {"properties": {"a": {"not": {}}}}}]
     async with served() as server:

@@ -55,6 +55,7 @@ def request(
         logprobs=logprobs,
         top_n_tokens=top,
         prompt_logprobs=prompt_logprobs,
+        prompt_top_n_tokens=top if prompt_logprobs else 0,
         grammar=grammar,
         owner=owner,
         salt=salt,

@@ -268,3 +268,21 @@ def test_device_that_is_not_there_is_explained(directory: Path) -> None:
         pytest.skip("it is there")
     with pytest.raises(ModelUnavailable, match="--device cpu"):
         load(directory, device="cuda")
+
+
+def test_prompts_whose_reader_has_enough_wait_without_work_while_others_go_on(session: Session) -> None:
+    full, heard = {"told", "told too"}, Heard()
+    session.core.pace(full.__contains__)
+    for name in ("told", "told too"):
+        session.submit(request(name, PROMPT, tokens=2, prompt_logprobs=True))
+    session.submit(request("plain", PROMPT, tokens=2))
+    while not heard.ended("plain"):
+        session.listen(heard)
+    assert heard.outputs.keys() == {"plain"}
+    assert session.idle_seconds() < 0.5
+    full.clear()
+    session.core.ask_again()
+    while not (heard.ended("told") and heard.ended("told too")):
+        session.listen(heard)
+    assert heard.tokens("told") == heard.tokens("plain")
+    assert heard.outputs["told"][0].prompt_logprobs is not None

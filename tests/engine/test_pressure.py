@@ -85,7 +85,8 @@ def test_prompt_preempted_in_its_middle_has_all_its_logprobs(
         own = model[1](input_ids=torch.tensor([long])).logits[0, :-1].log_softmax(-1)
     expected = own[range(len(own)), long[1:]].tolist()
     assert list(output.prompt_logprobs[1:]) == pytest.approx(expected, abs=1e-4)
-    found = [token for top in output.prompt_top for token, _ in top]
+    assert output.prompt_top is not None
+    found = [token for top in output.prompt_top.pairs() for token, _ in top]
     assert found == own.topk(2).indices.flatten().tolist()
 
 

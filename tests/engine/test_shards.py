@@ -35,7 +35,7 @@ def asked() -> list[CoreRequest]:
     several = [request(f"greedy-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
     plain = [replace(each, id=f"plain-{each.id}", logprobs=LogprobsMode.NONE) for each in several]
     drawn = [replace(each, id=f"drawn-{each.id}", sampling=SEEDED, top_n_tokens=3) for each in several]
-    prompt = replace(several[1], id="prompt", prompt_logprobs=True, top_n_tokens=2)
+    prompt = replace(several[1], id="prompt", prompt_logprobs=True, prompt_top_n_tokens=2)
     return [*several, *plain, *drawn, prompt]
 
 

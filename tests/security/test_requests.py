@@ -65,11 +65,21 @@ def test_alternatives_of_a_token_are_bounded(
 def test_log_probabilities_of_a_text_are_bounded_with_those_of_its_prompt() -> None:
     asked = {"prompt": "Hi " * 20, "logprobs": 5, "echo": True, "max_tokens": 10}
     chat = {**CHAT, "logprobs": True, "top_logprobs": 20}
-    with live_server(max_sequence_logprobs=150) as live, live.client() as client:
+    changes: dict[str, Any] = {"max_sequence_logprobs": 150, "enable_prefill_logprobs": True}
+    with live_server(**changes) as live, live.client() as client:
         refused(client, "/v1/completions", asked, "5", "150", "`max_sequence_logprobs`", "`max_tokens`")
         refused(client, "/v1/chat/completions", {**chat, "max_tokens": 8}, "20", "8", "150")
         assert client.post("/v1/completions", json={**asked, "echo": False}).status_code == 200
+        # Of a prompt TGI's routes tell no alternatives
+        details = {"decoder_input_details": True, "top_n_tokens": 5, "max_new_tokens": 10}
+        generate = {"inputs": "Hi " * 20, "parameters": details}
+        answer = client.post("/generate", json=generate).json()
+        assert set(answer["details"]["prefill"][1]) == {"id", "text", "logprob"}
         assert client.post("/v1/chat/completions", json={**chat, "max_tokens": 7}).status_code == 200
+        answer = client.post(
+            "/v1/chat/completions", json={**chat, "max_tokens": None, "ignore_eos": True}
+        ).json()
+        assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (7, "length")
 
 
 def test_log_probabilities_are_bounded_for_all_texts_of_a_body_together() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -86,6 +87,23 @@ async def test_a_flow_gives_framed_events_and_counts_what_ended(start: Start) ->
     await flow.aclose()
     assert "".join(event["delta"] for event in events if event["place"] == 1) == "second"
     assert told(service) == ["finished", "finished"]
+
+
+async def test_a_flow_makes_what_is_long_to_tell_on_a_thread(start: Start) -> None:
+    home, threads = threading.get_ident(), dict[int, int]()
+
+    def noted(place: int, event: Event) -> Sequence[object]:
+        threads[event.index] = threading.get_ident()
+        return text_of(place, event)
+
+    service = await start(fake={"replies": {"one": "first"}})
+    echoed = request("a", "one and more", prompt_logprobs=True, prompt_top_n_tokens=1000)
+    flow = await Flow.start(service, [echoed], "", noted)
+    events = [event async for frames in flow for event in events_of(frames)]
+    await flow.aclose()
+    assert "".join(event["delta"] for event in events) == "first"
+    assert threads[1] != home
+    assert told(service) == ["finished"]
 
 
 async def test_a_flow_that_fails_is_counted_once_and_aborts_the_rest(start: Start) -> None:

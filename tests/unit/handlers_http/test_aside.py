@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from handlers.http.aside import AT_ONCE, LARGE_BYTES, MANY_COMMAS, OnThread, is_large
+from handlers.http.aside import AT_ONCE, LARGE_BYTES, MANY_COMMAS, MANY_VALUES, OnThread, is_large, made
 from inference.errors import Overloaded
 from inference.text.lanes import WAITING_SIZE, Lane
 
@@ -74,3 +74,9 @@ def test_the_parts_of_one_body_wait_as_one() -> None:
         asyncio.run(test())
     finally:
         may_end.set()
+
+
+def test_large_answers_are_made_on_a_thread_and_small_ones_here() -> None:
+    home = threading.get_ident()
+    assert asyncio.run(made(threading.get_ident, MANY_VALUES)) == home
+    assert asyncio.run(made(threading.get_ident, MANY_VALUES + 1)) != home

@@ -138,6 +138,16 @@ def test_every_member_reaches_the_engine() -> None:
         2,
         True,
     )
+    assert request.prompt_top_n_tokens == 2
+
+
+def test_likeliest_tokens_are_asked_for_where_they_are_told() -> None:
+    (plain,), (scored,) = (
+        understand("a", logprobs=2).requests,
+        understand("a", logprobs=2, echo=True, max_tokens=0).requests,
+    )
+    assert (plain.top_n_tokens, plain.prompt_top_n_tokens) == (2, 0)
+    assert (scored.top_n_tokens, scored.prompt_top_n_tokens) == (0, 2)  # its one token isn't told
 
 
 def test_without_max_tokens_the_rest_of_the_context_is_used() -> None:

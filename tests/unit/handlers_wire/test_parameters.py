@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from handlers.wire.limits import Limits
 from handlers.wire.parameters import (
     Parameters,
+    all_shortest,
     check,
     sampling,
     samplings,
@@ -238,3 +239,8 @@ def test_a_known_logprob_prints_as_tgi_prints_it() -> None:
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
 def test_a_number_that_json_has_no_word_for_is_null(number: float) -> None:
     assert shortest(number) is None
+
+
+@given(st.lists(st.floats(width=32)))
+def test_many_numbers_are_shortened_as_each_is(numbers: list[float]) -> None:
+    assert all_shortest(numbers) == [shortest(number) for number in numbers]

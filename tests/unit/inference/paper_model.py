@@ -14,6 +14,7 @@ import numpy as np
 
 from inference.blocks import PAGE, BlockPool
 from inference.chosen import Chosen, Scored
+from inference.prompt_tops import PromptTops
 from inference.scheduler import Limits, Scheduler
 from inference.speculation import Speculation
 from inference.state import Chunk, Integers, Pieces, Sequence, SlotTable, Work
@@ -84,6 +85,7 @@ def request(
         logprobs=LogprobsMode.RAW,
         top_n_tokens=top,
         prompt_logprobs=prompt_logprobs,
+        prompt_top_n_tokens=top if prompt_logprobs else 0,
         grammar=grammar,
     )
 
@@ -184,8 +186,8 @@ def _pick(sequence: Sequence, value: object) -> int:
 def _score(chunk: Chunk) -> Scored:
     last = chunk.sequence.prompt_length - 1
     logprobs = tuple(-float(position) for position in range(chunk.start + 1, min(chunk.stop, last) + 1))
-    wanted = chunk.sequence.request.top_n_tokens
-    return Scored(logprobs, tuple(((int(-each), each),) for each in logprobs) if wanted else ())
+    wanted = chunk.sequence.request.prompt_top_n_tokens
+    return Scored(logprobs, PromptTops.of(((int(-each), each),) for each in logprobs) if wanted else None)
 
 
 def kept(runner: PaperRunner, sequence: Sequence) -> list[int]:

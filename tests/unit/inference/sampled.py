@@ -10,8 +10,9 @@ from torch import Tensor
 
 from inference.chosen import Chosen
 from inference.masks import Endings, Guide
+from inference.prompt_tops import TopTokens
 from inference.sampler import TorchSampler
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, TopTokens, Work, pack
+from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, Work, pack
 from inference.types import CoreRequest, LogprobsMode, Sampling
 
 GREEDY = Sampling()
@@ -40,6 +41,7 @@ def sequence(
             logprobs=mode,
             top_n_tokens=top,
             prompt_logprobs=prompt_logprobs,
+            prompt_top_n_tokens=top if prompt_logprobs else 0,
         ),
         guide,
     )

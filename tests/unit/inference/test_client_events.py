@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from inference.client import EngineClient
+from inference.prompt_tops import PromptTops
+from inference.text.pipeline import TextPipeline
 from inference.types import (
     CoreOutput,
     FinishReason,
@@ -153,7 +155,9 @@ def test_a_frame_crosses_to_the_event_loop_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_prompt_tokens_have_their_log_probabilities_and_the_likeliest_in_their_place() -> None:
     async def check(client: EngineClient, core: Puppet) -> None:
-        generation = await client.submit(Request(id="a", prompt="Hi", prompt_logprobs=True, top_n_tokens=2))
+        generation = await client.submit(
+            Request(id="a", prompt="Hi", prompt_logprobs=True, prompt_top_n_tokens=2)
+        )
         (at,) = TOKENIZER.encode("@", add_special_tokens=False)
         core.sink(
             Frame(
@@ -164,16 +168,57 @@ def test_prompt_tokens_have_their_log_probabilities_and_the_likeliest_in_their_p
                         -0.5,
                         finish=FinishReason.EOS,
                         prompt_logprobs=(None, -1.5),
-                        prompt_top=((), ((at, -0.25), (EOS, -2.0))),
+                        prompt_top=PromptTops.of([(), ((at, -0.25), (EOS, -2.0))]),
                     ),
                 )
             )
         )
         (event,) = await generation.collect()
         first, second = event.prompt
-        assert (first.text, first.logprob, first.top_tokens) == ("H", None, ())
+        assert (first.text, first.logprob, list(first.top_tokens)) == ("H", None, [])
         assert (second.text, second.logprob) == ("i", -1.5)
-        assert second.top_tokens == (Token(at, "@", -0.25, False), Token(EOS, "<|im_end|>", -2.0, True))
+        told = (Token(at, "@", -0.25, False), Token(EOS, "<|im_end|>", -2.0, True))
+        assert tuple(second.top_tokens) == second.top_tokens[:] == told
+        assert (len(second.top_tokens), second.top_tokens[-1]) == (2, told[1])
+        assert (len(event.prompt), event.prompt[0].text, event.prompt[1:][0].id) == (2, "H", second.id)
+
+    with_puppet(check)
+
+
+def test_alternatives_of_a_prompt_are_made_when_somebody_looks_at_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(client: EngineClient, core: Puppet) -> None:
+        generation = await client.submit(
+            Request(id="a", prompt="Hi", prompt_logprobs=True, prompt_top_n_tokens=9)
+        )
+        asked: list[int] = []
+        text_of = TextPipeline.token_text
+
+        def noted(text: TextPipeline, token_id: int) -> str:
+            asked.append(token_id)
+            return text_of(text, token_id)
+
+        monkeypatch.setattr(TextPipeline, "token_text", noted)
+        tops = PromptTops.of([(), tuple((each, -1.0) for each in range(50, 59))])
+        core.sink(
+            Frame(
+                (
+                    CoreOutput(
+                        "a",
+                        40,
+                        -0.5,
+                        finish=FinishReason.LENGTH,
+                        prompt_logprobs=(None, -1.5),
+                        prompt_top=tops,
+                    ),
+                )
+            )
+        )
+        (event,) = await generation.collect()
+        assert set(range(50, 59)).isdisjoint(asked)
+        assert len(event.prompt[1].top_tokens[:3]) == 3
+        assert set(range(50, 59)) & set(asked) == {50, 51, 52}
 
     with_puppet(check)
 

@@ -87,3 +87,35 @@ def test_check_says_who_was_left() -> None:
     assert queue.check() == []
     queue.burden(left, 2)
     assert queue.check() == ["0 wait in 0 lines, work is {'a': 2}"]
+
+
+def test_who_gives_way_is_the_newest_of_the_owner_with_the_most_work() -> None:
+    queue = FairQueue()
+    few, *many, last = waiting(queue, "few", "many", "many", "many", "few")
+    for sequence in (*many, few, last):
+        queue.burden(sequence, 2)
+    assert queue.last_of((few, *many, last)) is many[-1]
+    queue.burden(last, 3)
+    assert queue.last_of((few, *many, last)) is last
+
+
+def test_who_gives_way_is_the_newest_where_owners_work_as_much_and_where_there_is_one() -> None:
+    queue = FairQueue()
+    first, second, third, fourth = waiting(queue, "a", "b", "a", "b")
+    for sequence in (first, second, third, fourth):
+        queue.burden(sequence, 2)
+    assert queue.last_of((first, second, third, fourth)) is fourth
+    assert queue.last_of((third, first)) is third
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=2, max_size=9))
+def test_who_came_first_never_gives_way_to_others(held: list[tuple[str, int]]) -> None:
+    queue = FairQueue()
+    sequences = waiting(queue, *(owner for owner, _ in held))
+    for sequence, (_, blocks) in zip(sequences, held, strict=True):
+        queue.burden(sequence, blocks)
+    running = sequences[::-1]
+    while len(running) > 1:
+        running.remove(queue.last_of(running))
+    assert running == sequences[:1]
+    assert queue.last_of(running) is sequences[0]

@@ -227,12 +227,13 @@ def test_ignored_eos_goes_on_to_the_length() -> None:
 
 
 def test_prompt_has_top_tokens_where_both_are_asked_for() -> None:
-    said = only(replace(REQUEST, prompt_logprobs=True, top_n_tokens=3))
-    first, *rest = said[0].prompt_top
+    said = only(replace(REQUEST, prompt_logprobs=True, prompt_top_n_tokens=3))
+    assert said[0].prompt_top is not None
+    first, *rest = said[0].prompt_top.pairs()
     assert first == ()
     assert [len(dict(top)) for top in rest] == [3, 3]
-    assert [output.prompt_top for output in said[1:]] == [()] * (len(said) - 1)
-    assert only(replace(REQUEST, prompt_logprobs=True))[0].prompt_top == ()
+    assert [output.prompt_top for output in said[1:]] == [None] * (len(said) - 1)
+    assert only(replace(REQUEST, prompt_logprobs=True, top_n_tokens=3))[0].prompt_top is None
 
 
 RULE = PaperGrammar(lambda text: {4, 5, 6} if len(text) % 2 else {20, 21, MODEL.eos_token_id}, 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor  # noqa: E402
 
 from inference.masks import Endings, Guide  # noqa: E402
 from inference.penalties import Bias  # noqa: E402
+from inference.prompt_tops import PromptTops  # noqa: E402
 from inference.sampler import NOT_FINITE  # noqa: E402
 from inference.state import (  # noqa: E402
     Chunk,
@@ -74,10 +76,30 @@ def test_top_tokens_are_not_the_whole_vocabulary_where_all_are_alike(top_k: int)
     assert len(found.top) == 5 + MOST_TIED
 
 
-def test_prompts_top_tokens_are_not_the_whole_vocabulary_either() -> None:
-    asked = sequence(mode=RAW, top=3, prompt=(7, 8), prompt_logprobs=True)
-    chosen = run(torch.zeros(2, 3000), Chunk(asked, 0, 2))
-    assert [len(top) for top in chosen.prompts[asked].top] == [3 + MOST_TIED]
+def test_prompts_top_tokens_are_as_many_as_asked_for_of_equal_ones_the_first() -> None:
+    asked = sequence(mode=RAW, top=3, prompt=(7, 8, 9), prompt_logprobs=True)
+    logits = torch.zeros(3, 3000)
+    logits[1, 2000] = 1.0
+    found = run(logits, Chunk(asked, 0, 3)).prompts[asked].top
+    assert found is not None
+    assert [[token for token, _ in top] for top in found.pairs()] == [[0, 1, 2], [2000, 0, 1]]
+
+
+def test_impossible_tokens_are_not_among_a_prompts_top_tokens() -> None:
+    asked = sequence(mode=RAW, top=3, prompt=(0, 1), prompt_logprobs=True)
+    logits = torch.tensor([[-inf, 0.0, 0.0, -inf, -inf]])
+    found = run(torch.cat([logits, logits]), Chunk(asked, 0, 2)).prompts[asked].top
+    assert found is not None
+    assert [[token for token, _ in top] for top in found.pairs()] == [[1, 2]]
+
+
+def test_a_prompts_top_tokens_are_not_those_of_generated_ones() -> None:
+    asked = sequence(mode=RAW, top=3, prompt=(0, 1), prompt_logprobs=True)
+    asked.request = replace(asked.request, prompt_top_n_tokens=0)
+    chosen = run(torch.zeros(2, 9), Chunk(asked, 0, 2))
+    assert chosen.prompts[asked].top is None
+    assert chosen.top is not None
+    assert len(chosen.top[0]) >= 3
 
 
 def test_biases_are_put_in_columns_once_for_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,20 +308,20 @@ def test_top_tokens_of_the_prompt_are_raw_and_cover_a_pieces_next_tokens() -> No
     text = sequence(Sampling(temperature=0.5), prompt=(1, 0, 2, 1), prompt_logprobs=True, top=2)
     logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     logits[1] = 0.0  # all as likely as each other
-    found = [
-        top
+    parts = [
+        run(logits[start:stop], Chunk(text, start, stop)).prompts[text].top
         for start, stop in ((0, 2), (2, 4))
-        for top in run(logits[start:stop], Chunk(text, start, stop)).prompts[text].top
     ]
+    found = PromptTops.joined(part for part in parts if part is not None).pairs()
     logprobs = logits.log_softmax(1)
-    assert [len(top) for top in found] == [2, 5, 2]
+    assert [len(top) for top in found] == [2, 2, 2]
     for at, top in enumerate(found):
         values, tokens = logprobs[at].topk(len(top))
-        assert sorted(token for token, _ in top) == sorted(tokens.tolist())
+        assert sorted(token for token, _ in top) == (sorted(tokens.tolist()) if at != 1 else [0, 1])
         assert [logprob for _, logprob in top] == pytest.approx(values.tolist())
 
 
 def test_prompt_without_top_tokens_asked_for_has_none() -> None:
     text = sequence(prompt=(1, 0, 2, 1), prompt_logprobs=True)
     chosen = run(torch.zeros(4, 5), Chunk(text, 0, 4))
-    assert chosen.prompts[text].top == ()
+    assert chosen.prompts[text].top is None

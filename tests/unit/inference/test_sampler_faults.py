@@ -87,7 +87,7 @@ def test_prompt_whose_log_probabilities_raise_is_named(monkeypatch: pytest.Monke
     def tops(*_: Any) -> list[Any]:
         raise FloatingPointError("of the best")
 
-    monkeypatch.setattr("inference.sampler.of_rows", tops)
+    monkeypatch.setattr("inference.sampler.of_prompt", tops)
     with pytest.raises(RequestFault) as raised:
         run(LOGITS[:4].repeat(2, 1), Chunk(good, 0, 4), Chunk(bad, 0, 4))
     assert raised.value.sequence is bad

@@ -1,7 +1,9 @@
-"""Why those wait who do, as a step's statistics tell it."""
+"""Why those wait who do, as a step's statistics tell it, and who gives way."""
 
 from inference.blocks import PAGE
+from inference.state import Sequence
 from inference.types import Obstacle
+from tests.unit.inference.paper_model import request
 from tests.unit.inference.test_scheduler import make, queue, run, share
 
 
@@ -26,3 +28,17 @@ def test_those_who_wait_do_so_for_sequences_budget_memory_or_a_prefix() -> None:
         share(sharing, name, 3 * PAGE)
     sharing.schedule()
     assert (1, 1) == (len(sharing.waiting), sharing.awaiting)
+
+
+def test_an_owner_with_one_text_keeps_its_blocks_where_another_has_many() -> None:
+    crowded = make(blocks=8, tokens=100)
+    many = [Sequence(request(str(at), PAGE, 100, owner="many")) for at in range(3)]
+    for each in many:
+        crowded.add(each)
+    run(crowded)
+    alone = Sequence(request("3", PAGE, 100, owner="one"))
+    crowded.add(alone)
+    while not any(each.preemptions for each in (*many, alone)):
+        run(crowded)
+    assert [each.preemptions for each in (*many, alone)] == [0, 0, 1, 0]
+    assert crowded.check() == []

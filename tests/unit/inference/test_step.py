@@ -112,7 +112,7 @@ def test_prompt_logprobs_come_once_with_the_first_token() -> None:
     given = [output.prompt_logprobs for output in outputs if isinstance(output, CoreOutput)]
     assert given[0] == (None, *(-float(position) for position in range(1, 100)))
     assert set(given[1:]) <= {None}
-    assert {output.prompt_top for output in outputs if isinstance(output, CoreOutput)} == {()}
+    assert {output.prompt_top for output in outputs if isinstance(output, CoreOutput)} == {None}
 
 
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_come_once() -> None:

@@ -218,7 +218,8 @@ class Lives(RuleBasedStateMachine):
             assert said[0].cached_tokens == 0
             places = range(1, len(wanted.prompt_ids))
             assert said[0].prompt_logprobs == (None, *(-float(at) for at in places))
-            assert said[0].prompt_top == ((), *(((at, -float(at)),) for at in places))
+            assert said[0].prompt_top is not None
+            assert said[0].prompt_top.pairs() == ((), *(((at, -float(at)),) for at in places))
 
 
 TestLives = Lives.TestCase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from inference.prompt_tops import PromptTops
 from inference.types import (
     CoreFailure,
     CoreOutput,
@@ -42,6 +43,7 @@ REQUEST = st.builds(
     logprobs=st.sampled_from(LogprobsMode),
     top_n_tokens=st.integers(0, 20),
     prompt_logprobs=st.booleans(),
+    prompt_top_n_tokens=st.integers(0, 20),
     grammar=st.none(),
     owner=st.text(max_size=20),
     salt=st.text(max_size=20),
@@ -75,6 +77,6 @@ def outputs(ids: st.SearchStrategy[str]) -> st.SearchStrategy[CoreOutput | CoreF
         st.floats(0.5, 1e6),
         TOKEN,
         st.none() | st.lists(st.none() | LOGPROB, max_size=4).map(tuple),
-        st.lists(TOP, max_size=4).map(tuple),
+        st.none() | st.lists(TOP, max_size=4).map(PromptTops.of),
     )
     return plain | whole | st.builds(CoreFailure, ids, st.text(max_size=20), st.booleans())

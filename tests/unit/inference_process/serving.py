@@ -16,6 +16,7 @@ from inference.process.connection import OUTBOX_BYTES
 from inference.process.framing import Unframer, pack, unpack
 from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE, Attach, Batch, Submit
 from inference.process.server import EngineServer
+from inference.process.watchdog import UNREAD_SECONDS
 from inference.types import CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 from tests.unit.inference.puppet import MODEL
 
@@ -96,7 +97,7 @@ class Caller:
 
 def submit(number: int, id: str = "r", *, prompt: tuple[int, ...] = (1, 2), tokens: int = 5) -> Submit:
     return Submit(
-        *(number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, None),
+        *(number, id, prompt, tokens, 0, False, Sampling(), LogprobsMode.RAW, 0, False, 0, None),
         *("owner", "salt", -1),
     )
 
@@ -111,10 +112,16 @@ def listening() -> Iterator[Address]:
 
 
 @contextmanager
-def recorder(*, outbox_bytes: int = OUTBOX_BYTES) -> Iterator[tuple[EngineServer, Recorder, str]]:
+def recorder(
+    core: Recorder | None = None,
+    *,
+    outbox_bytes: int = OUTBOX_BYTES,
+    unread_seconds: float = UNREAD_SECONDS,
+) -> Iterator[tuple[EngineServer, Recorder, str]]:
     """Serve a core that says what the test has it say."""
     with listening() as address:
-        core, server = Recorder(), EngineServer(address.listening, outbox_bytes=outbox_bytes)
+        core = core or Recorder()
+        server = EngineServer(address.listening, outbox_bytes=outbox_bytes, unread_seconds=unread_seconds)
         server.start()
         server.ready(core, MODEL)
         try:

@@ -63,5 +63,5 @@ def test_requests_cross_with_everything_that_they_have(request: CoreRequest, num
 
 
 def test_grammars_cross_as_source_and_limits() -> None:
-    sent = Submit(1, "a", (1,), 1, 0, False, Sampling(), LogprobsMode.RAW, 0, False, GRAMMAR, "", "", -1)
+    sent = Submit(1, "a", (1,), 1, 0, False, Sampling(), LogprobsMode.RAW, 0, False, 0, GRAMMAR, "", "", -1)
     assert unpack(FROM_API, pack(sent)[4:]).grammar == GRAMMAR

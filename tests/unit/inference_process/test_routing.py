@@ -97,7 +97,7 @@ def said_fully(output: Said) -> bool:
 
 def _stripped_as(mine: CoreOutput, theirs: Said) -> CoreOutput:
     assert isinstance(theirs, CoreOutput)
-    assert (mine.started, mine.cached_tokens, mine.prompt_top) == (0.0, 0, ())
+    assert (mine.started, mine.cached_tokens, mine.prompt_top) == (0.0, 0, None)
     return msgspec.structs.replace(
         mine, started=theirs.started, cached_tokens=theirs.cached_tokens, prompt_top=theirs.prompt_top
     )
@@ -151,7 +151,7 @@ def test_columns_of_different_lengths_are_a_fault(batch: Batch) -> None:
 def test_what_is_said_besides_a_token_belongs_to_its_row() -> None:
     numbers = Numbers()
     rows = [numbers.add(each) for each in IDS]
-    more = More(2, ((9, -1.0),), FinishReason.LENGTH, 3.5, 16, None, ())
+    more = More(2, ((9, -1.0),), FinishReason.LENGTH, 3.5, 16, None, None)
     frame = numbers.frame(Batch(rows, [1, 2, 3, 4], [0.0] * 4, [more]))
     wanted = CoreOutput("c", 3, 0.0, ((9, -1.0),), FinishReason.LENGTH, 3.5, 16)
     assert frame.outputs == (

@@ -66,13 +66,15 @@ def test_requests_reach_the_core_as_they_were_sent() -> None:
         caller = Caller(address)
         assert caller.receive() == Ready(MODEL)
         sent = submit(7, "mine")
-        caller.send(msgspec.structs.replace(sent, min_new_tokens=2, top_n_tokens=3, prompt_logprobs=True))
+        scored = {"top_n_tokens": 3, "prompt_logprobs": True, "prompt_top_n_tokens": 4}
+        caller.send(msgspec.structs.replace(sent, min_new_tokens=2, **scored))
         core.wait(lambda: len(core.requests) == 1)
         (received,) = core.requests
         assert received.id.startswith("mine#")
         assert (received.prompt_ids, received.max_new_tokens, received.min_new_tokens) == ((1, 2), 5, 2)
         assert (received.sampling, received.logprobs) == (Sampling(), LogprobsMode.RAW)
         assert (received.top_n_tokens, received.prompt_logprobs, received.ignore_eos) == (3, True, False)
+        assert received.prompt_top_n_tokens == 4
         assert (received.owner, received.salt, received.grammar) == ("owner", "salt", None)
         caller.close()
 
@@ -90,7 +92,7 @@ def test_a_step_is_one_frame_for_each_process_that_it_concerns() -> None:
         assert len(set(ids)) == 4
         outputs = (CoreOutput(each, at, -1.0, started=3.5, cached_tokens=16) for at, each in enumerate(ids))
         server.sink(Frame(tuple(outputs), STATS))
-        first = [More(at, (), None, 3.5, 16, None, ()) for at in range(2)]  # said once of each request
+        first = [More(at, (), None, 3.5, 16, None, None) for at in range(2)]  # said once of each request
         assert callers[0].batch() == Batch([0, 1], [0, 1], [-1.0, -1.0], first, stats=STATS)
         assert callers[1].batch() == Batch([0, 1], [2, 3], [-1.0, -1.0], first)
         server.sink(Frame((CoreFailure(ids[3], "no"), CoreOutput(ids[2], 9, -2.0))))
