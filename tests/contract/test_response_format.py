@@ -93,9 +93,8 @@ async def test_a_schema_that_can_not_be_followed_is_refused_by_its_place() -> No
     ],
 )
 async def test_a_schema_without_a_keyword_is_refused_in_tgis_words(path: str, form: dict[str, Any]) -> None:
-    prompt: dict[str, Any] = {PATH: {"messages": MESSAGES}, "/generate": {"inputs": "x"}}.get(
-        path, {"input": "x"}
-    )
+    prompts: dict[str, dict[str, Any]] = {PATH: {"messages": MESSAGES}, "/generate": {"inputs": "x"}}
+    prompt = prompts.get(path, {"input": "x"})
     async with served() as server:
         response = await server.post(path, {**prompt, **form})
     assert response.status_code == 422
