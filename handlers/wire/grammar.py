@@ -10,6 +10,7 @@ from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType, ResponseFormat
 from inference.errors import GrammarRefused
 from inference.grammar.fault import GrammarFault
+from inference.grammar.keywords import has_keywords
 from inference.grammar.limits import check_source
 from inference.grammar.meaning import as_meant
 from inference.types import Grammar, GrammarKind
@@ -36,14 +37,19 @@ def to_grammar(given: GrammarType | ResponseFormat, member: str) -> Grammar:
 def schema_grammar(schema: object, member: str) -> Grammar:
     """Return the grammar of a JSON Schema, given as an object or as a text that holds one; `member` has it.
 
-    Raises GrammarRefused if it's neither. The order of its members stays: properties come in it. It is taken
-    as `inference/grammar/meaning.py` says, which is as TGI takes it.
+    Raises GrammarRefused if it's neither, or has no word of JSON Schema. The order of its members stays:
+    properties come in it. It is taken as `inference/grammar/meaning.py` says, which is as TGI takes it.
     """
     parsed = _parsed(schema, member) if isinstance(schema, str) else schema
     if not isinstance(parsed, Mapping):
         raise GrammarRefused(
             f"grammar is not supported: `{member}` must be a JSON Schema, as an object or as a text that "
             f"holds one. Given: {_show(parsed)}"
+        )
+    if not has_keywords(parsed):  # any JSON would follow it
+        raise GrammarRefused(
+            f"grammar is not valid: Grammar must have a 'properties' field: `{member}` has no keyword of "
+            "JSON Schema. Give the schema itself, with what it describes in `properties`"
         )
     try:
         source = orjson.dumps(as_meant(parsed))

@@ -6,10 +6,11 @@ generators write unions of models told apart by a tag.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+from inference.grammar.fault import GrammarFault
 from inference.grammar.tree import Place, SchemaTree
 
 STEPS = 16  # of references, one to the next
@@ -36,6 +37,23 @@ def are_told_apart(tree: SchemaTree) -> bool:
             for union in unions
         )
     )
+
+
+def exclude_each_other(schemas: Sequence[Any], tree: SchemaTree) -> bool:
+    """Return whether no instance is valid by two of the schemas, as far as types and one tag of all show.
+
+    Takes time that grows with their number alone, and so can be asked of any schema, also a malformed one.
+    """
+    alternatives = [Place("", schema, 0) for schema in schemas if schema is not False]
+    try:
+        of_each = [kinds(place.schema) if isinstance(place.schema, dict) else KINDS for place in alternatives]
+        objects = [place for place, found in zip(alternatives, of_each, strict=True) if found == {"object"}]
+        met = [kind for found in of_each if found != {"object"} for kind in found] + ["object"] * bool(
+            objects
+        )
+        return len(met) == len({*met}) and (len(objects) < 2 or _have_a_tag(objects, tree))
+    except (GrammarFault, TypeError, AttributeError):  # the compiler refuses it
+        return False
 
 
 def apart(one: Place, other: Place, tree: SchemaTree) -> bool:
@@ -74,6 +92,15 @@ def _followed(place: Place, tree: SchemaTree) -> Place:
 def _differ_in_a_tag(one: Place, other: Place, tree: SchemaTree) -> bool:
     names = set(_tags(one, tree)) & set(_tags(other, tree))
     return any(not _tags(one, tree)[name] & _tags(other, tree)[name] for name in names)
+
+
+def _have_a_tag(objects: Sequence[Place], tree: SchemaTree) -> bool:
+    tags = [_tags(place, tree) for place in objects]
+    for name in set(tags[0]).intersection(*tags[1:]):
+        values = [value for each in tags for value in each[name]]
+        if len(values) == len({*values}):
+            return True
+    return False
 
 
 def _tags(place: Place, tree: SchemaTree) -> dict[str, frozenset[str]]:

@@ -18,6 +18,14 @@ CONSTRAINTS = (
     | {"type", "const", "enum", "required", "pattern", "format", "properties", "patternProperties"}
     | {"additionalProperties", "items", "additionalItems", "prefixItems", "allOf", "anyOf", "oneOf", "$ref"}
 )  # all that a grammar can express; what is neither here nor below says nothing about an instance
+# What says something of a schema, or holds others that are referred to, and nothing about an instance
+ANNOTATIONS = frozenset(
+    (
+        "title description default examples deprecated readOnly writeOnly $comment $schema $id $anchor "
+        "$dynamicAnchor $recursiveAnchor $vocabulary $defs definitions contentEncoding contentMediaType "
+        "contentSchema"
+    ).split()
+)
 FORMATS = frozenset("date-time date time duration email hostname ipv4 ipv6 uuid uri".split())
 
 # Keyword -> the draft that brought it, and what to do
@@ -39,6 +47,7 @@ UNSUPPORTED: dict[str, tuple[int, str]] = {
     "$dynamicRef": (2020, "Use `$ref`"),
     "$recursiveRef": (2019, "Use `$ref`"),
 }
+KEYWORDS = CONSTRAINTS | UNSUPPORTED.keys() | ANNOTATIONS
 
 # Keyword -> whether it forbids nothing where it stands
 NEUTRAL: dict[str, Callable[[Node], bool]] = {
@@ -57,6 +66,17 @@ NEUTRAL: dict[str, Callable[[Node], bool]] = {
     "unevaluatedProperties": lambda node: node["unevaluatedProperties"] in (True, {}),
     "unevaluatedItems": lambda node: node["unevaluatedItems"] in (True, {}),
 }
+
+
+def has_keywords(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema has a word of JSON Schema, of any draft, or nothing at all.
+
+    Without one any instance passes, by mistake: it is the properties alone, or what a schema is wrapped in.
+    """
+    words = schema.keys() & KEYWORDS
+    if words <= {"description"} and isinstance(schema.get("schema"), Mapping):
+        return False  # as OpenAI wraps one
+    return bool(words) or not schema or isinstance(schema.get("id"), str)
 
 
 def forbids(node: Node, keyword: str, draft: int) -> bool:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from inference.grammar.alternatives import exclude_each_other
+from inference.grammar.saying import (
+    ANYTHING,
+    LITERAL_WORDS,
+    MOVING_REFERENCES,
+    NOTHING,
+    UNTOUCHED_WORDS,
+    Document,
+    Said,
+    Strand,
+    Unread,
+    of_others,
+    own,
+    united,
+)
 
 Schema = Mapping[str, Any]
 
-# Keywords below which schemas stand: by name, one after the other, alone
-MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-LISTS = frozenset({"prefixItems", "allOf", "anyOf"})
-SINGLES = frozenset({"items", "additionalProperties"})
-# Each says by itself which properties there may be, or where else to look
-OPENING_WORDS = frozenset(
-    (
-        "$ref $dynamicRef allOf anyOf oneOf not if then else patternProperties additionalProperties "
-        "unevaluatedProperties dependentSchemas propertyNames minProperties maxProperties"
-    ).split()
-)
-# What is below these is looked at together with others, so that each alone has to stay open
-JOINING_WORDS = frozenset("allOf oneOf not if then else dependentSchemas unevaluatedProperties".split())
-REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-# Beside `anyOf`, each speaks of the properties that all of its alternatives may have
-SPEAKING_WORDS = OPENING_WORDS - {"anyOf"} | REFERENCES | {"properties"}
-# An alternative with one of these may speak of any property
-REACHING_WORDS = JOINING_WORDS | {"anyOf", "patternProperties"}
+DEFINITIONS = ("$defs", "definitions")
+WORK = 30_000  # schemas looked at; what a grammar may have at most takes less, unless it is made to take more
 
 
 def as_meant(schema: Schema) -> dict[str, Any]:
@@ -32,172 +32,154 @@ def as_meant(schema: Schema) -> dict[str, Any]:
 
     JSON Schema lets a schema with `properties` and without `type` be a number, and an object have any
     further properties. TGI does neither, and a model that may goes on to invent some. So such a schema
-    gets the type, and `additionalProperties: false` where it doesn't speak of them and nothing else does:
-    an alternative of `anyOf` may have what the words beside it speak of. What is written then is valid by
-    the letter, too. A schema stays as it is if it both refers to parts of itself and joins schemas, or is
-    nested too deeply.
+    gets the type, and `additionalProperties: false` where it lists all that is said of the same object:
+    by itself, by what is joined with it (`allOf`, `$ref` and the words beside them), and by alternatives in
+    it. A definition has to list all of that wherever it is referred to. What is written then is valid by
+    the letter, too: nothing is narrowed below `not` and other words by which it would loosen, nor in a
+    `oneOf` whose alternatives don't exclude each other. A schema that is nested too deeply, or takes too
+    much work, stays as it is.
     """
     try:
-        if mentions(schema, REFERENCES) and (
-            mentions(schema, JOINING_WORDS) or References(schema).are_joined(schema)
-        ):
-            return dict(schema)  # what is referred to may have to stay open where it is referred to
-        return dict(closed(with_types(schema)))
-    except RecursionError:
+        root: dict[str, Any] = copied(dict(schema))
+        Reading(root).narrow()
+    except (RecursionError, Unread):
         return dict(schema)
+    return root
 
 
-def with_types(schema: Any) -> Any:
-    """Return a schema in which those with `properties`, and without `type`, have the type of objects."""
-    if not isinstance(schema, Mapping):
-        return schema
-    typed = {key: _below(key, value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), Mapping):
-        typed.setdefault("type", "object")
-    return typed
+def copied(value: Any) -> Any:
+    """Return a JSON value none of whose parts is another's."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def closed(schema: Any, required: Sequence[Set[Any]] = ()) -> Any:
-    """Return a schema whose objects have no property but those they list, wherever that is safe.
+class Reading:
+    """A schema read from its root, each part with what is said of the same instance beside it."""
 
-    `required` has the names that are required beside the alternatives that the schema is one of.
-    """
-    if not isinstance(schema, Mapping) or JOINING_WORDS & schema.keys():
-        return schema
-    made, required, shared = dict(schema), (*required, _required(schema)), _shared(schema)
-    for key in ("properties", "$defs", "definitions"):
-        if isinstance(schema.get(key), Mapping):
-            open_names = shared if key == "properties" else ()
-            made[key] = {
-                name: each if name in open_names else closed(each) for name, each in schema[key].items()
-            }
-    if isinstance(schema.get("items"), Mapping):
-        made["items"] = closed(schema["items"])
-    if _alternatives(schema) and not _speaking(schema):
-        made["anyOf"] = [closed(each, required) for each in schema["anyOf"]]
-    if _lists_all(schema, required) and not OPENING_WORDS & schema.keys():
-        made["additionalProperties"] = False
-    return made
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._document = Document(root, WORK)
+        self._stack: list[tuple[Any, Said]] = [(root, NOTHING)]
+        self._seen: set[tuple[int, Said]] = set()
+        self._parts: dict[int, dict[str, Any]] = {}  # by id, as in all that follow
+        self._typed: set[int] = set()  # to be objects
+        self._closed: set[int] = set()  # to have no more properties, as far as one place shows
+        self._open: set[int] = set()  # to stay open because of another place
+        self._fixed: set[int] = set()  # to stay as they are
+        self._unions: list[tuple[int, list[int]]] = []  # all alternatives of the one were made objects
 
+    def narrow(self) -> None:
+        """Make the schema what it is meant to be, in place; raise Unread."""
+        while self._stack:
+            schema, beside = self._stack.pop()
+            if not isinstance(schema, dict):
+                continue
+            self._document.spend(1 + len(beside.names) // 16)
+            if (id(schema), beside) not in self._seen:
+                self._seen.add((id(schema), beside))
+                self._parts[id(schema)] = schema
+                self._read(schema, beside)
+        for union, alternatives in self._unions:
+            if self._fixed.intersection(alternatives):  # which a number then passes, and no other one
+                self._typed.add(union)
+        for part in self._typed - self._fixed:
+            self._parts[part].setdefault("type", "object")
+        for part in self._closed - self._open - self._fixed:
+            self._parts[part]["additionalProperties"] = False
 
-class References:
-    """Where a schema refers to others: found once for all its parts, as it may be large and deep."""
+    def _read(self, schema: dict[str, Any], beside: Said) -> None:
+        strands, words = self._document.strands(schema), own(schema)
+        around = beside | united(strand.said for strand in strands)
+        if isinstance(schema.get("properties"), dict):
+            whole = around | words
+            lists_all = not whole.any_name and whole.names <= schema["properties"].keys()
+            (self._closed if lists_all else self._open).add(id(schema))
+            self._typed.add(id(schema))
+        self._document.spend(sum(len(strand.said.names) for strand in strands) * len(strands) // 16)
+        for strand, others in zip(strands, of_others([strand.said for strand in strands]), strict=True):
+            if strand.word != "oneOf" or self._is_choice(schema, strand):
+                self._stack += ((each, beside | words | others) for each in strand.schemas)
+        self._read_values(schema, around)
+        for word in (UNTOUCHED_WORDS | LITERAL_WORDS) & schema.keys():
+            self._fix([schema[word]])
 
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-        self._holders: set[int] = set()  # ids of parts with a reference at any depth
-        self._referring: set[int] = set()  # ids of parts that are, or may be, what they refer to
-        self._find(root)
+    def _read_values(self, schema: dict[str, Any], around: Said) -> None:
+        """Read the schemas of an instance's properties and items, and those that are defined."""
+        listed, patterns = _mapping(schema, "properties"), _mapping(schema, "patternProperties")
+        of_listed, of_patterns = NOTHING, [NOTHING] * len(patterns)
+        if patterns:  # a name can be listed, and match several
+            said = [self._document.said([each]) for each in patterns.values()]
+            of_listed, *of_patterns = of_others([self._document.said(listed.values()), *said])
+        for name, each in listed.items():
+            is_met = around.any_value or name in around.described
+            self._stack.append((each, ANYTHING if is_met else of_listed))
+        is_met = around.any_value or bool(around.described)
+        for each, said_beside in zip(patterns.values(), of_patterns, strict=True):
+            self._stack.append((each, ANYTHING if is_met else said_beside))
+        is_met = around.any_value or not around.described <= listed.keys()
+        self._stack.append((schema.get("additionalProperties"), ANYTHING if is_met else NOTHING))
+        for each in _items(schema):
+            self._stack.append((each, ANYTHING if around.items else NOTHING))
+        for key in DEFINITIONS:
+            self._stack += ((each, NOTHING) for each in _mapping(schema, key).values())
 
-    def are_joined(self, part: Any) -> bool:
-        """Return whether, in a part, what is referred to is one object with what others speak of."""
-        if isinstance(part, Mapping):
-            return self._joined_by(part) or any(self.are_joined(each) for each in part.values())
-        return isinstance(part, list) and any(self.are_joined(each) for each in part)
+    def _is_choice(self, schema: dict[str, Any], strand: Strand) -> bool:
+        """Return whether no instance fits two alternatives, so that fewer fit one if it is narrowed.
 
-    def _find(self, part: Any) -> None:
-        words = REFERENCES & part.keys() if isinstance(part, Mapping) else ()
-        below = _below_all(part)
-        for each in below:
-            self._find(each)
-        if words or any(id(each) in self._holders for each in below):
-            self._holders.add(id(part))
-        refers = any(isinstance(part[word], str) for word in words)
-        if refers or any(id(each) in self._referring for each in _alternatives(part)):
-            self._referring.add(id(part))
+        Where all are meant for objects, they are made objects, and only the rest of them stays as it is.
+        """
+        tree, given = self._document.tree, strand.schemas
+        ends = [self._document.end(each) for each in given]
+        self._document.spend(len(ends))
+        if exclude_each_other(ends, tree):
+            return True
+        if schema.get("type", "object") != "object" or not all(map(_is_object, ends)):
+            self._fix(given)
+            return False
+        if exclude_each_other([{**end, "type": "object"} for end in ends], tree):
+            self._unions.append((id(schema), [*map(id, ends)]))
+            return True
+        if any("$ref" in each for each in given):
+            self._fix(given)
+            return False
+        self._unions.append((id(schema), [*map(id, ends)]))
+        self._parts |= {id(each): each for each in given}
+        self._typed.update(map(id, given))
+        self._open.update(map(id, given))
+        self._fix([value for each in given for value in each.values()])
+        return False
 
-    def _joined_by(self, schema: Schema) -> bool:
-        alternatives = _alternatives(schema)
-        if id(schema) in self._referring:
-            words = len(_speaking(schema)) + bool(alternatives)  # that which refers is one of them
-            return words > 1 or not self._all_list(alternatives or [schema], _required(schema))
-        met = [schema[key] for key in ("patternProperties", "additionalProperties") if key in schema]
-        met += [schema["properties"][name] for name in _shared(schema)]
-        return bool(alternatives and met) and any(id(each) in self._holders for each in (*met, *alternatives))
-
-    def _all_list(self, alternatives: list[Any], names: Set[Any]) -> bool:
-        """Return whether all that alternatives refer to lists the names, and says nothing of others."""
-        referring = [each for each in alternatives if id(each) in self._referring]
-        if any("anyOf" in each or not isinstance(each.get("$ref"), str) for each in referring):
-            return not names
-        definitions = map(self._definition, {each["$ref"] for each in referring})
-        return not names or all(
-            not OPENING_WORDS & each.keys() and _lists_all(each, [names]) for each in definitions
-        )
-
-    def _definition(self, reference: str) -> Schema:
-        key, _, name = reference.removeprefix("#/").partition("/")
-        definitions = self._root.get(key) if key in ("$defs", "definitions") else None
-        definition = definitions.get(name) if isinstance(definitions, Mapping) else None
-        return definition if isinstance(definition, Mapping) else {}
-
-
-def _below_all(part: Any) -> Collection[Any]:
-    if isinstance(part, Mapping):
-        return part.values()
-    return part if isinstance(part, list) else ()
-
-
-def _alternatives(schema: Any) -> list[Any]:
-    alternatives = schema.get("anyOf") if isinstance(schema, Mapping) else None
-    return alternatives if isinstance(alternatives, list) else []
-
-
-def _speaking(schema: Schema) -> list[str]:
-    """Return the words that speak of properties which an alternative beside them may have."""
-    return [word for word in SPEAKING_WORDS & schema.keys() if schema[word] is not False]
-
-
-def _shared(schema: Schema) -> Set[str]:
-    """Return the properties listed of which an alternative, too, may speak."""
-    listed = schema.get("properties")
-    if not isinstance(listed, Mapping):
-        return frozenset()
-    spoken: set[str] = set()
-    for each in _alternatives(schema):
-        if not isinstance(each, Mapping):
-            continue
-        if REACHING_WORDS & each.keys() or isinstance(each.get("additionalProperties"), Mapping):
-            return listed.keys()
-        if isinstance(each.get("properties"), Mapping):
-            spoken |= each["properties"].keys()
-    return listed.keys() & spoken
-
-
-def mentions(schema: Any, words: frozenset[str]) -> bool:
-    """Return whether one of the words is a keyword, or a name, anywhere in a schema."""
-    if isinstance(schema, Mapping):
-        return bool(words & schema.keys()) or any(mentions(each, words) for each in schema.values())
-    return isinstance(schema, list) and any(mentions(each, words) for each in schema)
+    def _fix(self, values: Iterable[Any]) -> None:
+        """Have all schemas stay as they are that values have anywhere, and that these refer to."""
+        stack = [*values]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, list):
+                stack += value
+            elif isinstance(value, dict) and id(value) not in self._fixed:
+                self._document.spend(1)
+                if MOVING_REFERENCES & value.keys():
+                    raise Unread
+                self._fixed.add(id(value))
+                stack += value.values()
+                if "$ref" in value:
+                    stack.append(self._document.target(value))
 
 
-def _required(schema: Schema) -> Set[Any]:
-    """Return the names that a schema requires; None stands for what is no name, and is never listed."""
-    required = schema.get("required", ())
-    if not isinstance(required, list | tuple):
-        return {None}
-    return {name if isinstance(name, str) else None for name in required}
+def _mapping(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}
 
 
-def _lists_all(schema: Schema, required: Iterable[Set[Any]]) -> bool:
-    listed = schema.get("properties")
-    return isinstance(listed, Mapping) and all(names <= listed.keys() for names in required)
-
-
-def _below(key: str, value: Any) -> Any:
-    """Return what a keyword holds, its schemas with their types."""
-    if key in MAPS and isinstance(value, Mapping):
-        return {name: with_types(schema) for name, schema in value.items()}
-    if key in (LISTS | SINGLES) and isinstance(value, list):
-        return [with_types(schema) for schema in value]
-    if key == "oneOf" and isinstance(value, list) and all(map(_is_object, value)):
-        return [{"type": "object", **schema} for schema in value]
-    return with_types(value) if key in SINGLES else value
+def _items(schema: dict[str, Any]) -> Iterable[Any]:
+    for key in ("items", "prefixItems", "additionalItems"):
+        value = schema.get(key)
+        yield from value if isinstance(value, list) else [value]
 
 
 def _is_object(schema: Any) -> bool:
     """Return whether a schema is meant for objects: of several, none then is an alternative for others."""
-    return isinstance(schema, Mapping) and (
+    return isinstance(schema, dict) and (
         schema.get("type") == "object"
-        or ("type" not in schema and isinstance(schema.get("properties"), Mapping))
+        or ("type" not in schema and isinstance(schema.get("properties"), dict))
     )

@@ -14,8 +14,10 @@ from itertools import groupby
 
 from inference.errors import ToolRefused
 from inference.grammar.fault import GrammarFault
+from inference.grammar.keywords import has_keywords
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import as_meant
+from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, embedded_json
 from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
 from inference.tools.heads import json_string
@@ -105,9 +107,15 @@ def member_of(tool: Tool, schemas_at: str) -> str:
 def arguments_schema(tool: Tool) -> dict[str, object]:
     """Return the schema of a tool's arguments, always of an object; raise ToolRefused if it is none.
 
-    It is taken as `inference/grammar/meaning.py` says, so that a model doesn't make up arguments.
+    It is taken as `inference/grammar/meaning.py` says, and one that says nothing of arguments as one without
+    any, so that a model doesn't make up arguments.
     """
     schema = dict(tool.parameters)
+    if not has_keywords(schema):
+        raise ToolRefused(
+            f"the `parameters` of the function {shortened(tool.name)} have no keyword of JSON Schema: "
+            "give the schema of an object, with the arguments in `properties`"
+        )
     kind = schema.setdefault("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
         raise ToolRefused(
@@ -115,7 +123,7 @@ def arguments_schema(tool: Tool) -> dict[str, object]:
             f"Its `type` is {shortened(kind)}: set it to 'object'"
         )
     schema["type"] = "object"
-    return as_meant(schema)
+    return as_meant(schema if PROPERTY_WORDS & schema.keys() else {**schema, "properties": {}})
 
 
 def shortened(value: object) -> str:

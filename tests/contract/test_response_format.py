@@ -72,6 +72,50 @@ async def test_a_schema_that_can_not_be_followed_is_refused_by_its_place() -> No
             assert "/properties/a/type" in error["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        (PATH, {"response_format": {"type": "json", "value": {"name": "x", "schema": OBJECT}}}),
+        (
+            PATH,
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"a": {"type": "integer"}}},
+                }
+            },
+        ),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"a": OBJECT}}}},
+        ),
+        ("/generate", {"parameters": {"grammar": {"type": "json", "value": {"a": {"type": "integer"}}}}}),
+    ],
+)
+async def test_a_schema_without_a_keyword_is_refused_in_tgis_words(path: str, form: dict[str, Any]) -> None:
+    prompts: dict[str, dict[str, Any]] = {PATH: {"messages": MESSAGES}, "/generate": {"inputs": "x"}}
+    prompt = prompts.get(path, {"input": "x"})
+    async with served() as server:
+        response = await server.post(path, {**prompt, **form})
+    assert response.status_code == 422
+    assert "grammar is not valid: Grammar must have a 'properties' field" in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "tool"),
+    [
+        (PATH, {"type": "function", "function": {"name": "f", "parameters": {"city": {"type": "string"}}}}),
+        ("/v1/responses", {"type": "function", "name": "f", "parameters": {"city": {"type": "string"}}}),
+    ],
+)
+async def test_parameters_without_a_keyword_are_refused(path: str, tool: dict[str, Any]) -> None:
+    prompt = {"messages": MESSAGES} if path == PATH else {"input": "x"}
+    async with served() as server:
+        response = await server.post(path, {**prompt, "tools": [tool]})
+    assert response.status_code == 422
+    assert "the `parameters` of the function 'f' have no keyword of JSON Schema" in response.text
+
+
 @pytest.mark.parametrize("path", [PATH, "/invocations"])
 @pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
 @pytest.mark.parametrize("stream", [False, True])

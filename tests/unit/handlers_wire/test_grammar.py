@@ -87,6 +87,45 @@ def test_other_grammars_are_refused_in_tgis_words(given: Any, message: str) -> N
     assert str(refusal.value) == message
 
 
+TYPO = (
+    "grammar is not valid: Grammar must have a 'properties' field: `g.value` has no keyword of JSON Schema. "
+    "Give the schema itself, with what it describes in `properties`"
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": {"type": "integer"}},
+        {"a": {"type": "integer"}, "id": {"type": "integer"}},
+        {"name": "x", "schema": SCHEMA},
+        {"name": "x", "description": "d", "strict": True, "schema": SCHEMA},
+        '{"a": {"type": "integer"}}',
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "json_object"])
+def test_what_is_no_schema_is_refused_in_tgis_words(kind: Any, value: Any) -> None:
+    with pytest.raises(GrammarRefused) as refusal:
+        to_grammar({"type": kind, "value": value}, "g")
+    assert str(refusal.value) == TYPO
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"description": "Anything."},
+        {"title": "T", "x-order": 1},
+        {"$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {"id": "https://example.com/any"},
+        {"$defs": {"a": {}}, "schema": {}},
+        {"minLength": 1},
+    ],
+)
+def test_a_schema_may_allow_anything_if_it_is_one(value: Any) -> None:
+    assert json.loads(schema_grammar(value, "g").source) == value
+
+
 def test_a_schema_too_deep_to_be_written_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(300):

@@ -51,8 +51,17 @@ def test_tools_may_have_any_names(names: list[str], form: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "arguments", "is_valid"),
     [
-        ({}, {"any": 1}, True),
-        ({"type": "object"}, {"any": 1}, True),
+        ({}, {}, True),
+        ({}, {"any": 1}, False),
+        ({"type": "object"}, {"any": 1}, False),
+        ({"type": "object", "title": "F", "$defs": {"x": {}}}, {"any": 1}, False),
+        ({"type": "object", "additionalProperties": False}, {"any": 1}, False),
+        ({"type": "object", "additionalProperties": True}, {"any": 1}, True),
+        ({"additionalProperties": {"type": "integer"}}, {"any": 1}, True),
+        ({"patternProperties": {"^a": {"type": "integer"}}}, {"any": 1}, True),
+        ({"required": ["any"]}, {"any": 1}, True),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}}, {"any": 1}, True),
+        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, {"any": 1}, True),
         ({"type": "object", "properties": {}}, {}, True),
         ({"type": "object", "properties": {}}, {"any": 1}, False),
         ({"properties": {"a": {"type": "integer"}}}, {"a": 1}, True),
@@ -118,6 +127,11 @@ def test_each_tool_keeps_its_own_definitions() -> None:
         ((Tool(name=""),), "empty `name`"),
         ((Tool(name="\ud800"),), "half a surrogate pair"),
         ((Tool(name="f", parameters={"type": "string"}),), "Its `type` is 'string': set it to 'object'"),
+        (
+            (Tool(name="f", parameters={"city": {"type": "string"}}),),
+            "the `parameters` of the function 'f' have no keyword of JSON Schema: give the schema of an "
+            "object, with the arguments in `properties`",
+        ),
         ((Tool(name="f", parameters={"type": ["array", "null"]}),), "must be the JSON Schema of an object"),
     ],
 )

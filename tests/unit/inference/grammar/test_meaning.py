@@ -19,7 +19,7 @@ KEPT: dict[str, dict[str, Any]] = {
     "a required one that isn't listed": {"type": "object", "properties": {"a": {}}, "required": ["b"]},
     "a broken list": {"type": "object", "properties": {"a": {}}, "required": [["a"]]},
     "joined by allOf": {"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["b"]}]},
-    "one of two": {"oneOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"type": "null"}]},
+    "one of two that meet": {"oneOf": [{"type": "object", "properties": {"a": {}}}, {"type": "object"}]},
     "an object or a number": {"oneOf": [{"properties": {"a": {}}}, {"type": "integer"}]},
     "joined by a reference": {
         "$defs": {"d": {"type": "object", "properties": {"a": {}}}},
@@ -44,6 +44,8 @@ KEPT: dict[str, dict[str, Any]] = {
             {"oneOf": [{"properties": {"a": {}}}, {"type": "object"}]},
             {"oneOf": [{"type": "object", "properties": {"a": {}}}, {"type": "object"}]},
         ),
+        ({"oneOf": [{"type": "object", **OPEN}, {"type": "null"}]}, {"oneOf": [CLOSED, {"type": "null"}]}),
+        ({**OPEN, "dependencies": {}}, {**CLOSED, "dependencies": {}}),
         ({"$ref": "#/$defs/d", "$defs": {"d": OPEN}}, {"$ref": "#/$defs/d", "$defs": {"d": CLOSED}}),
         (
             {"properties": {"a": OPEN, "type": {"enum": ["a"]}}},
