@@ -47,6 +47,8 @@ class PromptTops(Struct, frozen=True, array_like=True, gc=False):
 
     def places(self) -> Places:
         """Return the ids (n,) and log-probabilities (n,) of each place, views of the columns."""
+        if not self.counts:
+            return []
         ends = np.cumsum(np.frombuffer(self.counts, COUNTS))
         ids, logprobs = np.frombuffer(self.ids, IDS), np.frombuffer(self.logprobs, LOGPROBS)
         return list(zip(np.split(ids, ends[:-1]), np.split(logprobs, ends[:-1]), strict=True))

@@ -7,7 +7,7 @@ from inference.process.framing import pack, unpack
 from inference.process.messages import FROM_ENGINE, Batch, More
 from inference.prompt_tops import PromptTops, TopTokens
 
-PAIR = st.tuples(st.integers(0, 2**31 - 1), st.floats(max_value=0, min_value=-1e30, width=32))
+PAIR = st.tuples(st.integers(0, 2**31 - 1), st.floats(max_value=0, min_value=-(2.0**99), width=32))
 ROWS = st.lists(st.lists(PAIR, max_size=4).map(tuple), max_size=6)
 
 
