@@ -6,7 +6,7 @@ generators write unions of models told apart by a tag.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,15 @@ from inference.grammar.tree import Place, SchemaTree
 
 STEPS = 16  # of references, one to the next
 MOST = 64  # alternatives that are compared, each with each
+VALUES = 16  # that are looked at as fast as one schema
 KINDS = frozenset({"null", "boolean", "object", "array", "number", "string"})
+
+
+Spend = Callable[[int], None]
+
+
+def freely(work: int) -> None:
+    """Count no work: what has been compiled has its limits."""
 
 
 def are_told_apart(tree: SchemaTree) -> bool:
@@ -39,19 +47,21 @@ def are_told_apart(tree: SchemaTree) -> bool:
     )
 
 
-def exclude_each_other(schemas: Sequence[Any], tree: SchemaTree) -> bool:
+def exclude_each_other(schemas: Sequence[Any], tree: SchemaTree, spend: Spend) -> bool:
     """Return whether no instance is valid by two of the schemas, as far as types and one tag of all show.
 
-    Takes time that grows with their number alone, and so can be asked of any schema, also a malformed one.
+    Can be asked of any schema, also a malformed one. `spend` is told the work, as it comes, and ends it by
+    what it raises.
     """
     alternatives = [Place("", schema, 0) for schema in schemas if schema is not False]
+    spend(sum(1 + _size(place.schema, "type") // VALUES for place in alternatives))
     try:
         of_each = [kinds(place.schema) if isinstance(place.schema, dict) else KINDS for place in alternatives]
         objects = [place for place, found in zip(alternatives, of_each, strict=True) if found == {"object"}]
         met = [kind for found in of_each if found != {"object"} for kind in found] + ["object"] * bool(
             objects
         )
-        return len(met) == len({*met}) and (len(objects) < 2 or _have_a_tag(objects, tree))
+        return len(met) == len({*met}) and (len(objects) < 2 or _have_a_tag(objects, tree, spend))
     except (GrammarFault, TypeError, AttributeError):  # the compiler refuses it
         return False
 
@@ -80,11 +90,12 @@ def _alternatives(place: Place, tree: SchemaTree) -> Iterator[Place]:
         yield _followed(Place(place.pointer, schema, place.depth), tree)
 
 
-def _followed(place: Place, tree: SchemaTree) -> Place:
+def _followed(place: Place, tree: SchemaTree, spend: Spend = freely) -> Place:
     """Return the schema that a schema refers to in the end; itself if it says more than that."""
     for _ in range(STEPS):
         if not isinstance(place.schema, dict) or "$ref" not in place.schema:
             break
+        spend(1)
         place = Place(*tree.resolve(place), place.depth)
     return place
 
@@ -94,26 +105,35 @@ def _differ_in_a_tag(one: Place, other: Place, tree: SchemaTree) -> bool:
     return any(not _tags(one, tree)[name] & _tags(other, tree)[name] for name in names)
 
 
-def _have_a_tag(objects: Sequence[Place], tree: SchemaTree) -> bool:
-    tags = [_tags(place, tree) for place in objects]
+def _have_a_tag(objects: Sequence[Place], tree: SchemaTree, spend: Spend) -> bool:
+    tags = [_tags(place, tree, spend) for place in objects]
     for name in set(tags[0]).intersection(*tags[1:]):
+        spend(1 + sum(len(each[name]) for each in tags) // VALUES)
         values = [value for each in tags for value in each[name]]
         if len(values) == len({*values}):
             return True
     return False
 
 
-def _tags(place: Place, tree: SchemaTree) -> dict[str, frozenset[str]]:
+def _tags(place: Place, tree: SchemaTree, spend: Spend = freely) -> dict[str, frozenset[str]]:
     """Return the texts that each required property can be, of those that can be nothing else."""
     schema = place.schema
     assert isinstance(schema, dict)
     tags = {}
-    for name in schema.get("required", ()):
+    spend(_size(schema, "required") // VALUES)
+    for name in dict.fromkeys(schema.get("required", ())):
+        spend(1)
         told = Place(place.pointer, schema.get("properties", {}).get(name, {}), place.depth)
-        found = _followed(told, tree).schema
+        found = _followed(told, tree, spend).schema
         if not isinstance(found, dict):
             continue
+        spend(_size(found, "enum") // VALUES)
         values = found.get("enum", [found["const"]] if "const" in found else [])
         if values and all(isinstance(value, str) for value in values):
             tags[name] = frozenset(values)
     return tags
+
+
+def _size(schema: object, key: str) -> int:
+    value = schema.get(key) if isinstance(schema, dict) else None
+    return len(value) if isinstance(value, list) else 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference.grammar.alternatives import STEPS
+from inference.grammar.alternatives import STEPS, VALUES
 from inference.grammar.fault import GrammarFault
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.tree import LATEST, Place, SchemaTree
@@ -80,13 +80,22 @@ class Document:
         self.tree = SchemaTree(root, LATEST, GrammarLimits())
         self._work = work
         self._targets: dict[str, Any] = {}
-        self._known: dict[int, Said] = {}  # by the schema's id
+        self._known: dict[int, Said] = {}  # by the schema's id, with all that it refers to
+        self._own: dict[int, Said] = {}  # by the same, without
 
     def spend(self, work: int) -> None:
         """Count work; raise Unread past the limit."""
         self._work -= work
         if self._work < 0:
             raise Unread
+
+    def own(self, schema: dict[str, Any]) -> Said:
+        """Return what a schema says without others."""
+        if id(schema) not in self._own:
+            values = [schema.get(key) for key in ("enum", "required", "properties")]
+            self.spend(sum(len(each) for each in values if isinstance(each, list | dict)) // VALUES)
+            self._own[id(schema)] = own(schema)
+        return self._own[id(schema)]
 
     def target(self, schema: dict[str, Any]) -> Any:
         """Return what a schema refers to, None for nothing in this document."""
@@ -140,7 +149,7 @@ class Document:
             if not isinstance(part, dict) or id(part) in seen:
                 continue
             seen.add(id(part))
-            said |= self._known.get(id(part)) or own(part)
+            said |= self._known.get(id(part)) or self.own(part)
             self.spend(1 + len(said.names) // 16)
             if id(part) not in self._known:
                 stack += (each for _, schemas in self._strands(part) for each in schemas)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from inference.process.framing import Payload, Unframer
 from inference.process.messages import API_LIMIT, ENGINE_LIMIT, MIB
-from inference.process.watchdog import UNREAD_SECONDS, Patience
+from inference.process.watchdog import LOOK_SECONDS, UNREAD_SECONDS, Patience
 
 FULL_BYTES = 4 * MIB  # of what a process has not read; past it, nothing that is large is computed for it
 OUTBOX_BYTES = ENGINE_LIMIT + 64 * MIB  # past it, it is let go however it reads: the longest frame fits
@@ -41,7 +41,8 @@ class Connection:
         self._lock = threading.Lock()  # guards the rest
         self._outbox: deque[memoryview] = deque()
         self._waiting = 0  # bytes
-        self._unread = Patience(time.monotonic(), unread_seconds / 4)  # since something was read
+        look_seconds = min(LOOK_SECONDS, unread_seconds / 4)
+        self._unread = Patience(time.monotonic(), look_seconds)  # since something was read
         self._fault: str | None = None
         stream.setblocking(False)
 

@@ -160,11 +160,10 @@ class EngineServer:
 
     def _serve(self, connection: Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
-            was_full = connection.full
             connection.flush()
             self._look_after(connection)
-            if was_full and not connection.full and isinstance(self._core, PacedCore):
-                self._core.ask_again()
+            if not connection.full and isinstance(self._core, PacedCore):
+                self._core.ask_again()  # whatever was written meanwhile: somebody may have been held back
         if events & selectors.EVENT_READ and connection.socket.fileno() >= 0:
             self._read(connection)
 

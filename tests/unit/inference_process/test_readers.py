@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
 import pytest
 
 from inference.limits import PROMPT_LOGPROBS
-from inference.process.connection import FULL_BYTES, OUTBOX_BYTES
+from inference.process.connection import FULL_BYTES, OUTBOX_BYTES, Connection
 from inference.process.framing import HEADER_BYTES, unpack
 from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE, MIB, Batch, Failed
 from inference.process.routing import Numbers, Routes
@@ -109,10 +110,41 @@ def test_a_core_is_told_whose_reader_has_enough_and_when_it_has_room_again() -> 
         assert [core.full(each) for each in (first, second, others, "nobody")] == [True, True, False, False]
         assert core.asked_again == 0
         caller.batch()
-        core.wait(lambda: core.asked_again == 1)
+        core.wait(lambda: core.asked_again >= 1)
         assert not core.full(second)
         caller.close()
         other.close()
+
+
+def test_a_core_is_asked_again_whenever_a_reader_has_room_whatever_was_seen_before() -> None:
+    """Between a look at what waits and the writing of it more may come, by which somebody is held back."""
+    core = Paced()
+    with recorder(core) as (server, _, address):
+        caller = Caller(address)
+        caller.receive()
+        caller.send(submit(0))
+        core.wait(lambda: len(core.requests) == 1)
+        some = PromptTops(b"", bytes(MIB), bytes(MIB))  # more than a socket takes, and not yet full
+        server.sink(Frame((CoreOutput(core.requests[0].id, 1, 0.0, prompt_logprobs=(), prompt_top=some),)))
+        assert not core.full(core.requests[0].id)
+        caller.batch()
+        core.wait(lambda: core.asked_again >= 1)
+        caller.close()
+
+
+def test_a_reader_is_judged_by_the_time_for_which_something_waited() -> None:
+    ours, theirs = socket.socketpair()
+    connection = Connection(0, ours, lambda _: None, unread_seconds=40.0)
+    now = time.monotonic() + 1000.0  # nothing was said, and nobody looked, for long
+    connection.post(bytes(8 * MIB))
+    for second in range(35):
+        connection.look(now + second)
+    assert connection.fault is None
+    for second in range(35, 45):
+        connection.look(now + second)
+    assert str(connection.fault).startswith("it has read nothing for 41 s")
+    ours.close()
+    theirs.close()
 
 
 def test_a_step_that_is_too_long_for_a_frame_is_several() -> None:

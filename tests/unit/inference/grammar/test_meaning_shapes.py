@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import jsonschema_rs
@@ -246,6 +247,51 @@ def test_a_schema_that_takes_too_much_work_stays_as_it_is() -> None:
     each = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names], "properties": {"a": {}}}
     whole = {"properties": {"a": {}}, "$defs": {name: dict(each) for name in names}}
     assert as_meant(whole) == whole
+
+
+def _chained(**schema: Any) -> dict[str, Any]:
+    """Return a schema beside references that lead to a constant, one to the next."""
+    chain: dict[str, Any] = {f"e{at}": {"$ref": f"#/$defs/e{at + 1}"} for at in range(14)}
+    return {"$defs": {**chain, "e14": {"const": "s"}, **schema.pop("defs", {})}, **schema}
+
+
+def _holding(of_values: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return many definitions that each join one, which has many values, with a property of their own."""
+    joined = {"allOf": [{"$ref": "#/$defs/values"}]}
+    each = {f"d{at}": {**joined, "properties": {f"a{at}": {}}} for at in range(count)}
+    return {"$defs": {"values": of_values, **each}, "properties": {"a": {}}}
+
+
+TAGGED = {"type": "object", "properties": {"k": {"$ref": "#/$defs/e0"}}, "required": ["k"] * 400}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        _chained(defs={"a": TAGGED}, oneOf=[{"$ref": "#/$defs/a"}] * 400),
+        {"$defs": {"a": {"type": ["string"] * 10_000}}, "oneOf": [{"$ref": "#/$defs/a"}] * 600},
+        _holding({"enum": ["x"] * 20_000}, 1_000),
+        _holding({"not": {"enum": ["x"] * 20_000}}, 1_000),
+        _holding({"required": ["x"] * 20_000}, 1_000),
+    ],
+    ids=["tags", "types", "values", "values not had", "names"],
+)
+def test_work_that_a_small_schema_makes_is_bounded(made: dict[str, Any]) -> None:
+    """Each took seconds, on the thread that serves everybody; counted by what Python executes."""
+    lines = 0
+
+    def count(frame: Any, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        as_meant(made)
+    finally:
+        sys.settrace(before)
+    assert lines < 240 * WORK
 
 
 def test_what_is_given_is_not_changed() -> None:
