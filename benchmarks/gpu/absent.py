@@ -14,7 +14,7 @@ from types import ModuleType
 class Struct:
     """A class of members, made by keywords or in their order."""
 
-    def __init_subclass__(cls, *, frozen: bool = False, gc: bool = True) -> None:
+    def __init_subclass__(cls, *, frozen: bool = False, array_like: bool = False, gc: bool = True) -> None:
         """Take msgspec's options; a frozen dataclass would be made in three times the time."""
         dataclasses.dataclass(cls)
 

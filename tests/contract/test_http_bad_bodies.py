@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 
 import openapi
 from handlers.http.operations import operation_table
-from tests.support import LiveServer, error_of
+from tests.support import LiveServer, error_of, message_of
 
 JSON = "application/json"
 POSTS = {row.id: row.path for row in operation_table(openapi.load()).values() if row.method == "POST"}
@@ -76,15 +77,15 @@ def assert_refused(answer: httpx.Response, status: int, message: str) -> None:
     told = error_of(answer)
     assert set(told) == {"error", "error_type"}
     assert told["error_type"] == "validation"
-    assert told["error"].startswith(message)
-    assert len(answer.json()["error"]) < 500
+    assert message_of(told).startswith(message)
+    assert len(message_of(told)) < 500
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_body_that_is_not_json_is_400(client: httpx.Client, path: str, name: str) -> None:
     answer = client.post(path, content=BROKEN[name], headers={"content-type": JSON})
     assert_refused(answer, 400, "Failed to parse the request body as JSON: ")
-    assert "line 1 column" in answer.json()["error"] or "line 2 column" in answer.json()["error"]
+    assert re.search("line [12] column", message_of(answer.json()))
 
 
 @pytest.mark.parametrize("name", MISSHAPEN)

@@ -30,7 +30,7 @@ from handlers.http.body import parse_json
 from handlers.http.validation import RequestCheck
 from handlers.tokenize import SLICE_TOKENS
 from tests.security.raw import connected, head, wait_until
-from tests.support import LiveServer, live_server
+from tests.support import LiveServer, live_server, message_of
 
 MESSAGE = {"role": "user", "content": "Hi"}
 PARTS = [{"type": "text", "text": "a"}]
@@ -134,7 +134,7 @@ def test_too_many_of_something_is_refused_in_words(
 ) -> None:
     answer = client.post(path, json=body)
     assert answer.status_code == 422, answer.text
-    assert answer.json()["error"] == f"Input validation error: {words}. Send fewer"
+    assert message_of(answer.json()) == f"Input validation error: {words}. Send fewer"
 
 
 GRAMMAR = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(3_000)}}
