@@ -82,7 +82,7 @@ class Failure:
     request_id: str = ""  # "" for none: the body doesn't have it then
 
     def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
-        """Return the JSON body; OpenAI's dialect differs only inside of streams."""
+        """Return the JSON body as TGI has it, or in another dialect the event of a stream."""
         told = {"error_type": self.error_type}
         if self.request_id:
             told["request_id"] = self.request_id
@@ -98,7 +98,7 @@ class Failure:
         return {"type": "error", "code": self.error_type, "message": self.error, "param": None, **told}
 
     def detailed(self) -> dict[str, object]:
-        """Return the JSON body in which OpenAI's clients find the message: they read no other form."""
+        """Return the JSON body for OpenAI's clients, which find a message nowhere else."""
         kind = OPENAI_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )

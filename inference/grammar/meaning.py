@@ -23,7 +23,9 @@ from inference.grammar.saying import (
 Schema = Mapping[str, Any]
 
 DEFINITIONS = ("$defs", "definitions")
-WORK = 8_000  # schemas looked at, some tens of milliseconds; the largest that people wrote take 1,300
+WORK = 30_000  # schemas looked at: what a grammar may have at most takes less, unless it is made to take more
+SMALL_WORK = 8_000  # of a small schema, which may be read where others wait: some tens of milliseconds
+MANY_COMMAS = 1_000  # that a schema which isn't small has; a body with as many is read aside
 
 
 def as_meant(schema: Schema) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def as_meant(schema: Schema) -> dict[str, Any]:
     """
     try:
         root: dict[str, Any] = copied(dict(schema))
-        Reading(root).narrow()
+        Reading(root, WORK if commas(root) > MANY_COMMAS else SMALL_WORK).narrow()
     except (RecursionError, Unread):
         return dict(schema)
     return root
@@ -53,11 +55,17 @@ def copied(value: Any) -> Any:
     return [copied(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def commas(value: Any) -> int:
+    """Return how many commas JSON's text of a value has."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(len(parts) - 1, 0) + sum(map(commas, parts))
+
+
 class Reading:
     """A schema read from its root, each part with what is said of the same instance beside it."""
 
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._document = Document(root, WORK)
+    def __init__(self, root: dict[str, Any], work: int) -> None:
+        self._document = Document(root, work)
         self._stack: list[tuple[Any, Said]] = [(root, NOTHING)]
         self._seen: set[tuple[int, Said]] = set()
         self._parts: dict[int, dict[str, Any]] = {}  # by id, as in all that follow

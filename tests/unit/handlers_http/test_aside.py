@@ -9,6 +9,7 @@ import pytest
 
 from handlers.http.aside import AT_ONCE, LARGE_BYTES, MANY_COMMAS, MANY_VALUES, OnThread, is_large, made
 from inference.errors import Overloaded
+from inference.grammar import meaning
 from inference.text.lanes import WAITING_SIZE, Lane
 
 
@@ -24,6 +25,10 @@ from inference.text.lanes import WAITING_SIZE, Lane
 )
 def test_a_body_is_large_by_its_bytes_or_by_its_values(raw: bytes, expected: bool) -> None:
     assert is_large(raw) is expected
+
+
+def test_a_schema_that_may_take_much_work_is_in_a_large_body() -> None:
+    assert meaning.MANY_COMMAS >= MANY_COMMAS
 
 
 def test_a_small_bodys_work_is_done_here_and_a_large_ones_on_a_thread() -> None:

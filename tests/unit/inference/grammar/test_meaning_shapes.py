@@ -249,6 +249,18 @@ def test_a_schema_that_takes_too_much_work_stays_as_it_is() -> None:
     assert as_meant(whole) == whole
 
 
+def test_a_hundred_models_that_refer_to_each_other_are_narrowed() -> None:
+    def optional(at: int) -> dict[str, Any]:
+        return {"anyOf": [{"$ref": f"#/$defs/M{at % 100}"}, {"type": "null"}]}
+
+    models = {
+        f"M{at}": {"type": "object", "properties": {f"p{to}": optional(7 * at + to) for to in range(9)}}
+        for at in range(100)
+    }
+    meant = as_meant({"$ref": "#/$defs/M0", "$defs": models})
+    assert all(each["additionalProperties"] is False for each in meant["$defs"].values())
+
+
 def _chained(**schema: Any) -> dict[str, Any]:
     """Return a schema beside references that lead to a constant, one to the next."""
     chain: dict[str, Any] = {f"e{at}": {"$ref": f"#/$defs/e{at + 1}"} for at in range(14)}
