@@ -1,4 +1,4 @@
-"""A prompt's tokens as they are told: kept in columns, and each made when it is looked at."""
+"""A prompt's tokens as they are told: kept in columns, and made when they are gone through."""
 
 from __future__ import annotations
 
