@@ -47,12 +47,12 @@ def make_stepper(
     find = runner.statistics if isinstance(runner, FusedRunner | LeadingRunner) else None
     sampler = TorchSampler(masks.endings, library, find)
     speculation = None
-    if config.speculate and limits.chunked:
+    if config.speculate and limits.chunked and not served.state_layers:
         tokens = min(MOST_TOKENS, limits.tokens)
         speculation = Speculation(scheduler, sampler, config.speculate, tokens)
     elif config.speculate:
         progress(
-            "No tokens are guessed ahead: at this model's level what was guessed wrongly can't be taken back"
+            "No tokens are guessed ahead: as this model is computed, wrong guesses couldn't be taken back"
         )
     return Stepper(scheduler, runner, sampler, eos, masks, speculation, idle_work)
 

@@ -100,8 +100,9 @@ class TorchCore:
         release_memory()
         for line in filter(None, (str(served), served.weights, *map(str, source.adapters))):
             progress(line)
-        if served.kv_bytes not in (0, plan.demand.kv_bytes):  # its layers aren't what its configuration says
-            plan = fit_plan(config, plan, replace(demand, kv_bytes=served.kv_bytes), machine)
+        known = replace(demand, kv_bytes=served.kv_bytes or demand.kv_bytes, state_bytes=served.state_bytes)
+        if known != demand:  # its layers aren't what its configuration says
+            plan = fit_plan(config, plan, known, machine)
             progress(str(plan))
         plan = self._prepare(served, plan, source, progress)
         if vision is not None and not vision.reason:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
 from inference.errors import ModelUnavailable
@@ -23,7 +23,7 @@ from inference.gpu.ops import Ops
 from inference.kernels.native import Library
 from inference.linears import NativeLinear, Packed, Swap, make_linear
 from inference.lora import Adapters, Adapting, MakeLinear, Multiply
-from inference.paged import Probed, use_paged_attention
+from inference.packable import find_layers
 from inference.positions import changing_length
 from inference.proof import (
     PROOF_BLOCKS,
@@ -35,14 +35,14 @@ from inference.proof import (
     packed_steps,
     sequential_steps,
 )
-from inference.rotary import is_static
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.share import kept_by_all
 from inference.shortage import is_shortage
+from inference.state_cache import StateCache
+from inference.state_modules import StateModule
 from inference.step import Runner
-from inference.trace import rotations
 
 if TYPE_CHECKING:
     from inference.vision.eyes import Eyes
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
 _HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
 
 
@@ -107,12 +106,13 @@ class Climb:
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         self.without_effect = _without_effect(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
-        self.probed: dict[nn.Module, Probed] = {}
-        reason = _why_not_paged(model.config.get_text_config(), options.max_total_tokens)
-        if not reason:
-            self.probed, reason = _probe(model, options.max_total_tokens)
-        if reason:
-            self.reasons.append(reason)
+        layers = find_layers(model, options.max_total_tokens, on_device=options.ops is not None)
+        self.probed, self.keeping = layers.attending, layers.keeping
+        self.rebuilt: dict[
+            nn.Module, StateModule
+        ] = {}  # of what keeps states, what isn't computed by its own code
+        if layers.reason:
+            self.reasons.append(layers.reason)
         if options.vision is not None:
             device = options.ops is not None
             options.vision.begin(self.probed, self.proof, rounds=self.rounds, device=device)
@@ -121,6 +121,11 @@ class Climb:
     def rounds(self) -> bool:
         """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
         return False
+
+    @property
+    def packs_steps(self) -> bool:
+        """Return whether all its layers can compute a step's sequences as one row of tokens."""
+        return bool(self.probed or self.keeping)
 
     @property
     def eyes(self) -> Eyes | None:
@@ -209,6 +214,12 @@ class Climb:
         if self.options.vision is not None:
             self.options.vision.prove(served, self.proof, rounded=rounded)
 
+    def states(self, adapting: Adapting | None = None) -> StateCache | None:
+        """Return what holds the states of a new cache; None if no layer keeps any."""
+        if not self.keeping:
+            return None
+        return StateCache(self.keeping, self.model.device, adapting, self.rebuilt)
+
     def _plain(self, weight: Tensor) -> Multiply:
         return make_linear(weight.to(self.model.device, self.options.dtype), None)
 
@@ -232,17 +243,21 @@ class Climb:
         shards = 1 if self.options.group is None else self.options.group.share.count
         elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
         heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, self.proof.idle)
+        # Their own code sums up a longer piece in another order than single tokens
+        sums = any(layer.recurrent and module not in self.rebuilt for module, layer in self.keeping.items())
         return Served(
             level=attempt.level,
             reason="; ".join(self.reasons),
             verdict=replace(verdict, logits=None),  # they are big
-            exact=bool(others) and not heavy and all(_same_bits(each, verdict) for each in others),
+            exact=bool(others) and not (heavy or sums) and all(_same_bits(each, verdict) for each in others),
             vocabulary=self.proof.columns,
             kv_bytes=elements * attempt.kv_dtype.itemsize,
+            state_bytes=2 * sum(each.nbytes for each in self.keeping.values()) if paged else 0,
+            state_layers=len(self.keeping) if paged else 0,
             kv_dtype=attempt.kv_dtype,
             make_runner=attempt.make_runner,
             packed=attempt.packed,
-            torch_heavy=heavy,
+            torch_heavy=heavy or sums,
             make_model=attempt.make_model,
         )
 
@@ -274,39 +289,6 @@ def undo_swaps(swaps: list[Swap]) -> None:
     """Put the model's own linears back."""
     for swap in reversed(swaps):
         swap.undo()
-
-
-def _why_not_paged(text: PreTrainedConfig, max_total_tokens: int) -> str:
-    """Return what of the model paged attention can't do, "" if nothing is known."""
-    others = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES
-    if others:
-        return f"its layers of type {', '.join(sorted(others))} have no paged form"
-    if getattr(text, "attention_chunk_size", None):
-        return "its chunked attention has no paged form"
-    short = changing_length(text)
-    if short is not None and max_total_tokens > short:
-        # Its rotation changes for all tokens of a step as soon as one of them is past that position.
-        return f"its rotary embedding changes at {short} tokens: --max-total-tokens {short} avoids that"
-    return ""
-
-
-def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Probed], str]:
-    if _rotates_by_others(model, positions):  # a sequence's keys would be of no use to others, nor to itself
-        return {}, "its rotary embedding depends on more than the position"
-    try:
-        probed = use_paged_attention(model)
-    except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
-        return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
-    return probed, "" if probed else "it doesn't use transformers' attention interface"
-
-
-def _rotates_by_others(model: PreTrainedModel, positions: int) -> bool:
-    """Return whether a rotary embedding was seen to rotate a position by what else is in its step."""
-    try:
-        return not all(is_static(rope, positions) for rope in rotations(model))
-    except Exception:  # any model's code may fail in any way on calls it wasn't written for
-        LOG.debug("A model's rotary embedding can't be looked at", exc_info=True)
-        return False
 
 
 def _same_bits(one: Verdict, other: Verdict) -> bool:

@@ -22,10 +22,11 @@ from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
 from inference.rebuilt import Packs
 from inference.runner import PagedRunner
-from inference.served import Level, Served
+from inference.served import Level, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.stack import FusedModel, fuse_model
+from inference.state_modules import rebuild
 from inference.step import Runner
 from inference.trace import eager_attention
 from inference.weights import narrow_embeddings, widen_experts
@@ -78,7 +79,10 @@ class _NativeClimb(Climb):
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
         library = self.options.library
-        if not self.probed or library is None:
+        if not self.packs_steps or library is None:
+            return None
+        if self.keeping:
+            self.reasons.append(f"its layers can't be fused: {len(self.keeping)} of them keep a state")
             return None
         if not self.options.fuse:
             self.reasons.append("fusing layers is switched off")
@@ -146,26 +150,30 @@ class _NativeClimb(Climb):
     def native(self) -> Served | None:
         """Return the model at the level `native`."""
         library = self.options.library
-        if not self.probed:
+        if not self.packs_steps:
             return None
         if library is None:
             self.reasons.append(self.options.without)
             return None
 
         def make_exact(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(self.model, NativeCache(library, self.probed, blocks, torch.float32))
+            cache = NativeCache(library, self.probed, blocks, torch.float32)
+            return PagedRunner(self.model, cache, states=self.states())
 
         def make_runner(blocks: int) -> Runner[Tensor]:
             cache = NativeCache(library, self.probed, blocks, self.options.kv_dtype)
-            return PagedRunner(self.model, cache, self.adapting, self.eyes)
+            return PagedRunner(self.model, cache, self.adapting, self.eyes, self.states(self.adapting))
 
+        if self.options.fuse and self.keeping:
+            self._rebuild(make_exact, library)
         if self.rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
+            self.rebuilt = {}
             return None
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
         packs = self._packs(library)
         mixtures = pack_mixtures(self.model, packs.final, self._exact_pack(library))
-        swaps = pack_linears(self.model, packs.final)
+        swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
         served = self.serve(
             Attempt(
                 level=Level.NATIVE,
@@ -181,10 +189,18 @@ class _NativeClimb(Climb):
             undo_mixtures(mixtures)
             if undo_merges:
                 undo_merges()
+            self.rebuilt = {}
         else:
             exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
             self.adapt(lambda weight: exact(weight, None))
         return served
+
+    def _rebuild(self, make_exact: MakeRunner, library: Library) -> None:
+        """Have the extension compute layers that keep a state, if it reproduces the model's logits so."""
+        self.rebuilt = rebuild(self.keeping, library)
+        if self.rebuilt and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+            self.reasons.append("the extension doesn't reproduce its layers that keep a state")
+            self.rebuilt = {}
 
     def _measure(self) -> Proof:
         """Return what says whether the model as it is now is computed exactly.
@@ -198,17 +214,16 @@ class _NativeClimb(Climb):
 
     def paged(self) -> Served | None:
         """Return the model at one of the levels of torch's paged attention."""
-        if not self.probed:
+        if not self.packs_steps:
             return None
         model, dtype = self.model, self.options.dtype
 
         def make_runner(blocks: int) -> Runner[Tensor]:
-            return PagedRunner(
-                model, PagedCache(self.probed, blocks, dtype, model.device), self.adapting, self.eyes
-            )
+            cache = PagedCache(self.probed, blocks, dtype, model.device)
+            return PagedRunner(model, cache, self.adapting, self.eyes, self.states(self.adapting))
 
         undo_merges = self.merge(make_runner)
-        swaps = pack_linears(model, reorder) if _reorders(model) else []
+        swaps = pack_linears(model, reorder, self.proof.bypassed) if _reorders(model) else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
         attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=dtype, packed=packed_of(swaps))
         served = self.serve(attempt)

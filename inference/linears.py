@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,11 @@ class Packed(nn.Module, ABC):
     @abstractmethod
     def unpack(self) -> nn.Linear:
         """Return the linear again, with the weight it computes with."""
+
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """Return a weight (n, k) that may have no numbers: some models' code asks for its dtype."""
 
     @property
     @abstractmethod
@@ -53,6 +58,11 @@ class NativeLinear(Packed):
         return make_linear(self.packed.unpack(), self._bias)
 
     @property
+    def weight(self) -> Tensor:
+        """Return a weight (n, k) without numbers, of the dtype that it gives."""
+        return torch.empty(self.packed.n, self.packed.k, device="meta")
+
+    @property
     def nbytes(self) -> int:
         """Return what the packed weight takes."""
         return self.packed.nbytes
@@ -80,6 +90,11 @@ class ReorderedLinear(Packed):
     def unpack(self) -> nn.Linear:
         """Return the linear again."""
         return make_linear(self._packed.to_dense(), self._bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """Return a weight (n, k) without numbers."""
+        return torch.empty(self._shape, device="meta")
 
     @property
     def nbytes(self) -> int:
@@ -138,13 +153,18 @@ class Swap:
         setattr(self.parent, self.name, _turn(linear) if self.turned else linear)
 
 
-def pack_linears(model: nn.Module, pack: Pack) -> list[Swap]:
-    """Replace every plain linear of the model, freeing each as it goes, and return what was done."""
+def pack_linears(model: nn.Module, pack: Pack, bypassed: Container[nn.Module] = ()) -> list[Swap]:
+    """Replace every plain linear of the model, freeing each as it goes, and return what was done.
+
+    Not the `bypassed` ones, whose weights the model's code may read by itself.
+    """
     swaps: list[Swap] = []
     made: dict[int, tuple[nn.Module, Packed]] = {}  # a module can have several places; it stays alive here
     for parent in list(model.modules()):
         for name, module in list(parent._modules.items()):  # `named_children` says each only once
             if type(module) not in (nn.Linear, NarrowLinear, Conv1D):  # others compute something else
+                continue
+            if module in bypassed:
                 continue
             if id(module) not in made:
                 made[id(module)] = (module, pack(*weight_and_bias(module)))
@@ -157,7 +177,11 @@ def pack_linears(model: nn.Module, pack: Pack) -> list[Swap]:
 
 def weight_and_bias(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Return a linear's weight (n, k) and bias."""
-    weight, bias = linear.get_parameter("weight"), getattr(linear, "bias", None)
+    own = isinstance(linear, NarrowLinear)
+    weight, bias = (
+        linear.get_weight() if own else linear.get_parameter("weight"),
+        getattr(linear, "bias", None),
+    )
     return (weight.T if type(linear) is Conv1D else weight).detach(), None if bias is None else bias.detach()
 
 

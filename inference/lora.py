@@ -6,7 +6,8 @@ number of adapters share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -149,17 +150,30 @@ class Adapting:
         self._device = device
         self.tokens = 0  # of the step
         self.groups: list[tuple[int, Tensor]] = []  # adapters, and the step's rows that are theirs
+        self._chosen: Tensor | None = None  # by which each of the step's tokens is computed; None: by none
 
     def begin(self, pieces: Pieces) -> None:
         """Take a step of packed tokens."""
         chosen = pieces.adapters
         self.tokens = len(pieces.ids)
-        self.groups = [] if chosen is None else _groups(torch.from_numpy(chosen).to(self._device))
+        self._chosen = None if chosen is None else torch.from_numpy(chosen).to(self._device)
+        self.groups = [] if self._chosen is None else _groups(self._chosen)
 
     def begin_one(self, adapter: int, tokens: int) -> None:
         """Take a step of one sequence."""
         self.tokens = tokens
         self.groups = [] if adapter < 0 else [(adapter, torch.arange(tokens, device=self._device))]
+
+    @contextmanager
+    def within(self, rows: Tensor) -> Iterator[None]:
+        """Have some of the step's tokens computed alone."""
+        whole = self.tokens, self.groups
+        self.tokens = len(rows)
+        self.groups = [] if self._chosen is None else _groups(self._chosen[rows])
+        try:
+            yield
+        finally:
+            self.tokens, self.groups = whole
 
     def wrap(self, model: nn.Module, make: MakeLinear) -> None:
         """Have the model's linears add what the adapters do, `make` being how low ranks are multiplied."""
@@ -192,6 +206,12 @@ class AdaptedLinear(nn.Module):
         self.own = own
         self._ranks = ranks
         self._step = step
+
+    @property
+    def weight(self) -> Tensor:
+        """Return one without numbers, of which some models' code asks the dtype: by it nothing is added."""
+        weight: Tensor = self.own.weight
+        return torch.empty(weight.shape, dtype=weight.dtype, device="meta")
 
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., n) of (..., k), whose rows are the step's tokens."""

@@ -42,6 +42,7 @@ class Demand:
     weights_bytes: int
     parameters: int  # that a token of a prompt is multiplied with
     kv_bytes: int  # of one token, all layers
+    state_bytes: int = 0  # of one sequence, of layers that keep a state; known once the model is loaded
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
@@ -79,11 +80,13 @@ class Plan:
         else:
             computing = machine.device_type
         form = demand.weights_form
+        size = f"{demand.state_bytes / MIB:,.1f} MiB"
+        states = f"states {self.sequences} x {size}, " if demand.state_bytes else ""
         if demand.loading_bytes > demand.weights_bytes:
             form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are expanded"
         return (
             f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({form}), "
-            f"KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
+            f"{states}KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
             f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
@@ -100,7 +103,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
             f"{demand.loading_bytes / MIB:,.0f} MiB while they are expanded; use a smaller model, or a "
             "bigger machine"
         )
-    sequences = config.max_batch_size or (32 if machine.device_type == "cpu" else 256)
+    sequences = config.max_batch_size or _sequences(demand, machine)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences)
     if kv_tokens < PAGE:
@@ -136,7 +139,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         step_tokens=step_tokens,
         beside_tokens=min(step_tokens, config.prefill_chunk_tokens or _beside_tokens(demand, machine)),
         sequences=min(sequences, step_tokens),
-        prefix_caching=config.prefix_caching,
+        prefix_caching=config.prefix_caching and not demand.state_bytes,  # a state is of all that was read
     )
 
 
@@ -149,6 +152,14 @@ def fit_plan(config: EngineConfig, plan: Plan, demand: Demand, machine: Machine)
     if fitted.max_total_tokens <= plan.max_total_tokens:
         return fitted
     return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine)
+
+
+def _sequences(demand: Demand, machine: Machine) -> int:
+    """Return how many sequences run at once: fewer, if their states took most of the cache's memory."""
+    usual = 32 if machine.device_type == "cpu" else 256
+    if not demand.state_bytes:
+        return usual
+    return min(usual, max(_cache_budget(demand, machine) * 3 // 4 // demand.state_bytes, 1))
 
 
 def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
@@ -190,23 +201,36 @@ def _flops(demand: Demand, machine: Machine) -> float:
 
 
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:
-    """Return how many tokens the cache holds: as many as all sequences can use, if there is memory.
-
-    On CPU, as the machine serves others too, it may take a quarter of what is left beside the weights, and
-    not more than these or 2 GiB: the prefix cache fills in time whatever there is. On a GPU nine tenths are
-    what is planned with until what else is needed has been measured.
-    """
-    left = machine.free_bytes - demand.weights_bytes
-    modest = min(left // 4, max(demand.weights_bytes, 2 * GIB))
-    budget = modest if machine.device_type == "cpu" else left * 9 // 10
-    if machine.cache_bytes is not None:
-        budget = machine.cache_bytes
+    """Return how many tokens the cache holds: as many as all sequences can use, if there is memory."""
+    budget = _cache_budget(demand, machine) - sequences * demand.state_bytes
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or fits
     wanted = sequences * -(-longest // PAGE) * PAGE
     if min(fits, wanted) < PAGE:
         raise ModelUnavailable(
             f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the weights take "
-            f"{demand.weights_bytes / MIB:,.0f} MiB; use a smaller model or --dtype, or a bigger machine"
+            f"{demand.weights_bytes / MIB:,.0f} MiB{_states_said(demand, sequences)}; use a smaller model or "
+            f"--dtype, or a bigger machine"
         )
     return min(fits, wanted)
+
+
+def _cache_budget(demand: Demand, machine: Machine) -> int:
+    """Return how many bytes keys, values and states may take.
+
+    On CPU, as the machine serves others too, they may take a quarter of what is left beside the weights, and
+    not more than these or 2 GiB: the prefix cache fills in time whatever there is. On a GPU nine tenths are
+    what is planned with until what else is needed has been measured.
+    """
+    if machine.cache_bytes is not None:
+        return machine.cache_bytes
+    left = machine.free_bytes - demand.weights_bytes
+    modest = min(left // 4, max(demand.weights_bytes, 2 * GIB))
+    return modest if machine.device_type == "cpu" else left * 9 // 10
+
+
+def _states_said(demand: Demand, sequences: int) -> str:
+    if not demand.state_bytes:
+        return ""
+    size = f"{sequences * demand.state_bytes / MIB:,.0f} MiB"
+    return f", the states of {sequences} sequences {size} (--max-batch-size makes these fewer)"

@@ -21,6 +21,7 @@ from inference.positions import ENDLESS
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.step import Runner
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.weights import asking_for_weights
 
 LOG = logging.getLogger(__name__)
 
@@ -54,9 +55,10 @@ class Proof:
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, positions: int = ENDLESS) -> None:
         self.prompts = proof_prompts(model, positions)
         called: set[nn.Module] = set()
-        with _noting_calls(model, called):
+        with _noting_calls(model, called), asking_for_weights():
             self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
         self.idle = WeakSet(_idle(model, called))  # modules of parts that text doesn't come through
+        self.bypassed = WeakSet(_bypassed(called))  # whose weights their parents may have read by themselves
         self._dtype = dtype
         self._masked = max(_MASKED, 0.9 * torch.finfo(dtype).min)
 
@@ -260,6 +262,12 @@ def _idle(module: nn.Module, called: set[nn.Module]) -> Iterator[nn.Module]:
             yield from _idle(child, called)
         elif any(True for _ in child.children()):
             yield from child.modules()
+
+
+def _bypassed(called: set[nn.Module]) -> Iterator[nn.Module]:
+    """Return the modules that weren't called though what they belong to was."""
+    for module in called:
+        yield from (child for child in module.children() if child not in called)
 
 
 def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64], adapter: int = -1) -> Sequence:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from inference.isolation import working_for
 from inference.lora import Adapting
 from inference.state import Chunk, Pieces
+from inference.state_cache import StateCache
 from inference.vision.eyes import Eyes
 from inference.vision.seen import seen_in
 
@@ -38,12 +39,14 @@ class PagedRunner:
         cache: StepTarget,
         adapting: Adapting | None = None,
         eyes: Eyes | None = None,
+        states: StateCache | None = None,
     ) -> None:
-        """`eyes` give the model's code the rows of images; None: it sees none."""
+        """`eyes` give the model's code rows of images, `states` what its layers keep; None: it has none."""
         self._model = model
         self._cache = cache
         self._adapting = adapting
         self._eyes = eyes
+        self._states = states
         self._head = Head(model)
         self.arrays = cache.arrays
 
@@ -61,7 +64,11 @@ class PagedRunner:
         given = None
         if seen is not None and seen.rows is not None:
             given = torch.from_numpy(seen.at), seen.rows
-        with nullcontext() if self._eyes is None else self._eyes.giving(given):
+        with ExitStack() as stack:
+            if self._eyes is not None:
+                stack.enter_context(self._eyes.giving(given))
+            if self._states is not None:
+                stack.enter_context(self._states.during(pieces))
             output = self._model(
                 input_ids=torch.from_numpy(pieces.ids)[None].to(device),
                 position_ids=torch.from_numpy(positions).to(device),

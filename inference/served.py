@@ -62,6 +62,8 @@ class Served:
     make_runner: MakeRunner
     packed: tuple[Packed, ...]  # the linears that are packed
     torch_heavy: bool  # torch computes with big parameters
+    state_bytes: int = 0  # of one sequence, of all layers that keep a state
+    state_layers: int = 0  # how many do
     make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
 
     def __str__(self) -> str:
@@ -70,6 +72,8 @@ class Served:
         if not self.level.chunked:
             bits = "one sequence at a time, its prompt whole, no prefix cache"
         cache = f"KV cache in {str(self.kv_dtype).removeprefix('torch.')}; " if self.kv_bytes else ""
+        if self.state_layers:
+            bits = f"states of {self.state_layers} layers, so no prefix cache; {bits}"
         return f"Level {self.name} ({cache}{bits}; {self.verdict.error:.1e} off the model's own logits)"
 
     @property

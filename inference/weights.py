@@ -6,8 +6,11 @@ at once, so that the model's own code computes in float32 throughout, as if all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from inference.kernels.native import WeightKind, narrowest
 NARROW = (torch.bfloat16, torch.float16)
 _SMALL = 100_000  # numbers of a parameter that isn't a matrix, for the most part
 _WIDENED = 4 * 1024 * 1024  # numbers that are widened at once
+_OF_THE_MODEL = ContextVar("_OF_THE_MODEL", default=False)  # who asks for a weight
 _EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts")
 _OF_SHAPE = (  # what is asked of a tensor whatever its numbers are
     *(Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.device.__get__),
@@ -29,14 +33,43 @@ _OF_SHAPE = (  # what is asked of a tensor whatever its numbers are
 
 
 class NarrowLinear(nn.Linear):
-    """A linear whose 16-bit weight is widened as it is used, some rows at a time: exact, and small."""
+    """A linear whose 16-bit weight is widened as it is used, some rows at a time: exact, and small.
+
+    Some models' code asks for a weight itself, to multiply with it or for its dtype. To that it is `Widened`.
+    """
+
+    asked = False  # for its weight, by the model's code
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a member that the class itself doesn't have."""
+        found = super().__getattr__(name)
+        if name != "weight":
+            return found
+        self.__dict__["asked"] = self.asked or _OF_THE_MODEL.get()
+        return Widened.of(found) if self.asked and found.dtype in NARROW else found
 
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., out_features) in float32."""
         rows = max(_WIDENED // self.in_features, 1)
-        parts = [linear(given, part.float()) for part in self.weight.split(rows)]
+        parts = [linear(given, part.float()) for part in self.get_weight().split(rows)]
         result = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
         return result if self.bias is None else result + self.bias.float()
+
+    def get_weight(self) -> Tensor:
+        """Return the weight as it is."""
+        weight = self._parameters["weight"]
+        assert weight is not None, "it isn't packed"
+        return weight
+
+
+@contextmanager
+def asking_for_weights() -> Iterator[None]:
+    """Have it noted whose weights are asked for: what runs is the model's own code, for the first time."""
+    token = _OF_THE_MODEL.set(True)
+    try:
+        yield
+    finally:
+        _OF_THE_MODEL.reset(token)
 
 
 class NarrowEmbedding(nn.Module):
@@ -66,27 +99,27 @@ class NarrowEmbedding(nn.Module):
 class NarrowExperts(nn.Module):
     """A layer's experts whose 16-bit weights are float32 to the model's code: exact, and small.
 
-    It stands before the experts' own class, which reads its weights as `WidenedExperts`.
+    It stands before the experts' own class, which reads its weights as `Widened`.
     """
 
     def __getattr__(self, name: str) -> Any:
         """Return a member that the class itself doesn't have."""
         found = super().__getattr__(name)
         narrow = isinstance(found, nn.Parameter) and found.dtype in NARROW
-        return WidenedExperts.of(found) if narrow else found
+        return Widened.of(found) if narrow else found
 
 
-class WidenedExperts(Tensor):
-    """A tensor (experts, n, k) of 16 bits that says it is of float32: an expert is widened as it is read.
+class Widened(Tensor):
+    """A tensor of 16 bits that says it is of float32, as experts (experts, n, k), each widened as it is read.
 
     To pick some of them, or to multiply each with rows of its own, takes no more memory than these, or one.
     What nothing else is known of widens them all.
     """
 
     @staticmethod
-    def of(weights: Tensor) -> WidenedExperts:
+    def of(weights: Tensor) -> Widened:
         """Return weights of 16 bits as the model's code is to see them."""
-        return weights.detach().as_subclass(WidenedExperts)
+        return weights.detach().as_subclass(Widened)
 
     @classmethod
     def __torch_function__(
@@ -180,7 +213,7 @@ def widen(model: PreTrainedModel) -> None:
     for name, module in modules.items():
         if type(module) is nn.Linear and module.weight.dtype in NARROW:
             module.__class__ = NarrowLinear
-        elif isinstance(module, nn.Embedding) and module.weight.dtype in NARROW:
+        elif _looks_up(module) and module.weight.dtype in NARROW:
             parent, _, own = name.rpartition(".")
             setattr(modules[parent], own, NarrowEmbedding(module))
         elif any(each.dtype in NARROW for each in expert_weights(module).values()):
@@ -193,7 +226,7 @@ def narrow_embeddings(model: PreTrainedModel) -> None:
     """Keep float32 embeddings in 16 bits where those hold every number exactly."""
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        if not isinstance(module, nn.Embedding) or module.weight is None or module.weight.dtype in NARROW:
+        if not _looks_up(module) or module.weight is None or module.weight.dtype in NARROW:
             continue
         kind = narrowest(module.weight)
         if kind is WeightKind.FLOAT32:
@@ -235,13 +268,20 @@ def keep_narrow(experts: nn.Module) -> None:
 
 def _kept(module: nn.Module) -> tuple[str, ...]:
     """Return the weights that are kept in 16 bits where they are stored so; all others are widened."""
-    if type(module) is nn.Linear or isinstance(module, nn.Embedding):
+    if type(module) is nn.Linear or _looks_up(module):
         return ("weight",)
     return tuple(expert_weights(module))
 
 
+def _looks_up(module: nn.Module) -> TypeGuard[nn.Embedding]:
+    """Return whether an embedding is asked for rows by ids; others, of positions, find these themselves."""
+    if not isinstance(module, nn.Embedding):
+        return False
+    return type(module) is nn.Embedding or len(inspect.signature(type(module).forward).parameters) == 2
+
+
 def _widen_parameters(module: nn.Module) -> None:
-    is_matrix = isinstance(module, nn.Linear | nn.Embedding | NarrowEmbedding)
+    is_matrix = isinstance(module, nn.Linear | NarrowEmbedding) or _looks_up(module)
     experts = expert_weights(module)
     for name, parameter in module.named_parameters(recurse=False):
         if (is_matrix and name == "weight") or (name in experts and parameter.dtype in NARROW):
@@ -270,7 +310,7 @@ def _multiply_groups(given: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 def _all_widened(value: Any) -> Any:
     """Return what a function is called with, its experts in float32."""
-    if isinstance(value, WidenedExperts):
+    if isinstance(value, Widened):
         return value.float()
     if isinstance(value, dict):
         return {name: _all_widened(each) for name, each in value.items()}

@@ -82,7 +82,7 @@ class DeviceClimb(Climb):
         )
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
         norms = swap_norms(model, self._ops) if self.options.fuse else []
-        swaps = pack_linears(model, self._swapped)
+        swaps = pack_linears(model, self._swapped, self.proof.bypassed)
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
         served = self.serve(self._attempt(level, make_model))
         if served is None:

@@ -213,6 +213,11 @@ class SwappedLinear(Packed):
         return make_linear(self.linear.weight, self.linear.bias)
 
     @property
+    def weight(self) -> Tensor:
+        """Return the weight."""
+        return self.linear.weight
+
+    @property
     def nbytes(self) -> int:
         """Return what the weight takes."""
         return self.linear.weight.nbytes

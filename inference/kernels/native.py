@@ -24,7 +24,7 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 16  # as in native.h
+INTERFACE = 17  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
@@ -165,6 +165,9 @@ def _declare(functions: ctypes.CDLL) -> ctypes.CDLL:
         "parley_linear": (None, (pointer, pointer, pointer, integer, integer, pointer, integer, pointer)),
         "parley_row_scratch": (integer, (integer, integer)),
         "parley_row_statistics": (None, (pointer, *(pointer, integer, integer, integer), *4 * (pointer,))),
+        "parley_convolve": (None, (pointer, pointer)),
+        "parley_scan": (None, (pointer, pointer)),
+        "parley_recur": (None, (pointer, pointer)),
         "parley_read": (None, (pointer, pointer, integer)),
         "parley_peak": (integer, (pointer, ctypes.c_int32, integer)),
     }

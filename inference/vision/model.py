@@ -28,6 +28,7 @@ from inference.trace import eager_attention
 from inference.types import VisionInfo
 from inference.vision.eyes import Eyes, forget, on_device
 from inference.vision.sight import CannotSee, ImageRows, Sight
+from inference.weights import asking_for_weights
 
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared, Processor
@@ -202,7 +203,10 @@ class Vision:
         device = self._model.device
         head, wanted = Head(self._model), torch.from_numpy(rows).to(device)
         try:
-            output = self._model(**on_device(self._model, inputs), use_cache=False, **head.arguments(wanted))
+            with asking_for_weights():
+                output = self._model(
+                    **on_device(self._model, inputs), use_cache=False, **head.arguments(wanted)
+                )
         finally:
             forget(self._model)
         return head.logits(output.logits, wanted).clone()

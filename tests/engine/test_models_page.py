@@ -9,7 +9,10 @@ from codegen import families
 from codegen.families import LEVELS, Row
 from inference.kernels.native import open_library
 
-MEASURED = ("llama", "gpt2", "mixtral", "bloom", "mamba", "gemma4_text", "musicgen", "qwen2_vl", "blip")
+MEASURED = (
+    *("llama", "gpt2", "mixtral", "bloom", "mamba", "qwen3_5_text", "rwkv", "gemma4_text", "musicgen"),
+    *("qwen2_vl", "blip"),
+)
 
 
 def row(family: str) -> Row:

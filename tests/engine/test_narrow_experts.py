@@ -19,8 +19,9 @@ FAMILIES = {
     "qwen3_moe": ("native", "paged+merged"),
     "gpt_oss": ("native", "paged+merged"),
     "aria_text": ("native", "paged+merged"),
-    "qwen3_next": ("sequential", "sequential"),
-    "nemotron_h": ("sequential", "sequential"),
+    "qwen3_next": ("native", "paged+merged"),
+    "nemotron_h": ("native", "paged+merged"),
+    "deepseek_v32": ("sequential", "sequential"),
 }
 
 

@@ -169,3 +169,39 @@ def test_weights_that_are_expanded_must_fit_before_they_are_packed() -> None:
     ):
         make_plan(EngineConfig(), demand, small)
     assert "expanded" not in str(make_plan(EngineConfig(), replace(demand, loading_bytes=512 * MIB), MACHINE))
+
+
+STATEFUL = replace(DEMAND, state_bytes=40 * MIB)
+
+
+def test_states_of_all_sequences_come_before_the_cache() -> None:
+    small = replace(DEMAND, max_positions=131_072)
+    plain, stateful = (
+        make_plan(EngineConfig(), each, MACHINE) for each in (small, replace(small, state_bytes=MIB))
+    )
+    assert stateful.sequences == plain.sequences == 32
+    assert plain.kv_tokens - stateful.kv_tokens == pytest.approx(32 * MIB / 46_080, abs=PAGE)
+    assert "states 32 x 1.0 MiB, KV cache" in str(stateful)
+    assert "states" not in str(plain)
+
+
+def test_states_take_three_quarters_of_the_memory_at_most_and_fewer_sequences_run() -> None:
+    tight = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)  # of which the cache may take a GiB
+    plan = make_plan(EngineConfig(), STATEFUL, tight)
+    assert plan.sequences == 768 // 40
+    assert plan.kv_tokens * 46_080 + plan.sequences * STATEFUL.state_bytes <= GIB
+    one = make_plan(EngineConfig(), replace(DEMAND, state_bytes=900 * MIB), tight)
+    assert one.sequences == 1
+
+
+def test_more_states_than_there_is_memory_for_are_refused_with_what_makes_them_fewer() -> None:
+    tight = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)
+    with pytest.raises(ModelUnavailable, match=r"states of 64 sequences 2,560 MiB \(--max-batch-size"):
+        make_plan(EngineConfig(max_batch_size=64), STATEFUL, tight)
+
+
+def test_what_was_read_of_one_text_is_of_no_use_to_another_where_it_is_a_state() -> None:
+    assert make_plan(EngineConfig(), DEMAND, MACHINE).prefix_caching
+    plan = make_plan(EngineConfig(), STATEFUL, MACHINE)
+    assert not plan.prefix_caching
+    assert "prefix cache off" in str(plan)

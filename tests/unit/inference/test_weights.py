@@ -14,6 +14,8 @@ from transformers import PreTrainedModel as Model  # noqa: E402
 from inference.weights import (  # noqa: E402
     NarrowEmbedding,
     NarrowLinear,
+    Widened,
+    asking_for_weights,
     loading_class,
     narrow_embeddings,
     widen,
@@ -117,3 +119,45 @@ def test_embedding_with_finer_numbers_stays() -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
     narrow_embeddings(model)
     assert model.get_input_embeddings().weight.dtype == torch.float32
+
+
+class Reading(nn.Module):
+    """Asks for a linear's dtype, and multiplies with another one's weight itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.called, self.read, self.plain = (nn.Linear(8, 8).bfloat16() for _ in range(3))
+
+    def forward(self, given: Tensor) -> Tensor:
+        found = self.called(given.to(self.called.weight.dtype)) @ self.read.weight.T
+        result: Tensor = self.plain(found)
+        return result
+
+
+def test_code_that_asks_for_a_weight_is_shown_one_of_float32() -> None:
+    narrow, wide = Reading(), Reading().float()
+    widen(narrow)
+    given = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        with asking_for_weights():
+            assert torch.equal(narrow(given), wide(given))
+        assert torch.equal(narrow(given), wide(given))
+    assert isinstance(narrow.read.weight, Widened)
+    assert type(narrow.plain.weight) is nn.Parameter
+    assert {each.get_weight().dtype for each in narrow.children()} == {torch.bfloat16}
+
+
+class Positions(nn.Embedding):
+    """Finds the rows by itself, as Bart's."""
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        return super().forward(torch.arange(start, start + ids.shape[-1]) + 2)
+
+
+def test_embedding_that_finds_its_rows_itself_becomes_float32() -> None:
+    model = nn.ModuleDict({"positions": Positions(20, 4).bfloat16(), "words": nn.Embedding(20, 4).bfloat16()})
+    rows = model["positions"].weight.float()
+    widen(model)
+    assert isinstance(model["words"], NarrowEmbedding)
+    assert torch.equal(model["positions"](IDS, start=3), rows[5 : 5 + IDS.shape[1]])

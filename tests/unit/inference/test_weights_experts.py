@@ -22,7 +22,8 @@ from inference.level import Options, bring_up  # noqa: E402
 from inference.served import Level  # noqa: E402
 from inference.weights import (  # noqa: E402
     NarrowExperts,
-    WidenedExperts,
+    Widened,
+    asking_for_weights,
     expert_weights,
     keep_narrow,
     loading_class,
@@ -108,8 +109,8 @@ def test_experts_are_never_rounded_while_they_are_loaded(tmp_path: Path) -> None
     ("family", "with_kernels", "level", "kind"),
     [
         ("qwen3_moe", False, Level.PAGED_MERGED, torch.float32),  # as is planned, and takes less time
-        ("qwen3_next", False, Level.SEQUENTIAL, torch.float32),
-        ("qwen3_next", True, Level.SEQUENTIAL, torch.bfloat16),
+        ("deepseek_v32", False, Level.SEQUENTIAL, torch.float32),
+        ("deepseek_v32", True, Level.SEQUENTIAL, torch.bfloat16),
     ],
 )
 def test_experts_that_arent_packed_are_kept_as_is_planned(
@@ -121,7 +122,8 @@ def test_experts_that_arent_packed_are_kept_as_is_planned(
     model = toy_model(family).to(torch.bfloat16)
     widen(model)
     with torch.inference_mode():
-        expected = model(input_ids=IDS, use_cache=False).logits
+        with asking_for_weights():
+            expected = model(input_ids=IDS, use_cache=False).logits
         assert bring_up(model, Options(library=library)).level is level
         model.set_attn_implementation("eager")
         found = model(input_ids=IDS, use_cache=False).logits
@@ -158,13 +160,13 @@ def weights() -> Tensor:
 def test_to_its_readers_a_narrow_tensor_is_one_of_float32(
     read: Callable[[Tensor], Tensor], weights: Tensor
 ) -> None:
-    found = read(WidenedExperts.of(weights))
+    found = read(Widened.of(weights))
     assert (type(found), found.dtype) == (Tensor, torch.float32)
     assert torch.equal(found, read(weights.float()))
 
 
 def test_it_says_of_itself_what_one_of_float32_would(weights: Tensor) -> None:
-    narrow, wide = WidenedExperts.of(weights), weights.float()
+    narrow, wide = Widened.of(weights), weights.float()
     for each in (narrow.transpose(1, 2), wide.transpose(1, 2)):
         assert (each.shape, each.size(-1)) == ((EXPERTS, COLUMNS, ROWS), ROWS)
     assert (narrow.dtype, narrow.device, narrow.dim(), narrow.ndim, len(narrow)) == (
@@ -180,7 +182,7 @@ def test_groups_are_multiplied_expert_by_expert(
 ) -> None:
     ends = torch.tensor(counts).cumsum(0).to(torch.int32)
     given = torch.randn(9, COLUMNS if turned else ROWS)
-    narrow, wide = WidenedExperts.of(weights), weights.float()
+    narrow, wide = Widened.of(weights), weights.float()
     if turned:
         narrow, wide = narrow.transpose(-2, -1), wide.transpose(-2, -1)
     monkeypatch.setattr("inference.weights._all_widened", None)  # not all at once

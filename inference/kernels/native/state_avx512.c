@@ -1,0 +1,9 @@
+/* Layers that keep a state, for the ISA "avx512". */
+#if defined(__x86_64__)
+#define NATIVE_ISA 2
+#include "vector.h"
+
+#include "layer_math.inc.h"
+
+#include "state.inc.h"
+#endif

@@ -1,0 +1,266 @@
+"""Recurrences of layers that keep a state, by the C extension: the gated delta rule, Mamba, Mamba 2."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.kernels.native import Library
+from inference.kernels.native_state import NativeRuns, plain, rows_of
+
+MOST_KEYS = 256  # numbers of a key, as in state.h
+_BLOCK = 32  # numbers of a value that are computed side by side, as there
+_SUMS = 4  # a key's numbers are a multiple
+
+
+class _RecurrenceStruct(ctypes.Structure):
+    """`RecurrenceCall` of state.h."""
+
+    _fields_ = (
+        ("runs", ctypes.c_void_p),
+        ("key_heads", ctypes.c_int64),
+        ("value_heads", ctypes.c_int64),
+        ("key_dim", ctypes.c_int64),
+        ("value_dim", ctypes.c_int64),
+        ("queries", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("steps", ctypes.c_void_p),
+        ("steps_stride", ctypes.c_int64),
+        ("shares", ctypes.c_void_p),
+        ("shares_stride", ctypes.c_int64),
+        ("gates", ctypes.c_void_p),
+        ("gates_stride", ctypes.c_int64),
+        ("rates", ctypes.c_void_p),
+        ("step_biases", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("skips", ctypes.c_void_p),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("least", ctypes.c_float),
+        ("most", ctypes.c_float),
+        ("states", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+    )
+
+
+class _ScanStruct(ctypes.Structure):
+    """`ScanCall` of state.h."""
+
+    _fields_ = (
+        ("runs", ctypes.c_void_p),
+        ("channels", ctypes.c_int64),
+        ("keys", ctypes.c_int64),
+        ("x", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("steps_stride", ctypes.c_int64),
+        ("into", ctypes.c_void_p),
+        ("by", ctypes.c_void_p),
+        ("into_stride", ctypes.c_int64),
+        ("by_stride", ctypes.c_int64),
+        ("gates", ctypes.c_void_p),
+        ("gates_stride", ctypes.c_int64),
+        ("rates", ctypes.c_void_p),
+        ("step_biases", ctypes.c_void_p),
+        ("skips", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of a recurrence; a key head serves several value heads that follow each other."""
+
+    keys: int
+    values: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def channels(self) -> int:
+        """Return how many numbers a token's queries, keys and values are."""
+        return 2 * self.keys * self.key_dim + self.values * self.value_dim
+
+    @property
+    def computable(self) -> bool:
+        """Return whether C computes it."""
+        fits = self.key_dim % _SUMS == 0 and 0 < self.key_dim <= MOST_KEYS
+        return fits and self.values % self.keys == 0
+
+    def states(self, places: int) -> Tensor:
+        """Return so many places for states, which take memory as they are written to."""
+        blocks = -(-self.value_dim // _BLOCK)
+        return torch.zeros(places, self.values, blocks, self.key_dim, _BLOCK)
+
+
+class _Recurrence:
+    """What the two recurrences have in common."""
+
+    def __init__(self, library: Library, heads: Heads, rates: Tensor, step_biases: Tensor) -> None:
+        self.heads = heads
+        self._library = library
+        self._rates, self._step_biases = plain(rates), plain(step_biases)
+
+    def _run(
+        self,
+        rows: tuple[Tensor, Tensor, Tensor],
+        steps: Tensor,
+        states: Tensor,
+        runs: NativeRuns,
+        **more: Any,
+    ) -> Tensor:
+        """`rows`: queries, keys and values, views of one tensor (tokens, channels)."""
+        heads = self.heads
+        out = torch.empty(len(steps), heads.values * heads.value_dim)
+        queries, keys, values = (each.data_ptr() for each in rows)
+        call = _RecurrenceStruct(
+            runs=runs.address,
+            key_heads=heads.keys,
+            value_heads=heads.values,
+            key_dim=heads.key_dim,
+            value_dim=heads.value_dim,
+            queries=queries,
+            keys=keys,
+            values=values,
+            stride=rows[0].stride(0),
+            steps=steps.data_ptr(),
+            steps_stride=steps.stride(0),
+            rates=self._rates.data_ptr(),
+            step_biases=self._step_biases.data_ptr(),
+            states=states.data_ptr(),
+            out=out.data_ptr(),
+            **more,
+        )
+        self._library.functions.parley_recur(self._library.handle, ctypes.addressof(call))
+        return out
+
+
+class DeltaRule(_Recurrence):
+    """Linear attention by the gated delta rule, its results normalised and gated."""
+
+    def __init__(
+        self,
+        library: Library,
+        heads: Heads,
+        *,
+        rates: Tensor,
+        step_biases: Tensor,
+        norm: Tensor,
+        eps: float,
+        scale: float,
+    ) -> None:
+        """`rates`, `step_biases` (value heads), `norm` (value_dim) and `scale` of shares as in state.h."""
+        super().__init__(library, heads, rates, step_biases)
+        self._norm, self._eps, self._scale = plain(norm), eps, scale
+
+    def __call__(
+        self, x: Tensor, gates: Tensor, shares: Tensor, steps: Tensor, states: Tensor, runs: NativeRuns
+    ) -> Tensor:
+        """Return (tokens, value heads * value_dim) of a step's rows, float32.
+
+        `x` (tokens, channels): queries, keys and values, behind each other; `gates` as the result; `shares`
+        and `steps` (tokens, value heads).
+        """
+        keys = self.heads.keys * self.heads.key_dim
+        gates, shares, steps = (rows_of(each) for each in (gates, shares, steps))
+        return self._run(
+            (x, x[:, keys:], x[:, 2 * keys :]),
+            steps,
+            states,
+            runs,
+            shares=shares.data_ptr(),
+            shares_stride=shares.stride(0),
+            gates=gates.data_ptr(),
+            gates_stride=gates.stride(0),
+            norm=self._norm.data_ptr(),
+            eps=self._eps,
+            scale=self._scale,
+        )
+
+
+class Mamba2Scan(_Recurrence):
+    """Mamba 2's recurrence."""
+
+    def __init__(
+        self,
+        library: Library,
+        heads: Heads,
+        *,
+        rates: Tensor,
+        step_biases: Tensor,
+        skips: Tensor,
+        limits: tuple[float, float],
+    ) -> None:
+        """`rates`, `step_biases`, `skips` (value heads) and the `limits` of shares as in state.h."""
+        super().__init__(library, heads, rates, step_biases)
+        self._skips, self._limits = plain(skips), limits
+
+    def __call__(self, x: Tensor, steps: Tensor, states: Tensor, runs: NativeRuns) -> Tensor:
+        """Return (tokens, value heads * value_dim) of a step's rows, float32.
+
+        `x` (tokens, channels): values, keys and queries, behind each other; `steps` (tokens, value heads).
+        """
+        heads = self.heads
+        values, keys = heads.values * heads.value_dim, heads.keys * heads.key_dim
+        least, most = self._limits
+        rows = x[:, values + keys :], x[:, values:], x
+        skips = self._skips.data_ptr()
+        return self._run(rows, rows_of(steps), states, runs, skips=skips, least=least, most=most)
+
+
+class MambaScan:
+    """Mamba's recurrence, its results gated."""
+
+    def __init__(self, library: Library, *, rates: Tensor, step_biases: Tensor, skips: Tensor) -> None:
+        """`rates` (channels, keys), `step_biases` and `skips` (channels) as in state.h."""
+        self._library = library
+        self._rates = plain(rates.T)
+        self._step_biases, self._skips = plain(step_biases), plain(skips)
+        self.keys, self.channels = self._rates.shape
+
+    def states(self, places: int) -> Tensor:
+        """Return so many places for states, which take memory as they are written to."""
+        return torch.zeros(places, self.keys, self.channels)
+
+    def __call__(
+        self,
+        x: Tensor,
+        steps: Tensor,
+        projected: tuple[Tensor, Tensor],
+        gates: Tensor,
+        states: Tensor,
+        runs: NativeRuns,
+    ) -> Tensor:
+        """Return (tokens, channels) of a step's rows, float32: `x`, `steps` and `gates` of the same shape.
+
+        `projected` (tokens, keys) each: by which they go into the state, and come out of it.
+        """
+        x, out = x.contiguous(), torch.empty(x.shape)
+        steps, gates, into, by = (rows_of(each) for each in (steps, gates, *projected))
+        call = _ScanStruct(
+            runs=runs.address,
+            channels=self.channels,
+            keys=self.keys,
+            x=x.data_ptr(),
+            steps=steps.data_ptr(),
+            steps_stride=steps.stride(0),
+            into=into.data_ptr(),
+            by=by.data_ptr(),
+            into_stride=into.stride(0),
+            by_stride=by.stride(0),
+            gates=gates.data_ptr(),
+            gates_stride=gates.stride(0),
+            rates=self._rates.data_ptr(),
+            step_biases=self._step_biases.data_ptr(),
+            skips=self._skips.data_ptr(),
+            states=states.data_ptr(),
+            out=out.data_ptr(),
+        )
+        self._library.functions.parley_scan(self._library.handle, ctypes.addressof(call))
+        return out

@@ -1,0 +1,80 @@
+"""What of a model can compute a step's sequences as one row of tokens, and why not the rest."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from inference.paged import Probed, use_paged_attention
+from inference.positions import changing_length
+from inference.rotary import is_static
+from inference.state_layers import STATE_TYPES, STATELESS_TYPES, StateLayer, find_state_layers
+from inference.trace import rotations
+
+LOG = logging.getLogger(__name__)
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
+_NO_ATTENTION = "it doesn't use transformers' attention interface"
+
+
+@dataclass(frozen=True, slots=True)
+class PackableLayers:
+    """A model's modules that are given each sequence's past; neither kind is there if there is a reason."""
+
+    attending: dict[nn.Module, Probed] = field(default_factory=dict)
+    keeping: dict[nn.Module, StateLayer] = field(default_factory=dict)  # of a state
+    reason: str = ""  # why steps can't be packed
+
+
+def find_layers(model: PreTrainedModel, positions: int, *, on_device: bool) -> PackableLayers:
+    """Switch a model to paged attention and return what of it has a past, for texts of so many positions."""
+    reason = _why_not(model.config.get_text_config(), positions, on_device=on_device)
+    if reason:
+        return PackableLayers(reason=reason)
+    try:
+        keeping = find_state_layers(model)
+    except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+        reason = f"its layers' states can't be found ({type(error).__name__}: {error})"
+        return PackableLayers(reason=reason)
+    attending, reason = _probe(model, positions)
+    if reason and not (keeping and reason == _NO_ATTENTION):
+        return PackableLayers(reason=reason)
+    return PackableLayers(attending, keeping)
+
+
+def _why_not(text: PreTrainedConfig, positions: int, *, on_device: bool) -> str:
+    """Return what of the model paged attention can't do, "" if nothing is known."""
+    others = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES - STATELESS_TYPES
+    if on_device and others & STATE_TYPES:
+        return f"its layers of type {', '.join(sorted(others))} are packed on CPUs alone so far"
+    if others - STATE_TYPES:
+        return f"its layers of type {', '.join(sorted(others - STATE_TYPES))} have no paged form"
+    if getattr(text, "attention_chunk_size", None):
+        return "its chunked attention has no paged form"
+    short = changing_length(text)
+    if short is not None and positions > short:
+        # Its rotation changes for all tokens of a step as soon as one of them is past that position.
+        return f"its rotary embedding changes at {short} tokens: --max-total-tokens {short} avoids that"
+    return ""
+
+
+def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Probed], str]:
+    if _rotates_by_others(model, positions):  # a sequence's keys would be of no use to others, nor to itself
+        return {}, "its rotary embedding depends on more than the position"
+    try:
+        probed = use_paged_attention(model)
+    except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
+        return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
+    return probed, "" if probed else _NO_ATTENTION
+
+
+def _rotates_by_others(model: PreTrainedModel, positions: int) -> bool:
+    """Return whether a rotary embedding was seen to rotate a position by what else is in its step."""
+    try:
+        return not all(is_static(rope, positions) for rope in rotations(model))
+    except Exception:  # any model's code may fail in any way on calls it wasn't written for
+        LOG.debug("A model's rotary embedding can't be looked at", exc_info=True)
+        return False

@@ -1,0 +1,134 @@
+"""Whatever steps it comes in, and if some fail, a text's logits are those of its model's own code."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import accumulate, pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from codegen.toy_rules import VOCABULARY  # noqa: E402
+from codegen.toys import prompts, toy_model  # noqa: E402
+from inference.blocks import blocks_for  # noqa: E402
+from inference.kernels.native import open_library  # noqa: E402
+from inference.level import Options, bring_up  # noqa: E402
+from inference.proof import scored_request  # noqa: E402
+from inference.served import Level, Served  # noqa: E402
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+from tests.unit.inference.level_logits import own_logits  # noqa: E402
+
+FAMILIES = ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1"]
+TEXTS = prompts(40, 23, 7)
+PAGES = 3
+
+
+@cache
+def served(family: str) -> tuple[Served, tuple[Tensor, ...]]:
+    """Return a toy at its level, and what its own code makes of each text."""
+    torch.set_num_threads(1)
+    model = toy_model(family)
+    expected = tuple(own_logits(model, text) for text in TEXTS)
+    library = open_library(threads=1)
+    return bring_up(model, Options(library=library, without="it isn't built", max_total_tokens=64)), expected
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_are_packed_and_states_are_counted(family: str) -> None:
+    level, _ = served(family)
+    assert level.level in (Level.NATIVE, Level.PAGED, Level.PAGED_MERGED)
+    assert level.state_layers > 0
+    assert level.state_bytes > 0
+    assert "so no prefix cache" in str(level)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> list[list[tuple[int, int, int, bool]]]:
+    """Return steps of pieces (text, start, stop), each of which may fail after it was computed."""
+    sizes = st.lists(st.sampled_from([1, 1, 1, 2, 5, 16]), min_size=1)
+    cuts = []
+    for at, text in enumerate(TEXTS):
+        ends = [*accumulate(draw(sizes))]
+        bounds = [0, *(end for end in ends if end < len(text)), len(text)]
+        cuts.append([(at, *each) for each in pairwise(bounds)])
+    steps: list[list[tuple[int, int, int, bool]]] = []
+    while any(cuts):
+        going = [each for each in cuts if each]
+        taken = draw(st.lists(st.sampled_from(range(len(going))), min_size=1, unique=True))
+        steps.append([(*going[at].pop(0), draw(st.booleans())) for at in taken])
+    return steps
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=25)
+@given(steps=schedules())
+def test_any_steps_give_the_models_own_logits_though_some_are_computed_again(
+    family: str, steps: list[list[tuple[int, int, int, bool]]]
+) -> None:
+    level, expected = served(family)
+    table = SlotTable(slots=len(TEXTS), pages=PAGES)
+    runner = level.make_runner(len(TEXTS) * PAGES)
+    sequences = [Sequence(scored_request(str(at), text)) for at, text in enumerate(TEXTS)]
+    for at, sequence in enumerate(sequences):
+        table.enter(sequence)
+        table.extend(sequence, range(at * PAGES, at * PAGES + blocks_for(sequence.length)))
+    found: list[list[Tensor]] = [[] for _ in TEXTS]
+    for step in steps:
+        chunks = [Chunk(sequences[at], start, stop) for at, start, stop, _ in step]
+        failed = [chunk for chunk, (*_, fails) in zip(chunks, step, strict=True) if fails]
+        if failed:  # as of a step that fails it isn't known how far it came
+            runner.run(pack(table, Decodes(), failed))
+        logits = runner.run(pack(table, Decodes(), chunks)).clone()
+        for chunk, part in zip(chunks, logits.split([each.size for each in chunks]), strict=True):
+            found[int(chunk.sequence.id)].append(part)
+    for parts, own in zip(found, expected, strict=True):
+        assert_near(torch.cat(parts), own)
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text"])
+def test_slot_of_another_text_has_nothing_of_it(family: str) -> None:
+    level, expected = served(family)
+    table, runner = SlotTable(slots=1, pages=PAGES), level.make_runner(PAGES)
+    for text, own in zip(TEXTS, expected, strict=True):
+        sequence = Sequence(scored_request("0", text))
+        table.enter(sequence)
+        table.extend(sequence, range(blocks_for(sequence.length)))
+        pieces = [Chunk(sequence, 0, 5), Chunk(sequence, 5, sequence.length)]
+        found = [runner.run(pack(table, Decodes(), [piece])).clone() for piece in pieces]
+        assert_near(torch.cat(found), own)
+        table.leave(sequence)
+
+
+def test_text_that_goes_on_from_where_it_never_was_is_refused() -> None:
+    level, _ = served("lfm2")
+    table, runner = SlotTable(slots=1, pages=PAGES), level.make_runner(PAGES)
+    sequence = Sequence(scored_request("0", TEXTS[0]))
+    table.enter(sequence)
+    table.extend(sequence, range(PAGES))
+    runner.run(pack(table, Decodes(), [Chunk(sequence, 0, 8)]))
+    with pytest.raises(RuntimeError, match="from where it has no state"):
+        runner.run(pack(table, Decodes(), [Chunk(sequence, 9, 12)]))
+
+
+def test_models_own_passes_are_as_ever_between_steps() -> None:
+    model = toy_model("qwen3_5_text")
+    before = own_logits(model, TEXTS[0])
+    level = bring_up(model, Options(library=None, without="it isn't there", max_total_tokens=64))
+    runner = level.make_runner(PAGES)
+    table = SlotTable(slots=1, pages=PAGES)
+    sequence = Sequence(scored_request("0", TEXTS[1]))
+    table.enter(sequence)
+    table.extend(sequence, range(PAGES))
+    runner.run(pack(table, Decodes(), [Chunk(sequence, 0, 8)]))
+    model.set_attn_implementation("eager")
+    assert torch.equal(own_logits(model, TEXTS[0]), before)
+    assert VOCABULARY == before.shape[1]
