@@ -77,12 +77,14 @@ def read() -> list[Row]:
 
 def measure(family: str, model: str) -> Row:
     """Return how a family's toy is served; what can't be made, loaded or run is said in its row."""
+    import torch
+
     from codegen.toy_runs import run_toy
     from codegen.toys import generate_whole, prompts, save_toy
 
     with tempfile.TemporaryDirectory() as temporary:
         try:
-            toy = save_toy(family, Path(temporary))
+            toy = save_toy(family, Path(temporary), dtype=torch.bfloat16)  # as most models are stored
         except Exception as error:  # a family's own code may refuse a toy in any way
             return Row(family, model, NOT_TRIED, None, f"no toy can be made of it: {_line(error)}")
         try:
@@ -153,9 +155,9 @@ _PAGE = """\
 
 Every family of causal language models that transformers {version} has, and of models that take text
 beside images, and how Parley serves their text on a CPU ({machine}); which ones are shown images says
-[images.md](images.md). Measured on toys: small random models of each family, in float32, brought up by
-the engine as any model is, their greedy texts held against transformers' own `generate`. Levels, best
-first:
+[images.md](images.md). Measured on toys: small random models of each family, stored in bfloat16, brought up
+by the engine as any model is, their greedy texts held against transformers' own `generate` in float32.
+Levels, best first:
 
 * `fused`: whole decoder layers in one call of the C extension;
 * `native`: linears and attention of the C extension, the rest in torch;

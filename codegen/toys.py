@@ -8,6 +8,7 @@ maxima: the most likely token doesn't depend on how sums are rounded.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,16 @@ def toy_model(family: str, seed: int = 0) -> PreTrainedModel:
     return model
 
 
-def save_toy(family: str, directory: Path, seed: int = 0) -> PreTrainedModel:
-    """Return a toy after it was saved in `directory`."""
+def save_toy(
+    family: str, directory: Path, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Return a toy in float32 after it was saved in `directory`, of numbers that `dtype` has."""
     model = toy_model(family, seed)
-    model.save_pretrained(directory)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(dtype))
+    stored = model if dtype == torch.float32 else deepcopy(model).to(dtype)
+    stored.save_pretrained(directory)
     toy_config(family).save_pretrained(directory)  # the whole one, where the model is but its text part
     return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from codegen.toy_rules import EOS, POSITIONS, VOCABULARY
@@ -27,6 +28,8 @@ def make_model(family: str, seed: int = 0) -> PreTrainedModel:
     return toy_model(family, seed)
 
 
-def save_model(family: str, directory: Path, seed: int = 0) -> PreTrainedModel:
-    """Return a random model after it was saved in `directory`."""
-    return save_toy(family, directory, seed)
+def save_model(
+    family: str, directory: Path, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Return a random model in float32 after it was saved in `directory`, of numbers that `dtype` has."""
+    return save_toy(family, directory, seed, dtype)

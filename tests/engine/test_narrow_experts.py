@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-from transformers import PreTrainedModel as Model
 
 from tests.engine.cores import Session, best, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
@@ -28,8 +26,7 @@ FAMILIES = {
 @pytest.mark.parametrize("native", [True, False], ids=["native kernels", "torch"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts_are_transformers_own(family: str, native: bool, tmp_path: Path) -> None:
-    save_model(family, tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
-    model: Model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    model = save_model(family, tmp_path, dtype=torch.bfloat16)
     session = Session(config(tmp_path, native_kernels=native, max_total_tokens=64))
     with_kernels, without = FAMILIES[family]
     assert session.level == (best(with_kernels, without) if native else without)
