@@ -10,9 +10,10 @@ from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.chosen import Chosen
 from inference.masks import MaskPool
 from inference.scheduler import Limits, Scheduler
-from inference.state import Pieces, SlotTable, Work
+from inference.state import Pieces, SlotTable
 from inference.step import Stepper
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.work import Work
 
 
 class NoRunner:

@@ -168,8 +168,8 @@ Levels, best first:
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have
 it for each sequence at the packed levels, too. At `native` gated delta nets, Mamba, Mamba 2 and short
-convolutions are computed by the C extension, others by their own code. What was read of one prompt can't be
-used for another one, so there is no prefix cache. On a GPU such models are `sequential`.
+convolutions are computed by the C extension, others by their own code. The prefix cache keeps a state at the
+end of each long prompt and text, and where others leave one. On a GPU such models are `sequential`.
 
 A level is taken only if it reproduces the model's own logits while it is loaded; `/info` and the log
 say which one was. *Bit-exact* means that tokens and log-probabilities have the same bits alone and in

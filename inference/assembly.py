@@ -41,7 +41,7 @@ def make_stepper(
 ) -> Stepper[Tensor]:
     """Return the stepper of a model, which has the others in a group compute their shares."""
     blocks, limits = plan.kv_tokens // PAGE, step_limits(served, plan)
-    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens))
+    table = SlotTable(limits.sequences, blocks_for(plan.max_total_tokens), plan.snapshots)
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
     runner, idle_work = _runner(served, blocks, table, config, group)
     find = runner.statistics if isinstance(runner, FusedRunner | LeadingRunner) else None

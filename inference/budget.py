@@ -53,7 +53,7 @@ class Budget:
         scored = sequence.wants_prompt_logprobs and self._limits.chunked
         if scored:
             size = min(size, max(self._rows, 0))
-        size = _whole(sequence, remaining, size)
+        size = _cut(sequence, remaining, size)
         if scored:
             self._rows -= size
         if not size:
@@ -69,7 +69,7 @@ class Budget:
         if self._long is not None:
             remaining, size = self._long.remaining, self._sizes[self._long]
             more = max(min(remaining - size, self._tokens, self._spare_rows()), 0)
-            self._sizes[self._long] = _whole(self._long, remaining, size + more)
+            self._sizes[self._long] = _cut(self._long, remaining, size + more)
         return [Chunk(s, s.computed, s.computed + size) for s, size in self._sizes.items()]
 
     def _size(self, remaining: int) -> int:
@@ -84,9 +84,15 @@ class Budget:
         return self._rows if self._long.wants_prompt_logprobs else self._tokens
 
 
-def _whole(sequence: Sequence, remaining: int, size: int) -> int:
-    """Return the size of a piece that cuts no image which has to be whole; it may be a larger one."""
+def _cut(sequence: Sequence, remaining: int, size: int) -> int:
+    """Return the size of a piece that ends where its state is to be kept, and cuts no image in two.
+
+    For an image that has to be whole it may be a larger one.
+    """
+    start = sequence.length - remaining
+    for cut in sequence.beginning.cuts:
+        if start < cut < start + size:
+            size = cut - start
     if sequence.sight is None or not 0 < size < remaining:
         return size
-    start = sequence.length - remaining
     return sequence.sight.whole(start, start + size) - start

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from inference.scheduler import Batch
 from inference.shortage import is_shortage
-from inference.state import Chunk, Decodes, Sequence, SlotTable, Work, pack
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.work import Work
 
 FAILURES = 16  # in a row, by which no single request is to blame: all that is left fails
 _PROBES = 3  # of them that are spent on the next batch, until a step goes well: all of it, and its halves

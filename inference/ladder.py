@@ -252,7 +252,7 @@ class Climb:
             exact=bool(others) and not (heavy or sums) and all(_same_bits(each, verdict) for each in others),
             vocabulary=self.proof.columns,
             kv_bytes=elements * attempt.kv_dtype.itemsize,
-            state_bytes=2 * sum(each.nbytes for each in self.keeping.values()) if paged else 0,
+            state_bytes=sum(each.nbytes for each in self.keeping.values()) if paged else 0,
             state_layers=len(self.keeping) if paged else 0,
             kv_dtype=attempt.kv_dtype,
             make_runner=attempt.make_runner,

@@ -42,7 +42,7 @@ class Demand:
     weights_bytes: int
     parameters: int  # that a token of a prompt is multiplied with
     kv_bytes: int  # of one token, all layers
-    state_bytes: int = 0  # of one sequence, of layers that keep a state; known once the model is loaded
+    state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
@@ -64,6 +64,7 @@ class Plan:
     beside_tokens: int  # of these, of prompts beside texts that go on
     sequences: int
     prefix_caching: bool
+    snapshots: int = 0  # states of beginnings of texts
 
     def step_seconds(self, tokens: int) -> float:
         """Return about how long a step of so many tokens takes at most, in seconds; 0.0 on a GPU."""
@@ -81,12 +82,13 @@ class Plan:
             computing = machine.device_type
         form = demand.weights_form
         size = f"{demand.state_bytes / MIB:,.1f} MiB"
-        states = f"states {self.sequences} x {size}, " if demand.state_bytes else ""
+        states = f"{2 * self.sequences} states of texts and {self.snapshots} of beginnings x {size}, "
         if demand.loading_bytes > demand.weights_bytes:
             form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are expanded"
         return (
             f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({form}), "
-            f"{states}KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
+            f"{states if demand.state_bytes else ''}"
+            f"KV cache {self.kv_tokens:,} tokens x {demand.kv_bytes:,} B = "
             f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
@@ -103,7 +105,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
             f"{demand.loading_bytes / MIB:,.0f} MiB while they are expanded; use a smaller model, or a "
             "bigger machine"
         )
-    sequences = config.max_batch_size or _sequences(demand, machine)
+    sequences = config.max_batch_size or _sequences(config, demand, machine)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences)
     if kv_tokens < PAGE:
@@ -139,7 +141,8 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         step_tokens=step_tokens,
         beside_tokens=min(step_tokens, config.prefill_chunk_tokens or _beside_tokens(demand, machine)),
         sequences=min(sequences, step_tokens),
-        prefix_caching=config.prefix_caching and not demand.state_bytes,  # a state is of all that was read
+        prefix_caching=config.prefix_caching,
+        snapshots=sequences if demand.state_bytes and config.prefix_caching else 0,
     )
 
 
@@ -154,12 +157,17 @@ def fit_plan(config: EngineConfig, plan: Plan, demand: Demand, machine: Machine)
     return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine)
 
 
-def _sequences(demand: Demand, machine: Machine) -> int:
+def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
     """Return how many sequences run at once: fewer, if their states took most of the cache's memory."""
     usual = 32 if machine.device_type == "cpu" else 256
     if not demand.state_bytes:
         return usual
-    return min(usual, max(_cache_budget(demand, machine) * 3 // 4 // demand.state_bytes, 1))
+    return min(usual, max(_cache_budget(demand, machine) * 3 // 4 // _state_bytes(config, demand), 1))
+
+
+def _state_bytes(config: EngineConfig, demand: Demand) -> int:
+    """Return what states take for each sequence: two of its own, and one of some beginning."""
+    return demand.state_bytes * (3 if config.prefix_caching else 2)
 
 
 def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
@@ -202,15 +210,15 @@ def _flops(demand: Demand, machine: Machine) -> float:
 
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:
     """Return how many tokens the cache holds: as many as all sequences can use, if there is memory."""
-    budget = _cache_budget(demand, machine) - sequences * demand.state_bytes
+    budget = _cache_budget(demand, machine) - sequences * _state_bytes(config, demand)
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or fits
     wanted = sequences * -(-longest // PAGE) * PAGE
     if min(fits, wanted) < PAGE:
         raise ModelUnavailable(
             f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the weights take "
-            f"{demand.weights_bytes / MIB:,.0f} MiB{_states_said(demand, sequences)}; use a smaller model or "
-            f"--dtype, or a bigger machine"
+            f"{demand.weights_bytes / MIB:,.0f} MiB{_states_said(sequences, _state_bytes(config, demand))}; "
+            f"use a smaller model or --dtype, or a bigger machine"
         )
     return min(fits, wanted)
 
@@ -229,8 +237,8 @@ def _cache_budget(demand: Demand, machine: Machine) -> int:
     return modest if machine.device_type == "cpu" else left * 9 // 10
 
 
-def _states_said(demand: Demand, sequences: int) -> str:
-    if not demand.state_bytes:
+def _states_said(sequences: int, each: int) -> str:
+    if not each:
         return ""
-    size = f"{sequences * demand.state_bytes / MIB:,.0f} MiB"
+    size = f"{sequences * each / MIB:,.0f} MiB"
     return f", the states of {sequences} sequences {size} (--max-batch-size makes these fewer)"

@@ -10,26 +10,34 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from inference.blocks import PAGE, BlockPool
-from inference.state import Sequence, SlotTable
+from inference.snapshots import Move, Snapshots
+from inference.state import Pieces, Sequence, SlotTable
 
 _DIGEST = 16  # bytes: two of 2**64 blocks collide by chance
+_LONG = 8  # blocks of a prompt that is worth a step of its own for its last tokens
 
 
 class PrefixCache:
     """The running sequences' full blocks, published as they are computed, and who computes which.
 
-    With `enabled` false nothing is published, so nothing is found.
+    With `enabled` false nothing is published, so nothing is found. With `snapshots` the model keeps states: a
+    sequence begins with as many blocks as one of these has read.
     """
 
-    def __init__(self, pool: BlockPool, table: SlotTable, *, enabled: bool = True) -> None:
+    def __init__(
+        self, pool: BlockPool, table: SlotTable, snapshots: Snapshots | None = None, *, enabled: bool = True
+    ) -> None:
         self.enabled = enabled
+        self._snapshots = snapshots
         self._pool = pool
         self._table = table
         self._computing: dict[bytes, Sequence] = {}  # what is not published yet, and who will
 
     def clear(self) -> None:
-        """Forget who computes what."""
+        """Forget who computes what, and all states."""
         self._computing.clear()
+        if self._snapshots is not None:
+            self._snapshots.clear()
 
     @property
     def quiet(self) -> bool:
@@ -43,16 +51,36 @@ class PrefixCache:
         """
         if not self.enabled or sequence.wants_prompt_logprobs:  # those need the logits of all positions
             return []
-        return self._pool.find(self._digests(sequence, _shareable(sequence)))
+        blocks = self._pool.find(self._digests(sequence, _shareable(sequence)))
+        if self._snapshots is None:
+            return blocks
+        read = self._snapshots.find(sequence.digests[: len(blocks)])
+        if read < len(blocks):  # others begin alike: from now on they find a state, too
+            sequence.beginning.cuts.add(len(blocks) * PAGE)
+        return blocks[:read]
 
     def awaits(self, sequence: Sequence, found: int) -> bool:
-        """Return whether another sequence computes the block behind those that were found."""
+        """Return whether another sequence computes the block behind those that were found.
+
+        Of states, any of them behind those: it keeps one where what they have in common ends.
+        """
         if not self.enabled or sequence.wants_prompt_logprobs or found >= _shareable(sequence):
             return False
-        return self._digests(sequence, found + 1)[found] in self._computing
+        if self._snapshots is None:
+            return self._digests(sequence, found + 1)[found] in self._computing
+        digests = self._digests(sequence, _shareable(sequence))
+        last = next(
+            (at for at in range(len(digests) - 1, found - 1, -1) if digests[at] in self._computing), None
+        )
+        if last is None:
+            return False
+        self._computing[digests[last]].beginning.cuts.add((last + 1) * PAGE)
+        return True
 
     def begin(self, sequence: Sequence) -> None:
         """Announce what an admitted sequence will compute, unless another does already."""
+        if self._snapshots is not None and self.enabled:
+            self._begin_state(sequence, self._snapshots)
         if self.enabled:
             for digest in self._digests(sequence, sequence.length // PAGE)[sequence.computed // PAGE :]:
                 if not self._pool.knows(digest):
@@ -61,7 +89,7 @@ class PrefixCache:
     def adopt(self, sequence: Sequence) -> int:
         """Put blocks that are known by now in the place of those to be computed; return the tokens saved."""
         first = sequence.computed // PAGE
-        if not self.enabled or sequence.wants_prompt_logprobs:
+        if not self.enabled or sequence.wants_prompt_logprobs or self._snapshots is not None:
             return 0
         found = self._pool.find(self._digests(sequence, _shareable(sequence))[first:])
         if not found:
@@ -89,10 +117,53 @@ class PrefixCache:
             self._retract(sequence, digest)
         sequence.published = full
 
-    def end(self, sequence: Sequence) -> None:
-        """Take back what was announced and won't be computed."""
+    def keep_states(self, pieces: Pieces) -> None:
+        """Have states kept that a step has made: where a cut is, and of texts that go on the newest one."""
+        if self._snapshots is None or not self.enabled:
+            return
+        for row in (pieces.stops % PAGE == 0).nonzero()[0].tolist():
+            stop, prompt = int(pieces.stops[row]), row - len(pieces.decodes)
+            sequence = pieces.decodes[row] if prompt < 0 else pieces.prompts[prompt].sequence
+            if prompt >= 0 and stop not in sequence.beginning.cuts:
+                continue
+            sequence.beginning.cuts.discard(stop)
+            if prompt < 0 and sequence.beginning.newest is not None:
+                self._forget(sequence, sequence.beginning.newest, self._snapshots)
+            digest = self._digests(sequence, stop // PAGE)[-1]
+            place = self._snapshots.keep(digest)
+            if place is None:
+                continue
+            sequence.beginning.kept.append(digest)
+            if prompt < 0:
+                sequence.beginning.newest = digest
+            self._table.moves.append(Move(sequence.slot, place, stop, keeps=True))
+
+    def end(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Take back what was announced and won't be computed; `keep` false: and all that it made."""
         for digest in sequence.digests[sequence.published :]:
             self._retract(sequence, digest)
+        if self._snapshots is not None and not keep:
+            for digest in tuple(sequence.beginning.kept):
+                self._forget(sequence, digest, self._snapshots)
+
+    def _forget(self, sequence: Sequence, digest: bytes, snapshots: Snapshots) -> None:
+        snapshots.forget(digest)
+        sequence.beginning.kept.remove(digest)
+        sequence.beginning.newest = None
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the states' places."""
+        return [] if self._snapshots is None else self._snapshots.check()
+
+    def _begin_state(self, sequence: Sequence, snapshots: Snapshots) -> None:
+        """Have a sequence's state be that of the blocks that it has found, and kept at its last full one."""
+        blocks = sequence.computed // PAGE
+        if blocks:
+            place = snapshots.use(sequence.digests[blocks - 1])
+            self._table.moves.append(Move(sequence.slot, place, sequence.computed, keeps=False))
+        last = _shareable(sequence)
+        if last - blocks >= _LONG:
+            sequence.beginning.cuts.add(last * PAGE)
 
     def _retract(self, sequence: Sequence, digest: bytes) -> None:
         if self._computing.get(digest) is sequence:

@@ -25,9 +25,10 @@ from inference.prompt_tops import TopTokens
 from inference.recipe import Recipe
 from inference.rows import Statistics, draw, statistics
 from inference.shortage import is_shortage
-from inference.state import Chunk, Integers, Pieces, Sequence, Work
+from inference.state import Chunk, Integers, Pieces, Sequence
 from inference.tops import of_candidates, of_prompt, of_rows
 from inference.warpers import History, warp
+from inference.work import Work
 
 LOG = getLogger(__name__)
 

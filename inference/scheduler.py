@@ -13,6 +13,7 @@ from inference.budget import Budget, Limits
 from inference.fairness import FairQueue
 from inference.pace import Pace
 from inference.prefix import PrefixCache
+from inference.snapshots import Snapshots
 from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
 from inference.types import Obstacle
 
@@ -58,7 +59,8 @@ class Scheduler:
         self._eased = 0  # steps since
         self._table = table
         # Whole prompts are computed by transformers' own cache, which has no blocks to share
-        self._prefix = PrefixCache(pool, table, enabled=prefix_caching and limits.chunked)
+        snapshots = Snapshots(table.snapshots) if table.snapshots else None
+        self._prefix = PrefixCache(pool, table, snapshots, enabled=prefix_caching and limits.chunked)
         self.waiting = FairQueue()
         self.running: dict[Sequence, None] = {}  # in the order in which they were admitted
         self._decodes = Decodes()
@@ -121,6 +123,7 @@ class Scheduler:
     def computed(self, pieces: Pieces) -> None:
         """Take note of what a step has computed, or will have before any later one."""
         self._table.computed[pieces.slots] = pieces.stops
+        self._prefix.keep_states(pieces)
         for chunk in pieces.prompts:
             self._prefix.publish(chunk.sequence)
             if chunk.samples:
@@ -202,7 +205,7 @@ class Scheduler:
 
     def check(self) -> list[str]:
         """Return what is wrong with the books, looking at every block."""
-        faults = self._pool.check(sequence.blocks for sequence in self.running)
+        faults = self._pool.check(sequence.blocks for sequence in self.running) + self._prefix.check()
         if self._table.free + len(self.running) != self._limits.sequences:
             faults.append(f"{self._table.free} free slots, {len(self.running)} sequences run")
         return faults + (self.check_idle() if self.idle else [])
@@ -324,7 +327,7 @@ class Scheduler:
     def _release(self, sequence: Sequence, *, keep: bool = True) -> None:
         if keep:
             self._prefix.publish(sequence)
-        self._prefix.end(sequence)
+        self._prefix.end(sequence, keep=keep)
         self._pool.give_back(sequence.blocks, keep=keep)
         self.waiting.burden(sequence, -len(sequence.blocks))
         del self.running[sequence]

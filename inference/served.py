@@ -62,7 +62,7 @@ class Served:
     make_runner: MakeRunner
     packed: tuple[Packed, ...]  # the linears that are packed
     torch_heavy: bool  # torch computes with big parameters
-    state_bytes: int = 0  # of one sequence, of all layers that keep a state
+    state_bytes: int = 0  # of what all layers that keep a state have read of one text
     state_layers: int = 0  # how many do
     make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
 
@@ -73,7 +73,7 @@ class Served:
             bits = "one sequence at a time, its prompt whole, no prefix cache"
         cache = f"KV cache in {str(self.kv_dtype).removeprefix('torch.')}; " if self.kv_bytes else ""
         if self.state_layers:
-            bits = f"states of {self.state_layers} layers, so no prefix cache; {bits}"
+            bits = f"states of {self.state_layers} layers; {bits}"
         return f"Level {self.name} ({cache}{bits}; {self.verdict.error:.1e} off the model's own logits)"
 
     @property

@@ -18,7 +18,8 @@ from inference.chosen import Chosen
 from inference.drafts import Drafts, propose, with_guesses
 from inference.masks import GRACE_SECONDS, MaskPool
 from inference.scheduler import Scheduler
-from inference.state import Integers, Pieces, Sequence, Work
+from inference.state import Integers, Pieces, Sequence
+from inference.work import Work
 
 LOG = logging.getLogger(__name__)
 

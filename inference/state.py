@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from inference.blocks import PAGE
 from inference.masks import Guide
 from inference.prompt_tops import PromptTops
+from inference.snapshots import Beginning, Move
 from inference.types import CoreRequest
 from inference.vision.sight import Sight
 
@@ -41,6 +42,7 @@ class Sequence:
         self.preemptions = 0  # how often it had to give up its blocks; set by the scheduler
         self.cached_tokens = 0  # prompt tokens whose keys and values it found; set by the scheduler
         self.cache: object | None = None  # the runner's own, dropped together with the blocks
+        self.beginning = Beginning()  # which of its states are kept; set by the prefix cache
         self.started = 0.0  # time.monotonic() of the first step; set by the stepper
         self.prompt_logprobs: list[float] = []  # of prompt tokens 1.. so far; set by the stepper
         self.prompt_top: list[PromptTops] = []  # beside them, a part for each chunk
@@ -116,7 +118,7 @@ class Sequence:
 class SlotTable:
     """What a step needs of the running sequences: a row for each, written where something changed."""
 
-    def __init__(self, slots: int, pages: int) -> None:
+    def __init__(self, slots: int, pages: int, snapshots: int = 0) -> None:
         self.blocks = np.zeros((slots, pages), dtype=np.int32)  # the cache's pages of each sequence
         self.tokens: Integers = np.empty((slots, pages * PAGE), dtype=np.int64)  # memory comes as it is used
         self.lengths: Integers = np.zeros(slots, dtype=np.int64)  # tokens known
@@ -126,6 +128,8 @@ class SlotTable:
         self.adapters = np.full(slots, -1, dtype=np.int32)  # which computes them; -1: none
         self.heeds_eos = np.zeros(slots, dtype=np.bool_)  # EOS alone ends the text; no grammar, not ignored
         self.sights: dict[int, Sight] = {}  # by slot: what the sequences see that see anything
+        self.snapshots = snapshots  # places for states that aren't a sequence's
+        self.moves: list[Move] = []  # before the next step, in this order; the runner takes them
         self._free: list[int] = []
         self.clear()
 
@@ -133,6 +137,7 @@ class SlotTable:
         """Free all slots."""
         self._free = list(range(len(self.lengths) - 1, -1, -1))
         self.sights.clear()
+        self.moves.clear()
         for column in (self.lengths, self.computed, self.room):
             column[:] = 0
 
@@ -312,39 +317,3 @@ def pack(table: SlotTable, decodes: Decodes, prompts: Several[Chunk] = ()) -> Pi
         np.concatenate([starts, *(np.arange(c.start, c.stop) for c in prompts)]),
         np.concatenate([decodes.rows, *rows]),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Of what one step chooses tokens: the pieces' logits, and rows that were held until now."""
-
-    pieces: Pieces
-    late: frozenset[Sequence] = frozenset()  # of them, whose row is to be held: its mask isn't there yet
-    resumed: tuple[Sequence, ...] = ()  # whose row was held, and whose mask has come
-    gone: frozenset[Sequence] = frozenset()  # of the pieces, whose requests were aborted while they computed
-
-    @property
-    def sequences(self) -> tuple[Sequence, ...]:
-        """Return those that get a token: the pieces' in order, then the resumed ones.
-
-        The same object as long as the same sequences decode and nothing else happens.
-        """
-        if not self.late and not self.resumed and not self.gone:
-            return self.pieces.sampling
-        return (*(each for each in self.pieces.sampling if self.chooses(each)), *self.resumed)
-
-    def chooses(self, sequence: Sequence) -> bool:
-        """Return whether one of the pieces' sequences gets its token."""
-        return sequence not in self.late and sequence not in self.gone
-
-    @property
-    def first(self) -> int:
-        """Return how many of `sequences` go on; those behind get a first token, or one they waited for."""
-        some = self.pieces.decodes if self.late or self.gone else ()
-        return len(self.pieces.decodes) - sum(not self.chooses(each) for each in some)
-
-    @property
-    def touched(self) -> tuple[Sequence, ...]:
-        """Return all that a failure of the step concerns."""
-        computed = (*self.pieces.decodes, *(chunk.sequence for chunk in self.pieces.prompts))
-        return (*(each for each in computed if each not in self.gone), *self.resumed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,8 @@ from transformers.cache_utils import DummyLayer
 
 from inference.kernels.native_state import NativeRuns
 from inference.lora import Adapting
-from inference.state import Integers, Pieces
+from inference.snapshots import Move
+from inference.state import Integers, Pieces, SlotTable
 from inference.state_layers import State, StateLayer
 from inference.state_modules import StateModule
 
@@ -87,11 +88,10 @@ class StateCache:
     @contextmanager
     def during(self, pieces: Pieces) -> Iterator[None]:
         """Have a forward pass of the model compute a step."""
-        slots = len(pieces.table.lengths)
-        if len(self._held) < slots:
-            self._held = np.full((slots, 2), _NOTHING, dtype=np.int64)
-            for part in self._parts:
-                part.allocate(2 * slots)
+        self._allocate(pieces.table)
+        while pieces.table.moves:
+            self._move(pieces.table.moves[0])
+            del pieces.table.moves[0]
         ends = np.cumsum(pieces.stops - pieces.starts)
         reads, writes = self._places(pieces.slots, pieces.starts, pieces.stops)
         self.size, self.calls = len(pieces.ids), []
@@ -103,6 +103,28 @@ class StateCache:
             yield
         finally:
             self.size, self.calls, self.runs = 0, [], None
+
+    def _allocate(self, table: SlotTable) -> None:
+        slots = len(table.lengths)
+        if len(self._held) < slots:
+            self._held = np.full((slots, 2), _NOTHING, dtype=np.int64)
+            for part in self._parts:
+                part.allocate(2 * slots + table.snapshots)
+
+    def _move(self, move: Move) -> None:
+        """Copy a state to where it is kept, or from there to a sequence."""
+        held, other = self._held[move.slot], 2 * len(self._held) + move.place
+        if move.keeps:
+            found = (held == move.tokens).nonzero()[0].tolist()
+            if not found:
+                raise RuntimeError("a state is to be kept that isn't there")
+            source, target = 2 * move.slot + found[0], other
+        else:
+            source, target = other, 2 * move.slot
+            held[:] = move.tokens, _NOTHING
+        for part in self._parts:
+            for places in part.places:
+                places[target] = places[source]
 
     def _calls(self, pieces: Pieces, ends: Integers, reads: Integers, writes: Integers) -> list[_Call]:
         starts, sizes = pieces.starts, pieces.stops - pieces.starts
@@ -154,6 +176,11 @@ class _Part(ABC):
             return self.own(*args, **kwargs)
         return self.compute({**dict(zip(self._names, args, strict=False)), **kwargs})
 
+    @property
+    @abstractmethod
+    def places(self) -> Iterable[Tensor]:
+        """Return what has the states, places first."""
+
     @abstractmethod
     def allocate(self, places: int) -> None:
         """Have so many places, which take memory as they are written to."""
@@ -172,6 +199,11 @@ class _OwnCode(_Part):
         self._device = device
         self._places: dict[State, Tensor] = {}  # (2 * slots, *shape) each
         self._shown = Cache(layers=[DummyLayer() for _ in range(layer.index + 1)])
+
+    @property
+    def places(self) -> Iterable[Tensor]:
+        """Return what has the states."""
+        return self._places.values()
 
     def allocate(self, places: int) -> None:
         """Have so many places."""
@@ -213,6 +245,11 @@ class _Rebuilt(_Part):
         super().__init__(cache, module)
         self._rebuilt = rebuilt
         self._states: tuple[Tensor, ...] = ()
+
+    @property
+    def places(self) -> Iterable[Tensor]:
+        """Return what has the states."""
+        return self._states
 
     def allocate(self, places: int) -> None:
         """Have so many places."""

@@ -15,9 +15,10 @@ from inference.outputs import Outputs
 from inference.scheduler import Batch, Scheduler
 from inference.shortage import is_shortage
 from inference.speculation import Speculation
-from inference.state import Integers, Pieces, Sequence, SlotTable, Work
+from inference.state import Integers, Pieces, Sequence, SlotTable
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
 from inference.vision.sight import Sight
+from inference.work import Work
 
 LOG = logging.getLogger(__name__)
 

@@ -27,10 +27,11 @@ from inference.gpu.sampling import chosen_by_device
 from inference.masks import MaskPool
 from inference.recipe import drawn_by_device
 from inference.scheduler import Batch, Scheduler
-from inference.state import Integers, Sequence, Work
+from inference.state import Integers, Sequence
 from inference.step import Runner, Sampler, Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame
 from inference.vision.sight import Sight
+from inference.work import Work
 
 LOG = logging.getLogger(__name__)
 

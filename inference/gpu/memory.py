@@ -21,9 +21,10 @@ from inference.errors import ModelUnavailable
 from inference.gpu.runner import GpuRunner, Launched
 from inference.gpu.slots import MirroredTable
 from inference.shortage import is_shortage
-from inference.state import Chunk, Decodes, Sequence, Work, pack
+from inference.state import Chunk, Decodes, Sequence, pack
 from inference.step import Sampler
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.work import Work
 
 MIB = 1024 * 1024
 

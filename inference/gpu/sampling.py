@@ -13,7 +13,8 @@ from inference.gpu.runner import Drawn, Launched
 from inference.gpu.slots import DeviceState
 from inference.isolation import StepLost
 from inference.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
-from inference.state import Integers, Pieces, Sequence, Work
+from inference.state import Integers, Pieces, Sequence
+from inference.work import Work
 
 
 def chosen_by_device(sequences: tuple[Sequence, ...], drawn: Drawn) -> Chosen:

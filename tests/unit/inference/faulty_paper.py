@@ -10,7 +10,8 @@ import numpy as np
 
 from inference.chosen import Chosen
 from inference.isolation import RequestFault
-from inference.state import Chunk, Integers, Pieces, Sequence, Work
+from inference.state import Chunk, Integers, Pieces, Sequence
+from inference.work import Work
 from tests.unit.inference.paper_model import PaperRunner, PaperSampler, homes
 
 TRASH = 49  # what a step that fails leaves where it should have written

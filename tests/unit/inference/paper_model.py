@@ -17,8 +17,9 @@ from inference.chosen import Chosen, Scored
 from inference.prompt_tops import PromptTops
 from inference.scheduler import Limits, Scheduler
 from inference.speculation import Speculation
-from inference.state import Chunk, Integers, Pieces, Sequence, SlotTable, Work
+from inference.state import Chunk, Integers, Pieces, Sequence, SlotTable
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.work import Work
 from tests.unit.inference.paper_grammar import PaperGrammar, allowed
 
 VOCABULARY = 50

@@ -12,8 +12,9 @@ from inference.chosen import Chosen
 from inference.masks import Endings, Guide
 from inference.prompt_tops import TopTokens
 from inference.sampler import TorchSampler
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, Work, pack
+from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
 from inference.types import CoreRequest, LogprobsMode, Sampling
+from inference.work import Work
 
 GREEDY = Sampling()
 PROCESSED = LogprobsMode.PROCESSED

@@ -171,37 +171,35 @@ def test_weights_that_are_expanded_must_fit_before_they_are_packed() -> None:
     assert "expanded" not in str(make_plan(EngineConfig(), replace(demand, loading_bytes=512 * MIB), MACHINE))
 
 
-STATEFUL = replace(DEMAND, state_bytes=40 * MIB)
+STATEFUL = replace(DEMAND, state_bytes=20 * MIB)
+TIGHT = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)  # of which the cache may take a GiB
 
 
 def test_states_of_all_sequences_come_before_the_cache() -> None:
-    small = replace(DEMAND, max_positions=131_072)
+    long = replace(DEMAND, max_positions=131_072)
     plain, stateful = (
-        make_plan(EngineConfig(), each, MACHINE) for each in (small, replace(small, state_bytes=MIB))
+        make_plan(EngineConfig(), each, MACHINE) for each in (long, replace(long, state_bytes=MIB))
     )
-    assert stateful.sequences == plain.sequences == 32
-    assert plain.kv_tokens - stateful.kv_tokens == pytest.approx(32 * MIB / 46_080, abs=PAGE)
-    assert "states 32 x 1.0 MiB, KV cache" in str(stateful)
+    assert stateful.sequences == stateful.snapshots == plain.sequences == 32
+    assert plain.kv_tokens - stateful.kv_tokens == pytest.approx(3 * 32 * MIB / 46_080, abs=PAGE)
+    assert "64 states of texts and 32 of beginnings x 1.0 MiB, KV cache" in str(stateful)
+    assert plain.snapshots == 0
     assert "states" not in str(plain)
 
 
-def test_states_take_three_quarters_of_the_memory_at_most_and_fewer_sequences_run() -> None:
-    tight = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)  # of which the cache may take a GiB
-    plan = make_plan(EngineConfig(), STATEFUL, tight)
-    assert plan.sequences == 768 // 40
-    assert plan.kv_tokens * 46_080 + plan.sequences * STATEFUL.state_bytes <= GIB
-    one = make_plan(EngineConfig(), replace(DEMAND, state_bytes=900 * MIB), tight)
-    assert one.sequences == 1
+@pytest.mark.parametrize(("caches", "states"), [(True, 3), (False, 2)])
+def test_states_take_three_quarters_of_the_memory_at_most_and_fewer_sequences_run(
+    caches: bool, states: int
+) -> None:
+    config = EngineConfig(prefix_caching=caches)
+    plan = make_plan(config, STATEFUL, TIGHT)
+    assert plan.sequences == 768 // (states * 20)
+    assert plan.snapshots == (plan.sequences if caches else 0)
+    taken = (2 * plan.sequences + plan.snapshots) * STATEFUL.state_bytes
+    assert plan.kv_tokens * 46_080 + taken <= GIB
+    assert make_plan(config, replace(DEMAND, state_bytes=300 * MIB), TIGHT).sequences == 1
 
 
 def test_more_states_than_there_is_memory_for_are_refused_with_what_makes_them_fewer() -> None:
-    tight = replace(MACHINE, free_bytes=4 * GIB + 512 * MIB)
-    with pytest.raises(ModelUnavailable, match=r"states of 64 sequences 2,560 MiB \(--max-batch-size"):
-        make_plan(EngineConfig(max_batch_size=64), STATEFUL, tight)
-
-
-def test_what_was_read_of_one_text_is_of_no_use_to_another_where_it_is_a_state() -> None:
-    assert make_plan(EngineConfig(), DEMAND, MACHINE).prefix_caching
-    plan = make_plan(EngineConfig(), STATEFUL, MACHINE)
-    assert not plan.prefix_caching
-    assert "prefix cache off" in str(plan)
+    with pytest.raises(ModelUnavailable, match=r"states of 64 sequences 3,840 MiB \(--max-batch-size"):
+        make_plan(EngineConfig(max_batch_size=64), STATEFUL, TIGHT)

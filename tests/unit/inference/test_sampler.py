@@ -17,10 +17,10 @@ from inference.prompt_tops import PromptTops  # noqa: E402
 from inference.sampler import NOT_FINITE  # noqa: E402
 from inference.state import (  # noqa: E402
     Chunk,
-    Work,
 )
 from inference.tops import MOST_TIED  # noqa: E402
 from inference.types import LogprobsMode, Sampling  # noqa: E402
+from inference.work import Work  # noqa: E402
 from tests.unit.inference.paper_grammar import PaperGrammar  # noqa: E402
 from tests.unit.inference.sampled import (  # noqa: E402
     EOS,

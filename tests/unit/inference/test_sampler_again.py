@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from inference.state import Chunk, Decodes, Sequence, SlotTable, Work, pack  # noqa: E402
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import Sampling  # noqa: E402
+from inference.work import Work  # noqa: E402
 from tests.unit.inference.sampled import GREEDY, choices, sampler, seat, sequence  # noqa: E402
 
 LOGITS = torch.randn(4, 40, generator=torch.Generator().manual_seed(4))

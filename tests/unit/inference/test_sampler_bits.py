@@ -11,8 +11,9 @@ from torch import Tensor  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.masks import Endings  # noqa: E402
 from inference.sampler import TorchSampler  # noqa: E402
-from inference.state import Chunk, Sequence, Work  # noqa: E402
+from inference.state import Chunk, Sequence  # noqa: E402
 from inference.types import LogprobsMode, Sampling  # noqa: E402
+from inference.work import Work  # noqa: E402
 from tests.unit.inference.sampled import EOS, Choice, append, choices, pieces_of, sequence  # noqa: E402
 
 SAMPLINGS = st.builds(

@@ -16,8 +16,9 @@ from inference.masks import Endings  # noqa: E402
 from inference.recipe import Recipe  # noqa: E402
 from inference.rows import Statistics  # noqa: E402
 from inference.sampler import NOT_FINITE, TorchSampler  # noqa: E402
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, Work, pack  # noqa: E402
+from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import LogprobsMode, Sampling  # noqa: E402
+from inference.work import Work  # noqa: E402
 from tests.unit.inference.sampled import EOS, PROCESSED, RAW, seat, sequence  # noqa: E402
 from tests.unit.inference.test_sampler import guide  # noqa: E402
 

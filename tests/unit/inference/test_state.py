@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from inference.blocks import PAGE
-from inference.state import Chunk, Decodes, Sequence, SlotTable, Work, pack
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.work import Work
 from tests.unit.inference.paper_model import request
 
 

@@ -48,7 +48,7 @@ def test_steps_are_packed_and_states_are_counted(family: str) -> None:
     assert level.level in (Level.NATIVE, Level.PAGED, Level.PAGED_MERGED)
     assert level.state_layers > 0
     assert level.state_bytes > 0
-    assert "so no prefix cache" in str(level)
+    assert f"states of {level.state_layers} layers" in str(level)
 
 
 @st.composite

@@ -9,9 +9,10 @@ import pytest
 from inference.blocks import PAGE
 from inference.chosen import Chosen
 from inference.scheduler import Limits
-from inference.state import Pieces, Work
+from inference.state import Pieces
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, Frame
+from inference.work import Work
 from tests.unit.inference.paper_grammar import ManualPool
 from tests.unit.inference.paper_model import (
     EOS,

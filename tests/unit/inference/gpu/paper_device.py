@@ -7,7 +7,8 @@ import numpy as np
 from inference.chosen import Chosen
 from inference.gpu.runner import Drawn
 from inference.recipe import drawn_by_device
-from inference.state import Pieces, Sequence, Work
+from inference.state import Pieces, Sequence
+from inference.work import Work
 from tests.unit.inference.paper_model import VOCABULARY, PaperRunner, PaperSampler, pick
 
 

@@ -13,9 +13,10 @@ from inference.blocks import PAGE, BlockPool
 from inference.chosen import Chosen
 from inference.gpu.ahead import AheadStepper
 from inference.scheduler import Limits, Scheduler
-from inference.state import Pieces, SlotTable, Work
+from inference.state import Pieces, SlotTable
 from inference.step import Stepper
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
+from inference.work import Work
 from tests.unit.inference.faulty_paper import Fault, Faults, FaultyRunner, FaultySampler, Where
 from tests.unit.inference.gpu.paper_device import PaperDevice, PaperDeviceSampler, PaperLaunch
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
