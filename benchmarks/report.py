@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu import page as gpu
 from benchmarks.machine import RESULTS
-from benchmarks.report_options import adapters, fleet, speculation, switches
+from benchmarks.report_options import adapters, fleet, speculation, states, switches
 from benchmarks.report_soak import served, soak
 from benchmarks.tables import Row, table
 
@@ -53,6 +53,7 @@ def _sections() -> dict[str, Callable[[Row], Iterator[str]]]:
         "serving": _serving,
         "roofline": _roofline,
         "scaling": _scaling,
+        "states": states,
         "speculation": speculation,
         "adapters": adapters,
         "switches": switches,

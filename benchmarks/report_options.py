@@ -28,6 +28,40 @@ def speculation(results: Row) -> Iterator[str]:
     yield from table(["texts at once", "`--speculate`", *(f"{share} % right" for share in shares)], lines)
 
 
+def states(results: Row) -> Iterator[str]:
+    """Yield the section of models whose layers keep a state."""
+    yield from ["", "## Layers that keep a state", ""]
+    yield (
+        f"`python -m benchmarks.states`, in process: tokens/s of greedy texts, {results['prompt']} tokens in "
+        f"and {results['tokens']} out, beside transformers' own `generate` with the same weights in float32, "
+        f"in turn, medians of {results['reps']}; random weights in real shapes with vocabularies of "
+        f"{results['words']:,}, stored in bfloat16. `next turn` is the first token of a message of "
+        f"{results['turn']} tokens behind a conversation of {results['talk'] + results['tokens']:,}, in "
+        "milliseconds: all of it read, and with the state that was kept of it."
+    )
+    yield ""
+    rows = results["rows"]
+    batches = [rate["batch"] for rate in rows[0]["rates"]]
+    head = [f"{batch} at once: transformers, Parley, ratio" for batch in batches]
+    lines = (
+        [
+            row["like"],
+            row["level"].partition(":")[0],
+            *map(_beside, row["rates"]),
+            f"{row['turn_ms']['whole']:.0f}",
+            f"{row['turn_ms']['kept']:.0f}",
+            f"{row['same_texts']:.0%}",
+        ]
+        for row in rows
+    )
+    yield from table(["shape", "level", *head, "next turn, all read", "kept", "same texts"], lines)
+
+
+def _beside(rate: Row) -> str:
+    ours, other = rate["parley"], rate["transformers"]
+    return f"{other:.1f}, {ours:.1f}, **{ours / other:.1f}**"
+
+
 def adapters(results: Row) -> Iterator[str]:
     """Yield the section of LoRA adapters."""
     yield from ["", "## LoRA adapters", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.config import EngineConfig
 from inference.kernels.native import Library
 from inference.masks import MaskPool
-from inference.plan import MIB, Plan
+from inference.plan import MIB, TOKEN_BYTES, Demand, Plan
 from inference.prefault import Prefault
 from inference.runner import PagedRunner
 from inference.sampler import TorchSampler
@@ -72,6 +73,12 @@ def _runner(
     teller = Teller(group, *table.blocks.shape)
     wait_for_all(group)
     return LeadingRunner(runner, group, teller), idle_work and LeadingIdleWork(idle_work, teller)
+
+
+def known_demand(served: Served, demand: Demand) -> Demand:
+    """Return what a model needs, by what is known since it was loaded."""
+    kv_bytes = served.kv_bytes or (TOKEN_BYTES if served.state_layers else demand.kv_bytes)
+    return replace(demand, kv_bytes=kv_bytes, state_bytes=served.state_bytes)
 
 
 def step_limits(served: Served, plan: Plan) -> Limits:

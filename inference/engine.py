@@ -6,14 +6,13 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from inference.assembly import make_stepper, step_limits
+from inference.assembly import known_demand, make_stepper, step_limits
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
@@ -100,8 +99,7 @@ class TorchCore:
         release_memory()
         for line in filter(None, (str(served), served.weights, *map(str, source.adapters))):
             progress(line)
-        known = replace(demand, kv_bytes=served.kv_bytes or demand.kv_bytes, state_bytes=served.state_bytes)
-        if known != demand:  # its layers aren't what its configuration says
+        if (known := known_demand(served, demand)) != demand:  # its layers aren't what its configuration says
             plan = fit_plan(config, plan, known, machine)
             progress(str(plan))
         plan = self._prepare(served, plan, source, progress)

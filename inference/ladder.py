@@ -31,9 +31,11 @@ from inference.proof import (
     Steps,
     Verdict,
     alone_steps,
+    is_small,
     odd_steps,
     packed_steps,
     sequential_steps,
+    single_steps,
 )
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
@@ -115,7 +117,7 @@ class Climb:
             self.reasons.append(layers.reason)
         if options.vision is not None:
             device = options.ops is not None
-            options.vision.begin(self.probed, self.proof, rounds=self.rounds, device=device)
+            options.vision.begin(layers, self.proof, rounds=self.rounds, device=device)
 
     @property
     def rounds(self) -> bool:
@@ -220,6 +222,11 @@ class Climb:
             return None
         return StateCache(self.keeping, self.model.device, adapting, self.rebuilt)
 
+    def _state_bytes(self) -> int:
+        """Return what a state of all layers takes, in the form in which each is kept."""
+        rebuilt = sum(part.nbytes for each in self.rebuilt.values() for part in each.states(1))
+        return rebuilt + sum(each.nbytes for key, each in self.keeping.items() if key not in self.rebuilt)
+
     def _plain(self, weight: Tensor) -> Multiply:
         return make_linear(weight.to(self.model.device, self.options.dtype), None)
 
@@ -238,11 +245,15 @@ class Climb:
         return self.proof.check(lambda: attempt.make_runner(PROOF_BLOCKS), steps, rounded=nearly)
 
     def _served(self, attempt: Attempt, verdict: Verdict, *, paged: bool = True) -> Served:
-        steps = (alone_steps, odd_steps) if attempt.invariant else ()
+        steps: tuple[Steps, ...] = (alone_steps, odd_steps) if attempt.invariant else ()
+        if steps and attempt.level is not Level.FUSED and is_small(self.model):
+            # What torch computes of the last numbers of a row can have other bits than the same in the middle
+            steps += (single_steps,)
         others = [self._check(attempt, each, rounded=True) for each in steps]
         shards = 1 if self.options.group is None else self.options.group.share.count
         elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
-        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, self.proof.idle)
+        rebuilt = {module for each in self.rebuilt for module in each.modules()}  # whose torch is idle
+        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, {*self.proof.idle, *rebuilt})
         # Their own code sums up a longer piece in another order than single tokens
         sums = any(layer.recurrent and module not in self.rebuilt for module, layer in self.keeping.items())
         return Served(
@@ -252,7 +263,7 @@ class Climb:
             exact=bool(others) and not (heavy or sums) and all(_same_bits(each, verdict) for each in others),
             vocabulary=self.proof.columns,
             kv_bytes=elements * attempt.kv_dtype.itemsize,
-            state_bytes=sum(each.nbytes for each in self.keeping.values()) if paged else 0,
+            state_bytes=self._state_bytes() if paged else 0,
             state_layers=len(self.keeping) if paged else 0,
             kv_dtype=attempt.kv_dtype,
             make_runner=attempt.make_runner,

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, PackedLinear, WeightKind, narrowest
-from inference.weights import NARROW, NarrowLinear
+from inference.weights import NARROW, NarrowLinear, Numberless
 
 Pack = Callable[[Tensor, Tensor | None], "Packed"]  # weight (n, k) and bias (n,) to a packed linear
 NativePack = Callable[[Tensor, Tensor | None], "NativeLinear"]
@@ -60,7 +60,7 @@ class NativeLinear(Packed):
     @property
     def weight(self) -> Tensor:
         """Return a weight (n, k) without numbers, of the dtype that it gives."""
-        return torch.empty(self.packed.n, self.packed.k, device="meta")
+        return Numberless.of((self.packed.n, self.packed.k))
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +94,7 @@ class ReorderedLinear(Packed):
     @property
     def weight(self) -> Tensor:
         """Return a weight (n, k) without numbers."""
-        return torch.empty(self._shape, device="meta")
+        return Numberless.of(self._shape)
 
     @property
     def nbytes(self) -> int:
@@ -146,10 +146,13 @@ class Swap:
     name: str
     packed: Packed
     turned: bool  # it stands for a Conv1D, whose weight is (k, n)
+    asked: bool = False  # for its weight, by the model's code
 
     def undo(self) -> None:
         """Put a linear back."""
         linear = self.packed.unpack()
+        if isinstance(linear, NarrowLinear):
+            linear.asked = self.asked
         setattr(self.parent, self.name, _turn(linear) if self.turned else linear)
 
 
@@ -170,7 +173,8 @@ def pack_linears(model: nn.Module, pack: Pack, bypassed: Container[nn.Module] = 
                 made[id(module)] = (module, pack(*weight_and_bias(module)))
             packed = made[id(module)][1]
             setattr(parent, name, packed)
-            swaps.append(Swap(parent, name, packed, type(module) is Conv1D))
+            asked = isinstance(module, NarrowLinear) and module.asked
+            swaps.append(Swap(parent, name, packed, type(module) is Conv1D, asked))
             drop_weight(module)
     return swaps
 

@@ -21,6 +21,7 @@ from inference.adapters import WEIGHTS, AdapterFiles, refused
 from inference.kernels.native_adapters import LowRank
 from inference.layers import LayerParts
 from inference.state import Pieces
+from inference.weights import Numberless
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, k) -> (rows, n)
 MakeLinear = Callable[[Tensor], Multiply]  # of a weight (n, k)
@@ -211,7 +212,7 @@ class AdaptedLinear(nn.Module):
     def weight(self) -> Tensor:
         """Return one without numbers, of which some models' code asks the dtype: by it nothing is added."""
         weight: Tensor = self.own.weight
-        return torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        return Numberless.of(weight.shape, weight.dtype)
 
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., n) of (..., k), whose rows are the step's tokens."""

@@ -27,11 +27,12 @@ from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.loading import check_loaded, unavailable
 from inference.model_files import safetensors_files
-from inference.plan import Demand
+from inference.plan import TOKEN_BYTES, Demand
 from inference.positions import positions_of
 from inference.quantised.method import ORIGINAL, read_method
 from inference.quantised.stored import expanded
 from inference.shortage import is_shortage
+from inference.state_layers import KEYLESS_TYPES
 from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
@@ -244,7 +245,7 @@ def describe_demand(
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
         parameters=_multiplied(text, weights),
-        kv_bytes=_kv_elements(text) * kv_dtype.itemsize,
+        kv_bytes=max(_kv_elements(text) * kv_dtype.itemsize, TOKEN_BYTES),
         max_positions=positions.usual,
         most_positions=positions.most,
         positions_note=positions.note,
@@ -280,6 +281,8 @@ def _kv_elements(text: PreTrainedConfig) -> int:
     heads: int = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
     hidden: int = _first(text, "hidden_size", "n_embd", "d_model") or heads
     layers: int = _first(text, "num_hidden_layers", "n_layer", "num_layers") or 1
+    if types := _first(text, "layer_types"):
+        layers = sum(each not in KEYLESS_TYPES for each in types)
     if _first(text, "kv_lora_rank"):  # MLA, run as attention with full heads
         return layers * heads * (text.qk_nope_head_dim + text.qk_rope_head_dim + text.v_head_dim)
     kv_heads: int = _first(text, "num_key_value_heads", "num_kv_heads") or heads

@@ -28,6 +28,14 @@ class PackableLayers:
     keeping: dict[nn.Module, StateLayer] = field(default_factory=dict)  # of a state
     reason: str = ""  # why steps can't be packed
 
+    def pasts(self, model: nn.Module) -> list[nn.Module]:
+        """Return one of these modules for each decoder layer, in the layers' order."""
+        of_layers: dict[str, nn.Module] = {}
+        for path, module in model.named_modules():
+            if module in self.attending or module in self.keeping:
+                of_layers.setdefault(path.rpartition(".")[0], module)
+        return list(of_layers.values())
+
 
 def find_layers(model: PreTrainedModel, positions: int, *, on_device: bool) -> PackableLayers:
     """Switch a model to paged attention and return what of it has a past, for texts of so many positions."""

@@ -19,6 +19,8 @@ _GIGAFLOPS = {  # of one core, in float32, cautiously
     "baseline": 12,
     "torch": 50,
 }
+TOKEN_BYTES = 64  # that a token takes in any case, in the engine's books
+_LONGEST = 1 << 20  # tokens of a text where the model has no limit of its own
 _STEP_SECONDS = 0.15  # of prompts alone: as long may one that has just come wait before it is looked at
 _STEP_TOKENS = (64, 160)
 # With more in a step several prompts all wait for the last of them. In int8 (135M, Zen 4, in process) the
@@ -41,7 +43,7 @@ class Demand:
 
     weights_bytes: int
     parameters: int  # that a token of a prompt is multiplied with
-    kv_bytes: int  # of one token, all layers
+    kv_bytes: int  # of one token, all layers; TOKEN_BYTES at least
     state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
@@ -114,12 +116,13 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
             f"--max-batch-total-tokens, or leave it out"
         )
     kv_tokens = kv_tokens // PAGE * PAGE
-    max_total = config.max_total_tokens or min(demand.max_positions or kv_tokens, kv_tokens)
+    max_total = config.max_total_tokens or min(demand.max_positions or _LONGEST, kv_tokens)
     most = demand.most_positions or demand.max_positions
     if max_total > kv_tokens:
         raise ModelUnavailable(
             f"Not enough memory to handle `max_total_tokens={max_total}`: the KV cache holds {kv_tokens} "
-            f"tokens; lower --max-total-tokens, or raise --max-batch-total-tokens if there is memory"
+            f"tokens{_states_said(sequences, _state_bytes(config, demand))}; lower --max-total-tokens, or "
+            f"raise --max-batch-total-tokens if there is memory"
         )
     if most is not None and max_total > most:
         raise ModelUnavailable(
@@ -162,7 +165,9 @@ def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
     usual = 32 if machine.device_type == "cpu" else 256
     if not demand.state_bytes:
         return usual
-    return min(usual, max(_cache_budget(demand, machine) * 3 // 4 // _state_bytes(config, demand), 1))
+    budget = _cache_budget(demand, machine)
+    room = budget - (config.max_total_tokens or 0) * demand.kv_bytes  # who asks for long texts gets one
+    return min(usual, max(min(budget * 3 // 4, room) // _state_bytes(config, demand), 1))
 
 
 def _state_bytes(config: EngineConfig, demand: Demand) -> int:
@@ -212,7 +217,7 @@ def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences
     """Return how many tokens the cache holds: as many as all sequences can use, if there is memory."""
     budget = _cache_budget(demand, machine) - sequences * _state_bytes(config, demand)
     fits = max(budget, 0) // demand.kv_bytes
-    longest = config.max_total_tokens or demand.max_positions or fits
+    longest = config.max_total_tokens or demand.max_positions or min(fits, _LONGEST)
     wanted = sequences * -(-longest // PAGE) * PAGE
     if min(fits, wanted) < PAGE:
         raise ModelUnavailable(

@@ -204,6 +204,15 @@ def odd_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
     raise AssertionError("a cycle has no end")
 
 
+def single_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps of a token of each prompt."""
+    longest = max(sequence.length for sequence in sequences)
+    return [
+        [Chunk(sequence, at, at + 1) for sequence in sequences if at < sequence.length]
+        for at in range(longest)
+    ]
+
+
 def alone_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
     """Return steps of one whole prompt each."""
     return [[Chunk(sequence, 0, sequence.length)] for sequence in sequences]

@@ -21,13 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.cache_utils import DummyLayer
 
-from inference.kernels.native_state import NativeRuns
+from inference.kernels.native_state import NativeRuns, untouched
 from inference.lora import Adapting
 from inference.snapshots import Move
 from inference.state import Integers, Pieces, SlotTable
-from inference.state_layers import State, StateLayer
+from inference.state_layers import KeptLayer, State, StateLayer
 from inference.state_modules import StateModule
 
 _NOTHING = -1  # is in that place
@@ -107,9 +106,9 @@ class StateCache:
     def _allocate(self, table: SlotTable) -> None:
         slots = len(table.lengths)
         if len(self._held) < slots:
-            self._held = np.full((slots, 2), _NOTHING, dtype=np.int64)
             for part in self._parts:
                 part.allocate(2 * slots + table.snapshots)
+            self._held = np.full((slots, 2), _NOTHING, dtype=np.int64)  # only now: memory may be short
 
     def _move(self, move: Move) -> None:
         """Copy a state to where it is kept, or from there to a sequence."""
@@ -198,7 +197,7 @@ class _OwnCode(_Part):
         self._layer = layer
         self._device = device
         self._places: dict[State, Tensor] = {}  # (2 * slots, *shape) each
-        self._shown = Cache(layers=[DummyLayer() for _ in range(layer.index + 1)])
+        self._shown = Cache(layers=[KeptLayer() for _ in range(layer.index + 1)])
 
     @property
     def places(self) -> Iterable[Tensor]:
@@ -208,7 +207,7 @@ class _OwnCode(_Part):
     def allocate(self, places: int) -> None:
         """Have so many places."""
         self._places = {
-            state: torch.zeros(places, *state.shape, dtype=state.dtype, device=self._device)
+            state: untouched(places, *state.shape).to(self._device, state.dtype)
             for state in self._layer.states
         }
 

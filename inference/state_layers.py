@@ -21,6 +21,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAtten
 
 STATE_TYPES = {"linear_attention", "conv", "hybrid"}  # of layers, as configurations call them
 STATELESS_TYPES = {"moe", "mlp", "dummy"}  # of layers without attention
+KEYLESS_TYPES = {"linear_attention", "conv", *STATELESS_TYPES}  # of those that keep no keys and values
 _KINDS = ("conv_states", "recurrent_states")
 _WRITERS = ("update_conv_state", "update_recurrent_state")
 _PROBED = 2  # tokens: what computes a single one may be other code
@@ -95,8 +96,13 @@ def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, StateLayer]:
     with _noting_writers(model, cache, parts) as writers, torch.inference_mode():
         ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
         model(input_ids=ids, use_cache=True, **{name: cache})
-    found = {}
+    found: dict[nn.Module, StateLayer] = {}
+    types = dict(enumerate(getattr(model.config.get_text_config(), "layer_types", None) or ()))
     for at, part in parts.items():
+        if (
+            not writers[at] and types.get(at) in STATELESS_TYPES
+        ):  # to transformers before 5.23 it is like others
+            continue
         if len(writers[at]) != 1:
             raise ValueError(f"{len(writers[at])} modules keep the state of its layer {at}")
         ((module, parameter),) = writers[at].items()

@@ -7,7 +7,7 @@ at once, so that the model's own code computes in float32 throughout, as if all 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
@@ -32,6 +32,9 @@ _OF_SHAPE = (  # what is asked of a tensor whatever its numbers are
 )
 
 
+_SAID = (Tensor.dtype.__get__, Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)
+
+
 class NarrowLinear(nn.Linear):
     """A linear whose 16-bit weight is widened as it is used, some rows at a time: exact, and small.
 
@@ -51,6 +54,7 @@ class NarrowLinear(nn.Linear):
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., out_features) in float32."""
         rows = max(_WIDENED // self.in_features, 1)
+        given = given.float()  # as code may have asked before it was noted
         parts = [linear(given, part.float()) for part in self.get_weight().split(rows)]
         result = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
         return result if self.bias is None else result + self.bias.float()
@@ -70,6 +74,24 @@ def asking_for_weights() -> Iterator[None]:
         yield
     finally:
         _OF_THE_MODEL.reset(token)
+
+
+class Numberless(Tensor):
+    """Says of a weight what it is like; its numbers are packed."""
+
+    @staticmethod
+    def of(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Numberless:
+        """Return one that takes no memory."""
+        return torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(Numberless)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in _SAID:  # torch multiplies with one without numbers, and gives whatever is in memory
+            raise TypeError("a weight that is packed, or that adapters add to, can't be read")
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
 
 class NarrowEmbedding(nn.Module):

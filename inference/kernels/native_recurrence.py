@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.kernels.native import Library
-from inference.kernels.native_state import NativeRuns, plain, rows_of
+from inference.kernels.native_state import NativeRuns, plain, rows_of, untouched
 
 MOST_KEYS = 256  # numbers of a key, as in state.h
 _BLOCK = 32  # numbers of a value that are computed side by side, as there
@@ -96,7 +96,7 @@ class Heads:
     def states(self, places: int) -> Tensor:
         """Return so many places for states, which take memory as they are written to."""
         blocks = -(-self.value_dim // _BLOCK)
-        return torch.zeros(places, self.values, blocks, self.key_dim, _BLOCK)
+        return untouched(places, self.values, blocks, self.key_dim, _BLOCK)
 
 
 class _Recurrence:
@@ -226,7 +226,7 @@ class MambaScan:
 
     def states(self, places: int) -> Tensor:
         """Return so many places for states, which take memory as they are written to."""
-        return torch.zeros(places, self.keys, self.channels)
+        return untouched(places, self.keys, self.channels)
 
     def __call__(
         self,

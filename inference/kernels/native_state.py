@@ -67,7 +67,7 @@ class Convolution:
 
     def states(self, places: int) -> Tensor:
         """Return so many places for states, which take memory as they are written to."""
-        return torch.zeros(places, self.taps - 1, self.channels)
+        return untouched(places, self.taps - 1, self.channels)
 
     def __call__(self, x: Tensor, states: Tensor, runs: NativeRuns) -> Tensor:
         """Return (tokens, channels) of a step's (tokens, channels), float32, whose rows may lie apart."""
@@ -87,6 +87,11 @@ class Convolution:
         )
         self._library.functions.parley_convolve(self._library.handle, ctypes.addressof(call))
         return out
+
+
+def untouched(*shape: int) -> Tensor:
+    """Return zeros in float32, which take memory as they are written to."""
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32))  # torch's own are written at once
 
 
 def plain(values: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class Eyes:
     """A model's images; for one thread at a time."""
 
     def __init__(self, model: PreTrainedModel, attentions: Sequence[nn.Module], row_id: int) -> None:
-        """`attentions` are those of the decoder layers. Raises CannotSee."""
+        """`attentions`: what attends, or keeps a state, in each decoder layer. Raises CannotSee."""
         self._model = model
         self._row_id = row_id
         self.two_way = False  # whether an image's tokens see those behind them; set by `Vision`

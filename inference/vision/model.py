@@ -15,6 +15,7 @@ from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig,
 from inference.blocks import blocks_for
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable, TemplateFailed
+from inference.packable import PackableLayers
 from inference.paged import PagedCache, Probed, uninstall
 from inference.proof import Proof, Verdict, is_small, scored_request
 from inference.runner import Head, PagedRunner
@@ -92,9 +93,7 @@ class Vision:
         """Have images refused; the first reason stays."""
         self.reason = self.reason or reason
 
-    def begin(
-        self, probed: dict[nn.Module, Probed], proof: Proof, *, rounds: bool, device: bool = False
-    ) -> None:
+    def begin(self, layers: PackableLayers, proof: Proof, *, rounds: bool, device: bool = False) -> None:
         """Find what sees, by the attention modules of the layers that text comes through.
 
         With `rounds` the model will be rounded, and its logits hide how images' tokens attend to each other:
@@ -104,7 +103,7 @@ class Vision:
         if self.reason or self._sample is None:
             return
         try:
-            self.eyes = Eyes(self._model, list(probed), self.processor.row_id)
+            self.eyes = Eyes(self._model, layers.pasts(self._model), self.processor.row_id)
             if device and self.eyes.spatial:
                 self.refuse("positions in images are computed on CPUs alone so far: --device cpu")
             elif rounds or self._sample.types:
@@ -114,7 +113,7 @@ class Vision:
             if device and self.eyes.two_way:
                 self.refuse("its images' tokens see those behind them on CPUs alone so far: --device cpu")
             if self.eyes.two_way and not self.reason:
-                self._ask_exactly(self.eyes, self._sample, images, proof, probed)
+                self._ask_exactly(self.eyes, self._sample, images, proof, layers.attending)
         except CannotSee as error:
             self.refuse(str(error))
         except Exception as error:  # as where the model's own code was asked

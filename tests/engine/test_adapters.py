@@ -170,9 +170,10 @@ def test_one_of_the_eyes_alone_is_refused_and_one_of_both_is_told_of(
     assert "The adapter a adds to 1 linears that text doesn't come through" in caplog.text
 
 
-def test_one_that_the_models_code_passes_by_is_refused(tmp_path: Path) -> None:
-    model = save_model("mamba", tmp_path / "model")
-    toy_adapter(model, ("dt_proj",)).save(tmp_path / "adapter")
+@pytest.mark.parametrize(("family", "linear"), [("mamba", "dt_proj"), ("longcat_flash", "router.classifier")])
+def test_one_that_the_models_code_passes_by_is_refused(family: str, linear: str, tmp_path: Path) -> None:
+    model = save_model(family, tmp_path / "model")
+    toy_adapter(model, (linear,)).save(tmp_path / "adapter")
     given = config(tmp_path / "model", adapters=(f"odd={tmp_path / 'adapter'}",))
     with pytest.raises(ModelUnavailable, match=r"adapter `odd` can't be loaded: .* the model's code fails"):
         Session(given)

@@ -111,3 +111,12 @@ def test_int8_is_nearly_the_same(library: Library) -> None:
     assert isinstance(packed, NativeLinear)
     assert packed.form == "int8"
     assert float((packed(x) - expected).norm() / expected.norm()) < 0.02
+
+
+def test_weight_of_a_packed_linear_says_its_dtype_and_has_no_numbers() -> None:
+    weight = reorder(torch.ones(3, 5), None).weight
+    assert (weight.dtype, tuple(weight.shape)) == (torch.float32, (3, 5))
+    with pytest.raises(TypeError, match="can't be read"):
+        torch.nn.functional.linear(torch.ones(5), weight)
+    with pytest.raises(TypeError, match="can't be read"):
+        weight.float()

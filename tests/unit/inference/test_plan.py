@@ -8,7 +8,7 @@ from inference.blocks import PAGE
 from inference.config import EngineConfig
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
-from inference.plan import GIB, MIB, Demand, fit_plan, make_plan
+from inference.plan import GIB, MIB, TOKEN_BYTES, Demand, fit_plan, make_plan
 
 DEMAND = Demand(weights_bytes=512 * MIB, parameters=106_000_000, kv_bytes=46_080, max_positions=2048)
 MACHINE = Machine(device_type="cpu", free_bytes=16 * GIB, threads=2, isa="avx512")
@@ -203,3 +203,16 @@ def test_states_take_three_quarters_of_the_memory_at_most_and_fewer_sequences_ru
 def test_more_states_than_there_is_memory_for_are_refused_with_what_makes_them_fewer() -> None:
     with pytest.raises(ModelUnavailable, match=r"states of 64 sequences 3,840 MiB \(--max-batch-size"):
         make_plan(EngineConfig(max_batch_size=64), STATEFUL, TIGHT)
+
+
+def test_who_asks_for_long_texts_gets_fewer_sequences_with_states() -> None:
+    longest = 16_384  # 720 MiB of the GiB
+    config = EngineConfig(max_total_tokens=longest, prefix_caching=False)
+    plan = make_plan(config, replace(STATEFUL, max_positions=32_768), TIGHT)
+    assert plan.max_total_tokens == longest
+    assert plan.sequences == (1024 - 720) // 40
+
+
+def test_text_of_a_model_without_limits_has_one() -> None:
+    books = replace(DEMAND, max_positions=None, kv_bytes=TOKEN_BYTES, state_bytes=MIB)
+    assert make_plan(EngineConfig(), books, MACHINE).max_total_tokens == 1 << 20

@@ -132,3 +132,22 @@ def test_models_own_passes_are_as_ever_between_steps() -> None:
     model.set_attn_implementation("eager")
     assert torch.equal(own_logits(model, TEXTS[0]), before)
     assert VOCABULARY == before.shape[1]
+
+
+def test_memory_that_is_short_once_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    level, expected = served("lfm2")
+    table, runner = SlotTable(slots=1, pages=PAGES), level.make_runner(PAGES)
+    sequence = Sequence(scored_request("0", TEXTS[2]))
+    table.enter(sequence)
+    table.extend(sequence, range(PAGES))
+    pieces = pack(table, Decodes(), [Chunk(sequence, 0, sequence.length)])
+
+    def short(*_: int) -> Tensor:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inference.kernels.native_state.untouched", short)
+        patched.setattr("inference.state_cache.untouched", short)
+        with pytest.raises(MemoryError):
+            runner.run(pieces)
+    assert_near(runner.run(pieces), expected[2])
