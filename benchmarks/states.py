@@ -31,6 +31,7 @@ from transformers.utils import logging  # noqa: E402
 from benchmarks import report  # noqa: E402
 from benchmarks.inprocess import SECONDS, greedy_request  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
+from benchmarks.serving.models import COMMON  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
 from inference.engine import TorchCore  # noqa: E402
 from inference.machine import usable_cores  # noqa: E402
@@ -74,20 +75,11 @@ SHAPES = {
         "time_step_rank": 48,
     }),
 }  # fmt: skip
-_COMMON = {
-    "vocab_size": WORDS,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.02,
-}
 
 
 def make_model(directory: Path, shape: Shape) -> None:
     """Save a random model in bfloat16."""
-    config = AutoConfig.for_model(shape.kind, **shape.config, **_COMMON)
+    config = AutoConfig.for_model(shape.kind, **shape.config, **COMMON, vocab_size=WORDS)
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(directory)
 

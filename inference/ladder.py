@@ -42,7 +42,7 @@ from inference.served import Level, MakeModel, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.share import kept_by_all
 from inference.shortage import is_shortage
-from inference.state_cache import StateCache
+from inference.state_cache import StateCache, put_back
 from inference.state_modules import StateModule
 from inference.step import Runner
 
@@ -110,9 +110,7 @@ class Climb:
         self.reasons: list[str] = []  # of the levels that were left out
         layers = find_layers(model, options.max_total_tokens, on_device=options.ops is not None)
         self.probed, self.keeping = layers.attending, layers.keeping
-        self.rebuilt: dict[
-            nn.Module, StateModule
-        ] = {}  # of what keeps states, what isn't computed by its own code
+        self.rebuilt: dict[nn.Module, StateModule] = {}  # what keeps states, but for its own code
         if layers.reason:
             self.reasons.append(layers.reason)
         if options.vision is not None:
@@ -140,7 +138,9 @@ class Climb:
         if verdict.holds:
             return self._served(attempt, verdict)
         why = verdict.complaint or f"it doesn't reproduce its logits: {verdict.error:.1e} off"
-        self.reasons.append(f"level {attempt.level} can't be used in it ({why})")
+        reason = f"level {attempt.level} can't be used in it ({why})"
+        if reason not in self.reasons:  # it may be tried in two ways
+            self.reasons.append(reason)
         return None
 
     def merge(self, make_runner: MakeRunner) -> Callable[[], None] | None:
@@ -176,6 +176,7 @@ class Climb:
         other numbers of a longer text, so that they needn't be those of the proof; but numbers they must be.
         """
         self.model.set_attn_implementation("eager")
+        put_back(self.keeping)
         for level in (Level.SEQUENTIAL, Level.UNCACHED):
             served = self._sequential(level)
             if served.verdict.holds:

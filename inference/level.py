@@ -16,7 +16,7 @@ from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
 from inference.ladder import Attempt, Climb, Options, packed_of, undo_swaps
 from inference.layers import OtherShape
-from inference.linears import NativePack, native_pack, pack_linears, reorder
+from inference.linears import NativePack, drop_weight, native_pack, pack_linears, reorder
 from inference.native_cache import NativeCache
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
@@ -164,7 +164,7 @@ class _NativeClimb(Climb):
             cache = NativeCache(library, self.probed, blocks, self.options.kv_dtype)
             return PagedRunner(self.model, cache, self.adapting, self.eyes, self.states(self.adapting))
 
-        if self.options.fuse and self.keeping:
+        if self.keeping:
             self._rebuild(make_exact, library)
         if self.rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
@@ -191,12 +191,19 @@ class _NativeClimb(Climb):
                 undo_merges()
             self.rebuilt = {}
         else:
+            for linear in (each for module in self.rebuilt.values() for each in module.replaced):
+                drop_weight(linear)
             exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
             self.adapt(lambda weight: exact(weight, None))
         return served
 
     def _rebuild(self, make_exact: MakeRunner, library: Library) -> None:
         """Have the extension compute layers that keep a state, if it reproduces the model's logits so."""
+        if not self.options.fuse:
+            self.reasons.append(
+                "fusing is switched off, so that layers that keep a state are their own code's"
+            )
+            return
         self.rebuilt = rebuild(self.keeping, library)
         if self.rebuilt and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("the extension doesn't reproduce its layers that keep a state")

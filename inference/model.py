@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import sys
 import time
@@ -36,6 +37,7 @@ from inference.state_layers import KEYLESS_TYPES
 from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
+_ADVICE = "transformers.integrations.hub_kernels"  # who gives it
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -106,6 +108,8 @@ def load_model(
     if not sys.stderr.isatty():  # a bar is for a person; in a log it is noise
         transformers_logging.disable_progress_bar()
     loader, described = _loader(described, config, weights, device)
+    if device.type == "cpu":
+        logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
     try:
         with _files(checkpoint, config, weights, loader) as files:
@@ -129,6 +133,11 @@ def load_model(
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
     return model
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Return whether a record doesn't say which packages would be faster: they are, but on GPUs alone."""
+    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class PrefixCache:
         self, pool: BlockPool, table: SlotTable, snapshots: Snapshots | None = None, *, enabled: bool = True
     ) -> None:
         self.enabled = enabled
-        self._snapshots = snapshots
+        self._snapshots = snapshots if enabled else None
         self._pool = pool
         self._table = table
         self._computing: dict[bytes, Sequence] = {}  # what is not published yet, and who will
@@ -79,7 +79,7 @@ class PrefixCache:
 
     def begin(self, sequence: Sequence) -> None:
         """Announce what an admitted sequence will compute, unless another does already."""
-        if self._snapshots is not None and self.enabled:
+        if self._snapshots is not None:
             self._begin_state(sequence, self._snapshots)
         if self.enabled:
             for digest in self._digests(sequence, sequence.length // PAGE)[sequence.computed // PAGE :]:
@@ -119,7 +119,7 @@ class PrefixCache:
 
     def keep_states(self, pieces: Pieces) -> None:
         """Have states kept that a step has made: where a cut is, and of texts that go on the newest one."""
-        if self._snapshots is None or not self.enabled:
+        if self._snapshots is None:
             return
         for row in (pieces.stops % PAGE == 0).nonzero()[0].tolist():
             stop, prompt = int(pieces.stops[row]), row - len(pieces.decodes)

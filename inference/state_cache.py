@@ -94,9 +94,9 @@ class StateCache:
         ends = np.cumsum(pieces.stops - pieces.starts)
         reads, writes = self._places(pieces.slots, pieces.starts, pieces.stops)
         self.size, self.calls = len(pieces.ids), []
-        if self._kinds & {_OwnCode}:
+        if _OwnCode in self._kinds:
             self.calls = self._calls(pieces, ends, reads, writes)
-        if self._kinds & {_Rebuilt}:
+        if _Rebuilt in self._kinds:
             self.runs = NativeRuns(ends, np.where(pieces.starts > 0, reads, _NOTHING), writes)
         try:
             yield
@@ -159,13 +159,20 @@ class StateCache:
         return torch.from_numpy(reads).to(self._device), torch.from_numpy(writes).to(self._device)
 
 
+def put_back(modules: Iterable[nn.Module]) -> None:
+    """Have modules be their own code's again, whatever cache they were part of."""
+    for module in modules:
+        if isinstance(vars(module).get("forward"), _Part):
+            del vars(module)["forward"]
+
+
 class _Part(ABC):
     """One module's states; its forward is this one's until the next cache is made."""
 
     def __init__(self, cache: StateCache, module: nn.Module) -> None:
         self.cache = cache
-        own = vars(module).pop("forward", None)  # of the cache before, if there was one
-        self.own: Callable[..., Any] = own.own if isinstance(own, _Part) else own or module.forward
+        put_back([module])  # from the cache before, if there was one
+        self.own: Callable[..., Any] = module.forward
         self._names = [*inspect.signature(self.own).parameters]
         vars(module)["forward"] = self
 

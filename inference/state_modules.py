@@ -22,11 +22,14 @@ from inference.kernels.native_state import Convolution, NativeRuns
 
 _Projected = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k and v in a row; gates; shares; steps
 
+_SILU = {"silu", "swish"}  # names of one activation
 _NORMS = {"dt_layernorm", "b_layernorm", "c_layernorm"}  # of some of Mamba's
 
 
 class StateModule(ABC):
     """A module that computes a whole step of packed tokens at once."""
+
+    replaced: tuple[nn.Module, ...] = ()  # linears whose weights only its own code would need
 
     @abstractmethod
     def states(self, places: int) -> tuple[Tensor, ...]:
@@ -70,9 +73,8 @@ class DeltaNet(StateModule):
             return None
         norm = module.norm if hasattr(module, "norm") else module.o_norm
         heads = Heads(module.num_k_heads, module.num_v_heads, module.head_k_dim, module.head_v_dim)
-        convolve = _convolution(module.conv1d, library, silu=True)
-        silu = module.activation == "silu" and norm.activation == "silu"
-        if not silu or not heads.computable or convolve is None or convolve.channels != heads.channels:
+        convolve = _convolution_of(module, heads, library)
+        if convolve is None or norm.activation not in _SILU:
             return None
         rule = DeltaRule(
             library,
@@ -114,9 +116,8 @@ class Mamba2(StateModule):
         if names != {"in_proj", "conv1d", "norm", "out_proj"} or not hasattr(module, "ssm_state_size"):
             return None
         heads = Heads(module.n_groups, module.num_heads, module.ssm_state_size, module.head_dim)
-        convolve = _convolution(module.conv1d, library, silu=True)
-        silu = module.activation in ("silu", "swish")
-        if not silu or not heads.computable or convolve is None or convolve.channels != heads.channels:
+        convolve = _convolution_of(module, heads, library)
+        if convolve is None:
             return None
         scan = Mamba2Scan(
             library,
@@ -159,7 +160,7 @@ class Mamba(StateModule):
         self._scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
         self._projects = _Linear(module, "x_proj")
-        self._widening = module.dt_proj  # whose weight is read, as its own code does
+        self.replaced = (module.dt_proj,)  # it isn't called
         weight = module.dt_proj.weight
         self._widen = PackedLinear.pack(library, weight, None, narrowest(weight))
 
@@ -170,7 +171,7 @@ class Mamba(StateModule):
         if names - _NORMS != {"in_proj", "conv1d", "x_proj", "dt_proj", "out_proj"}:
             return None
         convolve = _convolution(module.conv1d, library, silu=True)
-        if module.activation != "silu" or convolve is None or module.dt_proj.bias is None:
+        if module.activation not in _SILU or convolve is None or module.dt_proj.bias is None:
             return None
         scan = MambaScan(
             library,
@@ -187,7 +188,7 @@ class Mamba(StateModule):
     def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
         """Return what the module makes of a step; raise ValueError if an adapter adds to what is read."""
         module, (recent, kept), keys = self._module, states, self._scan.keys
-        if module.dt_proj is not self._widening:
+        if module.dt_proj not in self.replaced:
             raise ValueError("the weight of `dt_proj` is read, so nothing can be added to what it makes")
         values, gates = self._into(hidden)[0].chunk(2, dim=-1)
         x = self._convolve(values, recent, runs)
@@ -263,6 +264,13 @@ def _projection(module: Any) -> Callable[[Tensor], _Projected] | None:
     if linears.keys() == {"in_proj_qkvz", "in_proj_ba", "out_proj"}:
         return by_head
     return apart if linears.keys() == {f"{kind}_proj" for kind in "qkvgbao"} else None
+
+
+def _convolution_of(module: Any, heads: Heads, library: Library) -> Convolution | None:
+    """Return the convolution in front of a recurrence; None if C can't compute the two."""
+    convolve = _convolution(module.conv1d, library, silu=True)
+    fits = heads.computable and module.activation in _SILU
+    return convolve if fits and convolve is not None and convolve.channels == heads.channels else None
 
 
 def _convolution(conv: nn.Module, library: Library, *, silu: bool) -> Convolution | None:

@@ -26,13 +26,9 @@ _SMALL = 100_000  # numbers of a parameter that isn't a matrix, for the most par
 _WIDENED = 4 * 1024 * 1024  # numbers that are widened at once
 _OF_THE_MODEL = ContextVar("_OF_THE_MODEL", default=False)  # who asks for a weight
 _EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts")
-_OF_SHAPE = (  # what is asked of a tensor whatever its numbers are
-    *(Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.device.__get__),
-    *(Tensor.size, Tensor.dim, Tensor.__len__, Tensor.data_ptr),
-)
-
-
-_SAID = (Tensor.dtype.__get__, Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)
+_SIZES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)
+# What is asked of a tensor whatever its numbers are
+_OF_SHAPE = (*_SIZES, Tensor.device.__get__, Tensor.__len__, Tensor.data_ptr)
 
 
 class NarrowLinear(nn.Linear):
@@ -88,7 +84,10 @@ class Numberless(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func not in _SAID:  # torch multiplies with one without numbers, and gives whatever is in memory
+        if func not in (
+            Tensor.dtype.__get__,
+            *_SIZES,
+        ):  # torch multiplies with one without numbers, and gives whatever is in memory
             raise TypeError("a weight that is packed, or that adapters add to, can't be read")
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))

@@ -32,7 +32,7 @@ class Shape:
     config: dict[str, Any]
 
 
-_COMMON = {
+COMMON = {
     "bos_token_id": 0,
     "eos_token_id": 2,
     "pad_token_id": 0,
@@ -44,12 +44,12 @@ SHAPES = {
     "llama-135m": Shape("llama", "smollm", "SmolLM2-135M", {
         "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
         "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, **_COMMON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}, **COMMON,
     }),
     "qwen2-0.5b": Shape("qwen2", "qwen2", "Qwen2.5-0.5B", {
         "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
         "num_attention_heads": 14, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}, **_COMMON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}, **COMMON,
     }),
 }  # fmt: skip
 

@@ -286,3 +286,23 @@ def test_prompts_whose_reader_has_enough_wait_without_work_while_others_go_on(se
         session.listen(heard)
     assert heard.tokens("told") == heard.tokens("plain")
     assert heard.outputs["told"][0].prompt_logprobs is not None
+
+
+def test_layers_that_keep_a_state_say_that_fusing_is_switched_off(tmp_path: Path) -> None:
+    save_model("mamba2", tmp_path)
+    session = Session(config(tmp_path, fuse_layers=False))
+    if session.level == "native":
+        assert (
+            "fusing is switched off, so that layers that keep a state are their own code's"
+            in session.info.level
+        )
+    session.close()
+
+
+def test_nobody_is_told_to_install_what_computes_on_gpus_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_model("granitemoehybrid", tmp_path)
+    session = Session(config(tmp_path))
+    session.close()
+    assert "falling back" not in caplog.text + "".join(capfd.readouterr())

@@ -74,11 +74,10 @@ typedef struct ScanCall {
     float *out;                       /* (tokens, channels) */
 } ScanCall;
 
-typedef void ConvolutionTile(const ConvolutionCall *call, int64_t run, int64_t first, int64_t last); /* channels */
-typedef void ScanTile(const ScanCall *call, int64_t run, int64_t first, int64_t last); /* channels */
+typedef void ChannelTile(const void *call, int64_t run, int64_t first, int64_t last); /* channels */
 typedef void RecurrenceTile(const RecurrenceCall *call, int64_t run, int64_t head);
-ConvolutionTile convolution_tile_baseline, convolution_tile_avx2, convolution_tile_avx512;
-ScanTile scan_tile_baseline, scan_tile_avx2, scan_tile_avx512;
+ChannelTile convolution_tile_baseline, convolution_tile_avx2, convolution_tile_avx512; /* of a ConvolutionCall */
+ChannelTile scan_tile_baseline, scan_tile_avx2, scan_tile_avx512;                      /* of a ScanCall */
 RecurrenceTile recurrence_tile_baseline, recurrence_tile_avx2, recurrence_tile_avx512;
 
 #endif

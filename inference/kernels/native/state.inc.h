@@ -19,7 +19,8 @@ INLINE const float *ISA(input)(const ConvolutionCall *call, const float *kept, i
     return kept ? kept + (at + call->taps - 1) * call->channels : NULL;
 }
 
-void ISA(convolution_tile)(const ConvolutionCall *call, int64_t run, int64_t first, int64_t last) {
+void ISA(convolution_tile)(const void *argument, int64_t run, int64_t first, int64_t last) {
+    const ConvolutionCall *call = argument;
     const Runs *runs = call->runs;
     int64_t from = ISA(first_token)(runs, run), tokens = runs->ends[run] - from, recent = call->taps - 1;
     int64_t size = recent * call->channels;
@@ -62,7 +63,8 @@ INLINE vf ISA(softplus)(vf x) {
     return vfma(p, s, vmax(x, vzero()));
 }
 
-void ISA(scan_tile)(const ScanCall *call, int64_t run, int64_t first, int64_t last) {
+void ISA(scan_tile)(const void *argument, int64_t run, int64_t first, int64_t last) {
+    const ScanCall *call = argument;
     const Runs *runs = call->runs;
     int64_t from = ISA(first_token)(runs, run), stop = runs->ends[run], n = call->channels, size = call->keys * n;
     float *state = call->states + runs->writes[run] * size;

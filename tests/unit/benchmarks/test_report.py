@@ -191,3 +191,17 @@ def test_what_was_cut_is_told_with_the_faults_of_its_time(results: Path) -> None
 def test_sections_without_results_are_left_out(results: Path) -> None:
     lines = page(results).splitlines()
     assert [line for line in lines if line.startswith("##")] == ["## On a GPU"]  # its goals
+
+
+def test_layers_that_keep_a_state_are_told_beside_transformers(results: Path) -> None:
+    row = {
+        "like": "a hybrid",
+        "level": "native: its layers keep a state",
+        "same_texts": 1.0,
+        "rates": [{"batch": 1, "parley": 9.0, "transformers": 3.6}],
+        "turn_ms": {"whole": 900.4, "kept": 30.2},
+    }
+    sizes = {"prompt": 128, "tokens": 32, "talk": 1024, "turn": 32, "words": 32_000, "reps": 3}
+    text = page(results, states={**sizes, "rows": [row]})
+    assert "a conversation of 1,056" in text
+    assert "| a hybrid | native | 3.6, 9.0, **2.5** | 900 | 30 | 100% |" in text

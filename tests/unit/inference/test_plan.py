@@ -182,7 +182,7 @@ def test_states_of_all_sequences_come_before_the_cache() -> None:
     )
     assert stateful.sequences == stateful.snapshots == plain.sequences == 32
     assert plain.kv_tokens - stateful.kv_tokens == pytest.approx(3 * 32 * MIB / 46_080, abs=PAGE)
-    assert "64 states of texts and 32 of beginnings x 1.0 MiB, KV cache" in str(stateful)
+    assert "64 states of texts and 32 of beginnings x 1.0 MiB = 96 MiB, KV cache" in str(stateful)
     assert plain.snapshots == 0
     assert "states" not in str(plain)
 
@@ -194,15 +194,32 @@ def test_states_take_three_quarters_of_the_memory_at_most_and_fewer_sequences_ru
     config = EngineConfig(prefix_caching=caches)
     plan = make_plan(config, STATEFUL, TIGHT)
     assert plan.sequences == 768 // (states * 20)
-    assert plan.snapshots == (plan.sequences if caches else 0)
     taken = (2 * plan.sequences + plan.snapshots) * STATEFUL.state_bytes
+    assert taken <= 768 * MIB
     assert plan.kv_tokens * 46_080 + taken <= GIB
     assert make_plan(config, replace(DEMAND, state_bytes=300 * MIB), TIGHT).sequences == 1
 
 
-def test_more_states_than_there_is_memory_for_are_refused_with_what_makes_them_fewer() -> None:
-    with pytest.raises(ModelUnavailable, match=r"states of 64 sequences 3,840 MiB \(--max-batch-size"):
-        make_plan(EngineConfig(max_batch_size=64), STATEFUL, TIGHT)
+@pytest.mark.parametrize(("sequences", "snapshots"), [(1, 16), (4, 16), (40, 40)])
+def test_states_of_few_texts_leave_places_for_beginnings(sequences: int, snapshots: int) -> None:
+    assert make_plan(EngineConfig(max_batch_size=sequences), STATEFUL, MACHINE).snapshots == snapshots
+
+
+def test_without_memory_for_states_of_beginnings_there_is_no_prefix_cache() -> None:
+    big = replace(DEMAND, state_bytes=300 * MIB)
+    plan = make_plan(EngineConfig(), big, TIGHT)
+    assert (plan.sequences, plan.snapshots, plan.prefix_caching) == (1, 0, False)
+    assert not make_plan(EngineConfig(prefix_caching=False), STATEFUL, MACHINE).snapshots
+
+
+@pytest.mark.parametrize("kv_tokens", [None, 16_384])
+def test_as_many_texts_as_are_asked_for_may_take_most_of_what_is_free(kv_tokens: int | None) -> None:
+    config = EngineConfig(max_batch_size=64, max_batch_total_tokens=kv_tokens)
+    plan = make_plan(config, STATEFUL, TIGHT)  # 2,560 of 4,096 MiB, and a GiB is what is modest
+    assert plan.sequences == 64
+    assert plan.snapshots == 3072 // 20 - 2 * 64
+    with pytest.raises(ModelUnavailable, match=r"states of 80 sequences 3,200 MiB \(--max-batch-size"):
+        make_plan(replace(config, max_batch_size=80), STATEFUL, TIGHT)
 
 
 def test_who_asks_for_long_texts_gets_fewer_sequences_with_states() -> None:
@@ -215,4 +232,6 @@ def test_who_asks_for_long_texts_gets_fewer_sequences_with_states() -> None:
 
 def test_text_of_a_model_without_limits_has_one() -> None:
     books = replace(DEMAND, max_positions=None, kv_bytes=TOKEN_BYTES, state_bytes=MIB)
-    assert make_plan(EngineConfig(), books, MACHINE).max_total_tokens == 1 << 20
+    plan = make_plan(EngineConfig(), books, MACHINE)
+    assert plan.max_total_tokens == 1 << 20
+    assert "MiB, books for " in str(plan)

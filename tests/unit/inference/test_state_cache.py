@@ -151,3 +151,20 @@ def test_memory_that_is_short_once_is_asked_for_again(monkeypatch: pytest.Monkey
         with pytest.raises(MemoryError):
             runner.run(pieces)
     assert_near(runner.run(pieces), expected[2])
+
+
+def test_weight_that_was_packed_is_in_memory_once() -> None:
+    library = open_library(threads=1)
+    if library is None:
+        pytest.skip("the extension isn't built")
+    model = toy_model("mamba")
+    expected = own_logits(model, TEXTS[0])
+    level = bring_up(model, Options(library=library, max_total_tokens=64))
+    kept = {name for name, _ in model.named_parameters() if "_proj" in name}
+    assert {name.rpartition(".")[2] for name in kept} == {"bias"}
+    table, runner = SlotTable(slots=1, pages=PAGES), level.make_runner(PAGES)
+    sequence = Sequence(scored_request("0", TEXTS[0]))
+    table.enter(sequence)
+    table.extend(sequence, range(PAGES))
+    pieces = pack(table, Decodes(), [Chunk(sequence, 0, sequence.length)])
+    assert_near(runner.run(pieces), expected)
