@@ -45,6 +45,15 @@ def merge_linears(model: nn.Module, run: Callable[[], object]) -> list[Merge]:
     return merges
 
 
+def merged_linears(module: nn.Module) -> nn.Module | None:
+    """Return what computes the only two linears of a module that were merged, if they are of one size."""
+    leaders = [each for each in module.children() if isinstance(each, _Leader)]
+    followers = [each for each in module.children() if isinstance(each, _Follower)]
+    if len(leaders) != 1 or len(followers) != 1 or len(set(leaders[0].sizes)) != 1:
+        return None
+    return leaders[0].joint
+
+
 def _parallel_linears(model: nn.Module, run: Callable[[], object]) -> list[Merge]:
     calls = _calls(model, run)
     times = Counter(path for path, _ in calls)
@@ -111,23 +120,23 @@ class _Leader(nn.Module):
     def __init__(self, linears: list[nn.Linear]) -> None:
         super().__init__()
         self.shared = _Shared()
-        self._sizes = [linear.out_features for linear in linears]
+        self.sizes = [linear.out_features for linear in linears]
         biases = [linear.bias for linear in linears if linear.bias is not None]
         with torch.no_grad():
             weight = torch.cat([linear.weight for linear in linears])
             self.joint = make_linear(weight, torch.cat(biases) if biases else None)
 
     def forward(self, given: Tensor) -> Tensor:
-        first, *rest = self.joint(given).split_with_sizes(self._sizes, -1)
+        first, *rest = self.joint(given).split_with_sizes(self.sizes, -1)
         self.shared.given = given
         self.shared.waiting = dict(enumerate(rest, start=1))
         return first
 
     def separate(self) -> list[nn.Linear]:
         """Return the linears again."""
-        weights = self.joint.weight.split(self._sizes)
+        weights = self.joint.weight.split(self.sizes)
         bias = self.joint.bias
-        biases = bias.split(self._sizes) if bias is not None else [None] * len(weights)
+        biases = bias.split(self.sizes) if bias is not None else [None] * len(weights)
         return [make_linear(*each) for each in zip(weights, biases, strict=True)]
 
 

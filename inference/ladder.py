@@ -43,7 +43,8 @@ from inference.shards.group import Group
 from inference.shards.share import kept_by_all
 from inference.shortage import is_shortage
 from inference.state_cache import StateCache, put_back
-from inference.state_modules import StateModule
+from inference.state_modules import StateModule, rebuild
+from inference.state_parts import StateKernels
 from inference.step import Runner
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Climb:
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         self.without_effect = _without_effect(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
-        layers = find_layers(model, options.max_total_tokens, on_device=options.ops is not None)
+        layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping
         self.rebuilt: dict[nn.Module, StateModule] = {}  # what keeps states, but for its own code
         if layers.reason:
@@ -227,6 +228,22 @@ class Climb:
         """Return what a state of all layers takes, in the form in which each is kept."""
         rebuilt = sum(part.nbytes for each in self.rebuilt.values() for part in each.states(1))
         return rebuilt + sum(each.nbytes for key, each in self.keeping.items() if key not in self.rebuilt)
+
+    def rebuild(self, kernels: StateKernels, make_exact: MakeRunner, whose: str) -> None:
+        """Have layers that keep a state computed by kernels, if they reproduce the model's logits so."""
+        if not self.options.fuse:
+            self.reasons.append(
+                "fusing is switched off, so that layers that keep a state are their own code's"
+            )
+            return
+        self.rebuilt = rebuild(self.keeping, kernels)
+        if self.rebuilt and not self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+            self.reasons.append(f"{whose} doesn't reproduce its layers that keep a state")
+            self.rebuilt = {}
+
+    def measure(self) -> Proof:
+        """Return what says whether the model as it is now is computed exactly."""
+        return self.proof
 
     def _plain(self, weight: Tensor) -> Multiply:
         return make_linear(weight.to(self.model.device, self.options.dtype), None)

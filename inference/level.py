@@ -14,6 +14,7 @@ from inference.experts import pack_mixtures, undo_mixtures
 from inference.gpu.levels import DeviceClimb
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
+from inference.kernels.native_recurrence import NativeStates
 from inference.ladder import Attempt, Climb, Options, packed_of, undo_swaps
 from inference.layers import OtherShape
 from inference.linears import NativePack, drop_weight, native_pack, pack_linears, reorder
@@ -22,11 +23,10 @@ from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
 from inference.rebuilt import Packs
 from inference.runner import PagedRunner
-from inference.served import Level, MakeRunner, Served
+from inference.served import Level, Served
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.stack import FusedModel, fuse_model
-from inference.state_modules import rebuild
 from inference.step import Runner
 from inference.trace import eager_attention
 from inference.weights import narrow_embeddings, widen_experts
@@ -165,8 +165,8 @@ class _NativeClimb(Climb):
             return PagedRunner(self.model, cache, self.adapting, self.eyes, self.states(self.adapting))
 
         if self.keeping:
-            self._rebuild(make_exact, library)
-        if self.rounds and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+            self.rebuild(NativeStates(library), make_exact, "the extension")
+        if self.rounds and not self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
             self.reasons.append("native attention doesn't reproduce its logits")
             self.rebuilt = {}
             return None
@@ -197,19 +197,7 @@ class _NativeClimb(Climb):
             self.adapt(lambda weight: exact(weight, None))
         return served
 
-    def _rebuild(self, make_exact: MakeRunner, library: Library) -> None:
-        """Have the extension compute layers that keep a state, if it reproduces the model's logits so."""
-        if not self.options.fuse:
-            self.reasons.append(
-                "fusing is switched off, so that layers that keep a state are their own code's"
-            )
-            return
-        self.rebuilt = rebuild(self.keeping, library)
-        if self.rebuilt and not self._measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
-            self.reasons.append("the extension doesn't reproduce its layers that keep a state")
-            self.rebuilt = {}
-
-    def _measure(self) -> Proof:
+    def measure(self) -> Proof:
         """Return what says whether the model as it is now is computed exactly.
 
         To round weights in the same way once more changes nothing: they can still be served.

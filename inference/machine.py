@@ -25,7 +25,7 @@ class Machine:
     threads: int = 1  # that compute
     isa: str = "torch"  # of the native kernels; "torch": there are none
     flops: float = 0.0  # of a GPU a second, cautiously; 0.0: not known
-    cache_bytes: int | None = None  # that were found to be left for the KV cache; None: not measured
+    cache_bytes: int | None = None  # that were found to be left for KV cache and states; None: not measured
 
 
 def free_memory() -> int:

@@ -37,9 +37,9 @@ class PackableLayers:
         return list(of_layers.values())
 
 
-def find_layers(model: PreTrainedModel, positions: int, *, on_device: bool) -> PackableLayers:
+def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
     """Switch a model to paged attention and return what of it has a past, for texts of so many positions."""
-    reason = _why_not(model.config.get_text_config(), positions, on_device=on_device)
+    reason = _why_not(model.config.get_text_config(), positions)
     if reason:
         return PackableLayers(reason=reason)
     try:
@@ -53,11 +53,9 @@ def find_layers(model: PreTrainedModel, positions: int, *, on_device: bool) -> P
     return PackableLayers(attending, keeping)
 
 
-def _why_not(text: PreTrainedConfig, positions: int, *, on_device: bool) -> str:
+def _why_not(text: PreTrainedConfig, positions: int) -> str:
     """Return what of the model paged attention can't do, "" if nothing is known."""
     others = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES - STATELESS_TYPES
-    if on_device and others & STATE_TYPES:
-        return f"its layers of type {', '.join(sorted(others))} are packed on CPUs alone so far"
     if others - STATE_TYPES:
         return f"its layers of type {', '.join(sorted(others - STATE_TYPES))} have no paged form"
     if getattr(text, "attention_chunk_size", None):

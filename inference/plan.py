@@ -101,18 +101,26 @@ class Plan:
         )
 
     @property
+    def states_bytes(self) -> int:
+        """Return what the states of texts and of beginnings take."""
+        return (2 * self.sequences + self.snapshots) * self.demand.state_bytes
+
+    @property
     def _states_said(self) -> str:
-        each, count = self.demand.state_bytes, 2 * self.sequences + self.snapshots
+        each = self.demand.state_bytes
         if not each:
             return ""
         return (
             f"{2 * self.sequences} states of texts and {self.snapshots} of beginnings x "
-            f"{each / MIB:,.1f} MiB = {count * each / MIB:,.0f} MiB, "
+            f"{each / MIB:,.1f} MiB = {self.states_bytes / MIB:,.0f} MiB, "
         )
 
 
-def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
-    """Return the sizes, settings before computed ones; raise ModelUnavailable if they don't fit."""
+def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int | None = None) -> Plan:
+    """Return the sizes, settings before computed ones; raise ModelUnavailable if they don't fit.
+
+    `most`: sequences; None: as many as there is room for, up to a usual number.
+    """
     if machine.device_type == "cpu" and demand.loading_bytes > machine.free_bytes:
         raise ModelUnavailable(
             f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the quantised weights take "
@@ -120,6 +128,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
             "bigger machine"
         )
     sequences = config.max_batch_size or _sequences(config, demand, machine)
+    sequences = sequences if most is None else min(sequences, most)
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     snapshots = _snapshots(config, demand, machine, sequences)
     states = (2 * sequences + snapshots) * demand.state_bytes
@@ -131,17 +140,17 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
         )
     kv_tokens = kv_tokens // PAGE * PAGE
     max_total = config.max_total_tokens or min(demand.max_positions or _LONGEST, kv_tokens)
-    most = demand.most_positions or demand.max_positions
+    positions = demand.most_positions or demand.max_positions
     if max_total > kv_tokens:
         raise ModelUnavailable(
             f"Not enough memory to handle `max_total_tokens={max_total}`: the KV cache holds {kv_tokens} "
             f"tokens{_states_said(sequences, states)}; lower --max-total-tokens, or raise "
             f"--max-batch-total-tokens if there is memory"
         )
-    if most is not None and max_total > most:
+    if positions is not None and max_total > positions:
         raise ModelUnavailable(
-            f"`max_total_tokens` must be <= {most}, the positions that the model knows. Given: {max_total}"
-            f"{demand.positions_note}"
+            f"`max_total_tokens` must be <= {positions}, the positions that the model knows. Given: "
+            f"{max_total}{demand.positions_note}"
         )
     max_input = config.max_input_tokens or max_total - 1
     if not 0 < max_input < max_total:
@@ -163,15 +172,17 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine) -> Plan:
     )
 
 
-def fit_plan(config: EngineConfig, plan: Plan, demand: Demand, machine: Machine) -> Plan:
+def fit_plan(
+    config: EngineConfig, plan: Plan, demand: Demand, machine: Machine, most: int | None = None
+) -> Plan:
     """Return the plan by what is known since, for texts no longer than before: the model is ready for those.
 
     Beyond them it may compute otherwise, and its level was neither chosen nor proven for that.
     """
-    fitted = make_plan(config, demand, machine)
+    fitted = make_plan(config, demand, machine, most)
     if fitted.max_total_tokens <= plan.max_total_tokens:
         return fitted
-    return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine)
+    return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine, most)
 
 
 def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
@@ -192,12 +203,22 @@ def _snapshots(config: EngineConfig, demand: Demand, machine: Machine, sequences
     """
     if not demand.state_bytes:
         return 0
-    asked = config.max_batch_size is not None
+    asked, own = config.max_batch_size is not None, 2 * sequences * demand.state_bytes
     room = _left(demand, machine) * 3 // 4 if asked else _state_room(config, demand, machine)
-    spare = room // demand.state_bytes - 2 * sequences
-    if asked and spare < 0:
-        raise _too_little(demand, machine, sequences, 2 * sequences * demand.state_bytes)
-    return max(min(max(sequences, _LEAST_SNAPSHOTS), spare), 0) if config.prefix_caching else 0
+    if asked and own > room:
+        raise _too_little(demand, machine, sequences, own)
+    if asked:
+        room = min(room, _beside_longest(config, demand, machine))
+    spare = max(room - own, 0) // demand.state_bytes
+    return min(max(sequences, _LEAST_SNAPSHOTS), spare) if config.prefix_caching else 0
+
+
+def _beside_longest(config: EngineConfig, demand: Demand, machine: Machine) -> int:
+    """Return what states may take for a cache that holds the longest text that was asked for."""
+    longest = (config.max_total_tokens or 0) * demand.kv_bytes
+    if machine.device_type == "cpu":  # the cache has half of what they leave
+        return _left(demand, machine) - 2 * longest
+    return _cache_budget(demand, machine) - longest
 
 
 def _state_room(config: EngineConfig, demand: Demand, machine: Machine) -> int:
@@ -247,7 +268,7 @@ def _flops(demand: Demand, machine: Machine) -> float:
 def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences: int, states: int) -> int:
     """Return how many tokens the cache holds beside `states` bytes: what all can use, if it fits."""
     budget = _cache_budget(demand, machine)
-    asked = states and config.max_batch_size is not None
+    asked = states and config.max_batch_size is not None and machine.device_type == "cpu"
     budget = min(budget, (_left(demand, machine) - states) // 2) if asked else budget - states
     fits = max(budget, 0) // demand.kv_bytes
     longest = config.max_total_tokens or demand.max_positions or min(fits, _LONGEST)
@@ -272,7 +293,8 @@ def _cache_budget(demand: Demand, machine: Machine) -> int:
 
 
 def _left(demand: Demand, machine: Machine) -> int:
-    return machine.free_bytes - demand.weights_bytes
+    """Return what is free beside the weights: what was measured, if it was."""
+    return machine.free_bytes - demand.weights_bytes if machine.cache_bytes is None else machine.cache_bytes
 
 
 def _too_little(demand: Demand, machine: Machine, sequences: int, states: int) -> ModelUnavailable:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+import numpy as np
+
 from inference.blocks import PAGE, BlockPool
 from inference.snapshots import Move, Snapshots
 from inference.state import Pieces, Sequence, SlotTable
@@ -117,12 +119,20 @@ class PrefixCache:
             self._retract(sequence, digest)
         sequence.published = full
 
-    def keep_states(self, pieces: Pieces) -> None:
-        """Have states kept that a step has made: where a cut is, and of texts that go on the newest one."""
+    def keep_states(self, pieces: Pieces, *, ahead: bool = False) -> None:
+        """Have states kept that a step has made: where a cut is, and of texts that go on the newest one.
+
+        `ahead`: the tokens that decodes compute may not be known. Then it is those that the step begins with,
+        which are still there.
+        """
         if self._snapshots is None:
             return
-        for row in (pieces.stops % PAGE == 0).nonzero()[0].tolist():
-            stop, prompt = int(pieces.stops[row]), row - len(pieces.decodes)
+        read = pieces.stops
+        if ahead and len(pieces.decodes):
+            count = len(pieces.decodes)
+            read = np.concatenate([pieces.starts[:count], read[count:]])
+        for row in (read % PAGE == 0).nonzero()[0].tolist():
+            stop, prompt = int(read[row]), row - len(pieces.decodes)
             sequence = pieces.decodes[row] if prompt < 0 else pieces.prompts[prompt].sequence
             if prompt >= 0 and stop not in sequence.beginning.cuts:
                 continue

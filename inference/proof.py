@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from inference.blocks import blocks_for
 from inference.positions import ENDLESS
@@ -27,6 +28,7 @@ LOG = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-4  # of the largest logit, in float32
 _NOISE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of a position's logits: what 16 bits round away
+_OWN_TIMES, _MOST_NOISE = 3.0, 0.15  # of what its own code differs from itself, up to this
 _AGREED = 0.9  # of the positions whose likeliest token isn't a matter of rounding
 ROUNDED = 0.25  # of the logits' norm: what 8 bits may change; a wrong layer changes more than all of it
 PROOF_BLOCKS = 8
@@ -34,6 +36,7 @@ _BLOCKS = ([7, 2, 0, 5, 3, 6], [4, 1])  # of the two prompts: out of order
 _PAGES = len(_BLOCKS[0])
 _LEAST = (5, 4)  # tokens of the prompts: fewer can't be cut as the steps do
 _MASKED = -1e8  # a logit below it is none: models hide tokens by -inf, or by a type's least number
+_NOISE_TOKENS = 24  # by which it is seen how a model rounds
 _SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
 
 Steps = Callable[[list[Sequence]], list[list[Chunk]]]
@@ -59,7 +62,9 @@ class Proof:
             self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
         self.idle = WeakSet(_idle(model, called))  # modules of parts that text doesn't come through
         self.bypassed = WeakSet(_bypassed(called))  # whose weights their parents may have read by themselves
-        self._dtype = dtype
+        # What 16 bits round away of some models is more: of those that keep a state, above all
+        own = _own_noise(model, self.prompts[0], self._expected[0]) if dtype in _NOISE else 0.0
+        self._noise = max(_NOISE[dtype], min(_OWN_TIMES * own, _MOST_NOISE)) if dtype in _NOISE else None
         self._masked = max(_MASKED, 0.9 * torch.finfo(dtype).min)
 
     @property
@@ -107,7 +112,7 @@ class Proof:
         compared = shown & (found > self._masked) | wrong
         difference, own = (each.where(compared, 0) for each in (found - expected, expected))
         error = float(difference.norm() / own.norm())
-        noise = _NOISE.get(self._dtype)
+        noise = self._noise
         if rounded:
             near = error <= ROUNDED
         elif noise is not None:
@@ -247,6 +252,30 @@ def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     if logits.dim() != 2 or len(logits) != len(prompt):
         raise ValueError(f"its logits of {len(prompt)} tokens have the shape {tuple(logits.shape)}")
     return logits
+
+
+@torch.inference_mode()
+def _own_noise(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
+    """Return how far a prompt's logits are off when the model's own code is given it token by token.
+
+    It is the median of the positions, as a part of their norm; nothing if that can't be done.
+    """
+    takes = inspect.signature(model.forward).parameters
+    name = next((each for each in ("past_key_values", "cache_params") if each in takes), "")
+    ids = torch.from_numpy(prompt[:_NOISE_TOKENS])[None].to(model.device)
+    try:
+        cache = DynamicCache(config=model.config.get_text_config())
+        found = [model(input_ids=each, use_cache=True, **{name: cache}).logits[0] for each in ids.split(1, 1)]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # any model's code may take no such cache
+        LOG.debug("It isn't known how a model rounds: %s", error)
+        return 0.0
+    logits = torch.cat(found).float()
+    shown = (expected[: len(logits)] > _MASKED) & (logits > _MASKED)
+    difference, own = (each.where(shown, 0) for each in (logits - expected[: len(logits)], logits))
+    noise = float((difference.norm(dim=-1) / own.norm(dim=-1)).median())
+    return noise if math.isfinite(noise) else 0.0
 
 
 @contextmanager

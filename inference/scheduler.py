@@ -120,10 +120,13 @@ class Scheduler:
         self.computed(pieces)
         self.go_on(chosen, parked)
 
-    def computed(self, pieces: Pieces) -> None:
-        """Take note of what a step has computed, or will have before any later one."""
+    def computed(self, pieces: Pieces, *, ahead: bool = False) -> None:
+        """Take note of what a step has computed, or will have before any later one.
+
+        `ahead`: of the decodes the newest tokens that it computes aren't known yet.
+        """
         self._table.computed[pieces.slots] = pieces.stops
-        self._prefix.keep_states(pieces)
+        self._prefix.keep_states(pieces, ahead=ahead)
         for chunk in pieces.prompts:
             self._prefix.publish(chunk.sequence)
             if chunk.samples:

@@ -162,15 +162,14 @@ class StateCache:
 def put_back(modules: Iterable[nn.Module]) -> None:
     """Have modules be their own code's again, whatever cache they were part of."""
     for module in modules:
-        if isinstance(vars(module).get("forward"), _Part):
+        if isinstance(vars(module).get("forward"), StandIn):
             del vars(module)["forward"]
 
 
-class _Part(ABC):
-    """One module's states; its forward is this one's until the next cache is made."""
+class StandIn(ABC):
+    """Stands for one module's forward until the next cache is made."""
 
-    def __init__(self, cache: StateCache, module: nn.Module) -> None:
-        self.cache = cache
+    def __init__(self, module: nn.Module) -> None:
         put_back([module])  # from the cache before, if there was one
         self.own: Callable[..., Any] = module.forward
         self._names = [*inspect.signature(self.own).parameters]
@@ -178,9 +177,35 @@ class _Part(ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module makes of a step's tokens, (1, tokens, ...) each."""
-        if not self.cache.size:  # somebody else's pass
+        if not self.steps:  # somebody else's pass
             return self.own(*args, **kwargs)
         return self.compute({**dict(zip(self._names, args, strict=False)), **kwargs})
+
+    def first(self, given: dict[str, Any]) -> Any:
+        """Return the first of the module's arguments."""
+        return given[self._names[0]]
+
+    @property
+    @abstractmethod
+    def steps(self) -> bool:
+        """Return whether a step is being computed."""
+
+    @abstractmethod
+    def compute(self, given: dict[str, Any]) -> Any:
+        """Return what the module makes of its arguments."""
+
+
+class _Part(StandIn):
+    """One module's states."""
+
+    def __init__(self, cache: StateCache, module: nn.Module) -> None:
+        super().__init__(module)
+        self.cache = cache
+
+    @property
+    def steps(self) -> bool:
+        """Return whether a step is being computed."""
+        return bool(self.cache.size)
 
     @property
     @abstractmethod
@@ -190,10 +215,6 @@ class _Part(ABC):
     @abstractmethod
     def allocate(self, places: int) -> None:
         """Have so many places, which take memory as they are written to."""
-
-    @abstractmethod
-    def compute(self, given: dict[str, Any]) -> Any:
-        """Return what the module makes of its arguments."""
 
 
 class _OwnCode(_Part):
@@ -264,7 +285,7 @@ class _Rebuilt(_Part):
     def compute(self, given: dict[str, Any]) -> Any:
         """Return what C makes of the first argument; the others say nothing of packed tokens."""
         assert self.cache.runs is not None, "a step has runs"
-        return self._rebuilt.compute(given[self._names[0]], self._states, self.cache.runs)
+        return self._rebuilt.compute(self.first(given), self._states, self.cache.runs)
 
 
 def _each(function: Callable[..., Any], *values: Any) -> Any:

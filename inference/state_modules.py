@@ -1,4 +1,4 @@
-"""Modules that keep a state, computed by the C extension but for their linears.
+"""Modules that keep a state, computed by the kernels for those but for their linears.
 
 What a module is, is told by what it is made of: gated delta nets (Yang et al. 2024, arXiv:2412.06464) with
 their linears apart, as OLMo Hybrid's, merged by kind, as Qwen3.5's, or by head, as Qwen3-Next's; Mamba
@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.kernels.native import Library, PackedLinear, narrowest
-from inference.kernels.native_recurrence import DeltaRule, Heads, Mamba2Scan, MambaScan
-from inference.kernels.native_state import Convolution, NativeRuns
+from inference.state_parts import Convolution, DeltaRule, Heads, Mamba2Scan, MambaScan, StateKernels
 
 _Projected = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k and v in a row; gates; shares; steps
 
@@ -33,23 +31,23 @@ class StateModule(ABC):
 
     @abstractmethod
     def states(self, places: int) -> tuple[Tensor, ...]:
-        """Return so many places for states, which take memory as they are written to."""
+        """Return so many places for states, places first."""
 
     @abstractmethod
-    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
+    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return (1, tokens, hidden) of a step's (1, tokens, hidden)."""
 
 
-def rebuild(modules: Iterable[nn.Module], library: Library) -> dict[nn.Module, StateModule]:
-    """Return those of the modules that C can compute, as what it computes."""
-    found = {module: _rebuilt(module, library) for module in modules}
+def rebuild(modules: Iterable[nn.Module], kernels: StateKernels) -> dict[nn.Module, StateModule]:
+    """Return those of the modules that the kernels can compute, as what they compute."""
+    found = {module: _rebuilt(module, kernels) for module in modules}
     return {module: each for module, each in found.items() if each is not None}
 
 
-def _rebuilt(module: nn.Module, library: Library) -> StateModule | None:
+def _rebuilt(module: nn.Module, kernels: StateKernels) -> StateModule | None:
     try:
         kinds = (DeltaNet, Mamba2, Mamba, ShortConvolution)
-        return next(filter(None, (kind.of(module, library) for kind in kinds)), None)
+        return next(filter(None, (kind.of(module, kernels) for kind in kinds)), None)
     except AttributeError:  # it has some of the parts and no others
         return None
 
@@ -66,18 +64,17 @@ class DeltaNet(StateModule):
         self._out = out
 
     @classmethod
-    def of(cls, module: Any, library: Library) -> DeltaNet | None:
+    def of(cls, module: Any, kernels: StateKernels) -> DeltaNet | None:
         """Return what a module computes; None if it is none of these. Raises AttributeError."""
         project = _projection(module)
         if project is None:
             return None
         norm = module.norm if hasattr(module, "norm") else module.o_norm
         heads = Heads(module.num_k_heads, module.num_v_heads, module.head_k_dim, module.head_v_dim)
-        convolve = _convolution_of(module, heads, library)
+        convolve = _convolution_of(module, heads, kernels)
         if convolve is None or norm.activation not in _SILU:
             return None
-        rule = DeltaRule(
-            library,
+        rule = kernels.delta_rule(
             heads,
             rates=-module.A_log.detach().float().exp(),
             step_biases=module.dt_bias,
@@ -89,9 +86,9 @@ class DeltaNet(StateModule):
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the rule keeps."""
-        return self._convolve.states(places), self._rule.heads.states(places)
+        return self._convolve.states(places), self._rule.states(places)
 
-    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
+    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
         recent, kept = states
         mixed, gates, shares, steps = self._project(hidden)
@@ -102,40 +99,40 @@ class DeltaNet(StateModule):
 class Mamba2(StateModule):
     """A selective state space with a scalar for each head, behind a short convolution."""
 
-    def __init__(self, module: Any, convolve: Convolution, scan: Mamba2Scan) -> None:
+    def __init__(self, module: Any, heads: Heads, convolve: Convolution, scan: Mamba2Scan) -> None:
         self._module = module
+        self._heads = heads
         self._convolve = convolve
         self._scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
         self._norms = getattr(module, "mamba_rms_norm", True)
 
     @classmethod
-    def of(cls, module: Any, library: Library) -> Mamba2 | None:
+    def of(cls, module: Any, kernels: StateKernels) -> Mamba2 | None:
         """Return what a module computes; None if it is none of these. Raises AttributeError."""
         names = {name for name, _ in module.named_children()} - {"act"}
         if names != {"in_proj", "conv1d", "norm", "out_proj"} or not hasattr(module, "ssm_state_size"):
             return None
         heads = Heads(module.n_groups, module.num_heads, module.ssm_state_size, module.head_dim)
-        convolve = _convolution_of(module, heads, library)
+        convolve = _convolution_of(module, heads, kernels)
         if convolve is None:
             return None
-        scan = Mamba2Scan(
-            library,
+        scan = kernels.mamba2(
             heads,
             rates=-module.A_log.detach().float().exp(),
             step_biases=module.dt_bias,
             skips=module.D,
             limits=module.time_step_limit,
         )
-        return cls(module, convolve, scan)
+        return cls(module, heads, convolve, scan)
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the scan keeps."""
-        return self._convolve.states(places), self._scan.heads.states(places)
+        return self._convolve.states(places), self._scan.states(places)
 
-    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
+    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
-        (recent, kept), heads = states, self._scan.heads
+        (recent, kept), heads = states, self._heads
         inner = heads.values * heads.value_dim
         projected = self._multiplied(hidden)[0]
         gates, mixed, steps = projected.split([inner, heads.channels, heads.values], dim=-1)
@@ -154,38 +151,36 @@ class Mamba2(StateModule):
 class Mamba(StateModule):
     """A selective state space with numbers for each channel, behind a short convolution."""
 
-    def __init__(self, module: Any, library: Library, convolve: Convolution, scan: MambaScan) -> None:
+    def __init__(self, module: Any, kernels: StateKernels, convolve: Convolution, scan: MambaScan) -> None:
         self._module = module
         self._convolve = convolve
         self._scan = scan
         self._into, self._out = _Linear(module, "in_proj"), _Linear(module, "out_proj")
         self._projects = _Linear(module, "x_proj")
         self.replaced = (module.dt_proj,)  # it isn't called
-        weight = module.dt_proj.weight
-        self._widen = PackedLinear.pack(library, weight, None, narrowest(weight))
+        self._widen = kernels.linear(module.dt_proj.weight)
 
     @classmethod
-    def of(cls, module: Any, library: Library) -> Mamba | None:
+    def of(cls, module: Any, kernels: StateKernels) -> Mamba | None:
         """Return what a module computes; None if it is none of these. Raises AttributeError."""
         names = {name for name, _ in module.named_children()} - {"act"}
         if names - _NORMS != {"in_proj", "conv1d", "x_proj", "dt_proj", "out_proj"}:
             return None
-        convolve = _convolution(module.conv1d, library, silu=True)
+        convolve = _convolution(module.conv1d, kernels, silu=True)
         if module.activation not in _SILU or convolve is None or module.dt_proj.bias is None:
             return None
-        scan = MambaScan(
-            library,
+        scan = kernels.mamba(
             rates=-module.A_log.detach().float().exp(),
             step_biases=module.dt_proj.bias,
             skips=module.D,
         )
-        return cls(module, library, convolve, scan) if scan.channels == convolve.channels else None
+        return cls(module, kernels, convolve, scan) if scan.channels == convolve.channels else None
 
     def states(self, places: int) -> tuple[Tensor, ...]:
         """Return places for the last inputs of the convolution, and for what the scan keeps."""
         return self._convolve.states(places), self._scan.states(places)
 
-    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
+    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step; raise ValueError if an adapter adds to what is read."""
         module, (recent, kept), keys = self._module, states, self._scan.keys
         if module.dt_proj not in self.replaced:
@@ -208,11 +203,11 @@ class ShortConvolution(StateModule):
         self._out = out
 
     @classmethod
-    def of(cls, module: Any, library: Library) -> ShortConvolution | None:
+    def of(cls, module: Any, kernels: StateKernels) -> ShortConvolution | None:
         """Return what a module computes; None if it is none of these. Raises AttributeError."""
         if {name for name, _ in module.named_children()} != {"in_proj", "conv", "out_proj"}:
             return None
-        convolve = _convolution(module.conv, library, silu=False)
+        convolve = _convolution(module.conv, kernels, silu=False)
         if convolve is None or module.in_proj.weight.shape[0] != 3 * convolve.channels:
             return None
         return cls(_Linear(module, "in_proj"), convolve, _Linear(module, "out_proj"))
@@ -221,7 +216,7 @@ class ShortConvolution(StateModule):
         """Return places for the last inputs of the convolution."""
         return (self._convolve.states(places),)
 
-    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: NativeRuns) -> Tensor:
+    def compute(self, hidden: Tensor, states: tuple[Tensor, ...], runs: Any) -> Tensor:
         """Return what the module makes of a step."""
         before, behind, value = self._into(hidden)[0].chunk(3, dim=-1)
         return self._out((behind * self._convolve(before * value, states[0], runs))[None])
@@ -266,17 +261,17 @@ def _projection(module: Any) -> Callable[[Tensor], _Projected] | None:
     return apart if linears.keys() == {f"{kind}_proj" for kind in "qkvgbao"} else None
 
 
-def _convolution_of(module: Any, heads: Heads, library: Library) -> Convolution | None:
-    """Return the convolution in front of a recurrence; None if C can't compute the two."""
-    convolve = _convolution(module.conv1d, library, silu=True)
-    fits = heads.computable and module.activation in _SILU
+def _convolution_of(module: Any, heads: Heads, kernels: StateKernels) -> Convolution | None:
+    """Return the convolution in front of a recurrence; None if the kernels can't compute the two."""
+    convolve = _convolution(module.conv1d, kernels, silu=True)
+    fits = kernels.computes(heads) and module.activation in _SILU
     return convolve if fits and convolve is not None and convolve.channels == heads.channels else None
 
 
-def _convolution(conv: nn.Module, library: Library, *, silu: bool) -> Convolution | None:
+def _convolution(conv: nn.Module, kernels: StateKernels, *, silu: bool) -> Convolution | None:
     """Return a convolution of each channel by itself; None if a module is another one."""
     if not isinstance(conv, nn.Conv1d) or conv.weight.shape[1] != 1 or conv.kernel_size[0] < 2:
         return None
     if (conv.stride, conv.dilation) != ((1,), (1,)):
         return None
-    return Convolution(library, conv.weight[:, 0], conv.bias, silu=silu)
+    return kernels.convolution(conv.weight[:, 0], conv.bias, silu=silu)

@@ -32,25 +32,27 @@ from typing import Any, NoReturn
 import torch
 
 from benchmarks.gpu import correct, kernels, page, serving
-from benchmarks.gpu.baselines import compare
+from benchmarks.gpu.baselines import beside, compare
 from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
 from benchmarks.gpu.clock import Clock, OutOfTime
-from benchmarks.gpu.models import SHAPES, SMALL, Shape, free
+from benchmarks.gpu.models import SHAPES, SMALL, HybridShape, Shape, free
 from benchmarks.gpu.record import Record, about, results_file
 from benchmarks.machine import cores
 
 Row = dict[str, Any]
 
 SECONDS, QUICK_SECONDS = 480.0, 120.0
-MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-1.5b")  # the order they are measured in
-PARTS = ("correct", "ceilings", *MODELS[:3], "attention", "linears", "baseline", MODELS[3], "switches")
+# In the order that they are measured in
+MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "llama-3.2-1b", "qwen3.5-0.8b", "qwen2.5-1.5b")
+PARTS = ("correct", "ceilings", *MODELS[:4], "attention", "linears", "baseline", MODELS[4], "switches")
 NEEDED = {  # seconds that a part must have left to be begun, when everything is measured
     "correct": 20, "ceilings": 10, "qwen2.5-0.5b": 25, "llama-3.1-8b": 60, "llama-3.2-1b": 25,
-    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "qwen2.5-1.5b": 30,
+    "baseline": 40, "switches": 30, "attention": 10, "linears": 10, "qwen2.5-1.5b": 30, "qwen3.5-0.8b": 40,
 }  # fmt: skip
 SUITE_SECONDS = 540.0  # then the tests are ended, so that what has failed is still said
 SUITE = ("tests/unit/inference/kernels_gpu", "tests/unit/inference/gpu")
-ENGINES = ("tests/engine/test_device_path.py",)  # which measure what memory is free: alone, one by one
+# Which measure what memory is free: alone, one by one
+ENGINES = ("tests/engine/test_device_path.py", "tests/engine/test_states.py")
 
 
 class Suite:
@@ -94,7 +96,10 @@ class Suite:
                     for row in kernels.gates(shape, device, dtype, clock):
                         yield {"model": name, **row}
         else:
-            yield from serving.serve(self._shape(part), device, dtype, sizes, self.ceilings, clock)
+            shape = self._shape(part)
+            yield from serving.serve(shape, device, dtype, sizes, self.ceilings, clock)
+            if isinstance(shape, HybridShape):
+                yield from beside(shape, device, dtype, sizes, clock)
 
     @property
     def ceilings(self) -> Ceilings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from benchmarks.gpu.serving import Sizes
 Row = dict[str, Any]
 
 _STEPS = 16  # of the eager model
+_LOAD_SECONDS = 10  # and until then, about
 _STOP_SECONDS = 5  # that transformers' thread may take to end
 
 
@@ -27,15 +29,7 @@ def compare(
 ) -> Iterator[Row]:
     """Yield transformers' steps, its continuous batching, and the engine on the very same requests."""
     model = make_model(shape, device, dtype, "sdpa")
-    context = min(sizes.decodes)
-    for batch in sizes.switched:
-        seconds = eager_step(model, batch, context)
-        yield {
-            "what": "transformers, eager",
-            "batch": batch,
-            "step_ms": round(1e3 * seconds, 3),
-            "tokens_per_second": round(batch / seconds, 1),
-        }
+    yield from _eager(model, sizes.switched, min(sizes.decodes))
     jobs = _jobs(shape, sizes)
     theirs = batched_rate(model, jobs, clock) if device.type == "cuda" else None  # takes minutes on a CPU
     del model
@@ -52,6 +46,25 @@ def compare(
         "tokens_per_second": round(ours, 1),
         "times": round(ours / theirs, 2),
     }
+
+
+def beside(
+    shape: Shape, device: torch.device, dtype: torch.dtype, sizes: Sizes, clock: Clock
+) -> Iterator[Row]:
+    """Yield transformers' steps alone, of a model that its continuous batching can't serve."""
+    clock.need(_LOAD_SECONDS, "transformers' steps")
+    yield from _eager(make_model(shape, device, dtype, "sdpa"), sizes.switched, min(sizes.decodes))
+
+
+def _eager(model: PreTrainedModel, batches: Several[int], context: int) -> Iterator[Row]:
+    for batch in batches:
+        seconds = eager_step(model, batch, context)
+        yield {
+            "what": "transformers, eager",
+            "batch": batch,
+            "step_ms": round(1e3 * seconds, 3),
+            "tokens_per_second": round(batch / seconds, 1),
+        }
 
 
 @torch.inference_mode()

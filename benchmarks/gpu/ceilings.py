@@ -46,10 +46,13 @@ def measure_ceilings(device: torch.device) -> Ceilings:
 def floor_seconds(
     shape: Shape, ceilings: Ceilings, batch: int, context: float, itemsize: int
 ) -> tuple[float, str]:
-    """Return the least time of a step, and what bounds it: each weight, key and value is read once."""
+    """Return the least time of a step, and what bounds it.
+
+    Each weight, key and value is read once, and each state read and written.
+    """
     reading = itemsize * shape.multiplied / ceilings.bytes
     multiplying = 2 * shape.multiplied * batch / ceilings.flops
-    cache = itemsize * shape.kv_numbers * context * batch / ceilings.bytes
+    cache = (itemsize * shape.kv_numbers * context + 2 * shape.state_bytes) * batch / ceilings.bytes
     bound = "products" if multiplying > reading else "cache" if cache > reading else "weights"
     return max(reading, multiplying) + cache, bound
 

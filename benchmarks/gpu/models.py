@@ -69,9 +69,39 @@ class Shape:
         return self.layers * layer + int(self.config["vocab_size"] * self.config["hidden_size"])
 
     @property
+    def state_bytes(self) -> int:
+        """Return what of a sequence is read and written for each token."""
+        return 0
+
+    @property
     def kv_numbers(self) -> int:
         """Return the numbers that a token puts into the cache."""
         return 2 * self.layers * int(self.config["num_key_value_heads"]) * self.dim
+
+
+class HybridShape(Shape):
+    """A model of which most layers keep a state, by the gated delta rule, in place of keys and values."""
+
+    @property
+    def multiplied(self) -> int:
+        """Return the weights that a token is multiplied with."""
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.described, dtype=torch.bfloat16)
+        linears = (each for each in model.modules() if isinstance(each, torch.nn.Linear))
+        return sum(each.weight.numel() for each in linears)
+
+    @property
+    def kv_numbers(self) -> int:
+        """Return the numbers that a token puts into the cache."""
+        full = self.described.layer_types.count("full_attention")
+        return 2 * full * int(self.config["num_key_value_heads"]) * self.dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Return what of a sequence is read and written for each token, in float32."""
+        config, keeping = self.config, self.described.layer_types.count("linear_attention")
+        heads, keys = config["linear_num_value_heads"], config["linear_key_head_dim"]
+        return 4 * keeping * int(heads * keys * config["linear_value_head_dim"])
 
 
 def _spread(hidden: int) -> float:
@@ -104,6 +134,29 @@ SHAPES = {
     "llama-3.2-1b": _llama(128256, 2048, 8192, 16, 32, tied=True),
     "qwen2.5-0.5b": _qwen(896, 4864, 24, 14),
     "qwen2.5-1.5b": _qwen(1536, 8960, 28, 12),
+    "qwen3.5-0.8b": HybridShape(
+        "qwen3_5_text",
+        {
+            "vocab_size": 248320,
+            "hidden_size": 1024,
+            "intermediate_size": 3584,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "rms_norm_eps": 1e-6,
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 16,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+            "initializer_range": _spread(1024),
+        },
+    ),
 }
 SMALL = Shape("llama", {
     "vocab_size": 512, "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2,

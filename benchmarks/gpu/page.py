@@ -20,7 +20,7 @@ GOALS: dict[tuple[str, str, int | None], int] = {
     ("qwen2.5-0.5b", "mixed", None): 60_000,
 }
 _IDLE = 0.03
-MODELS = ("llama-3.1-8b", "llama-3.2-1b", "qwen2.5-1.5b", "qwen2.5-0.5b")
+MODELS = ("llama-3.1-8b", "llama-3.2-1b", "qwen2.5-1.5b", "qwen3.5-0.8b", "qwen2.5-0.5b")
 
 
 def section(results: Path) -> Iterator[str]:
@@ -57,6 +57,7 @@ def of_gpu(results: Row) -> Iterator[str]:
     header = ["model", "", "context", "tokens/s", "share", "goal", ""]
     yield from table(header, rows)
     yield from _idle(parts)
+    yield from _beside(parts)
     for row in parts.get("baseline", ()):
         if "times" in row:
             yield from [
@@ -95,6 +96,20 @@ def _speed(model: str, row: Row) -> list[str]:
         f"{row['tokens_per_second']:,.0f}", f"{row['share']:.0%}" if "share" in row else "",
         "" if goal is None else f"≥ {goal:,}", judged,
     ]  # fmt: skip
+
+
+def _beside(parts: Row) -> Iterator[str]:
+    """Yield how models whose steps were measured beside transformers' own compare."""
+    for model in MODELS:
+        rows = parts.get(model, ())
+        ours = {row["batch"]: row["tokens_per_second"] for row in rows if row["what"] == "decode"}
+        for row in (each for each in rows if each["what"].startswith("transformers")):
+            theirs, batch = row["tokens_per_second"], row["batch"]
+            yield from [
+                "",
+                f"transformers' own steps of {model}, {batch} at once: {theirs:,.0f} tokens/s; the engine's "
+                f"are {ours[batch] / theirs:.1f} times as fast.",
+            ]
 
 
 def _idle(parts: Row) -> Iterator[str]:

@@ -157,7 +157,7 @@ class AheadStepper(Stepper[Launch]):
             return
         for chunk in pieces.prompts:
             chunk.sequence.started = chunk.sequence.started or flight.started
-        self._scheduler.computed(pieces)
+        self._scheduler.computed(pieces, ahead=True)
         if self._asks_host(flight):
             return
         self._scheduler.go_on(flight.sequences[len(pieces.decodes) :])

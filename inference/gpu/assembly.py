@@ -87,7 +87,10 @@ class Assembly:
         blocks = plan.kv_tokens // PAGE
         runner, sampler, table = self._parts(plan, blocks, masks.endings)
         runner.warm_up(progress, tune=self.config.tune_linears)
-        scheduler = Scheduler(BlockPool(blocks), self.limits, table, prefix_caching=plan.prefix_caching)
+        limits = replace(
+            self.limits, sequences=plan.sequences
+        )  # fewer, if states of all weren't found room for
+        scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
         if not self.config.one_step_ahead:
             return Stepper(scheduler, runner, sampler, self.eos, masks)
         return AheadStepper(scheduler, runner, sampler, self.eos, masks, by_device=runner.state.chooses)
@@ -97,8 +100,8 @@ class Assembly:
         return self.config.cuda_memory_fraction
 
     def _parts(self, plan: Plan, blocks: int, ends: Endings) -> Parts:
-        table = MirroredTable(self.limits.sequences, blocks_for(plan.max_total_tokens))
-        sizes = chosen_sizes(self.config.cuda_graphs, self.limits.sequences)
+        table = MirroredTable(plan.sequences, blocks_for(plan.max_total_tokens), plan.snapshots)
+        sizes = chosen_sizes(self.config.cuda_graphs, plan.sequences)
         vocabulary = self.vocabulary if self.config.filter_on_device else 0
         runner = GpuRunner(self.make_model(blocks), table, sizes, vocabulary=vocabulary)
         return runner, GpuSampler(TorchSampler(ends), runner.state), table
@@ -109,14 +112,21 @@ def fitted_plan(config: EngineConfig, plan: Plan, room: Room, progress: Callable
 
     Deployments of TGI may ask for more, as it measures, whatever --max-batch-total-tokens says.
     """
-    asked, fits = config.max_batch_total_tokens, room.cache // max(plan.demand.kv_bytes, 1)
-    if asked is not None and asked > fits:
-        progress(f"--max-batch-total-tokens asks for {asked:,}; the GPU has memory for {fits:,}, which it is")
-        config = replace(config, max_batch_total_tokens=max(fits, PAGE))
-    if fits < PAGE:
+    machine, most = replace(plan.machine, cache_bytes=room.cache), plan.sequences
+    kv_bytes, asked = max(plan.demand.kv_bytes, 1), config.max_batch_total_tokens
+    if room.cache < PAGE * kv_bytes:
         raise ModelUnavailable(
-            f"Not enough memory on the GPU: a KV cache of {PAGE:,} tokens takes "
-            f"{PAGE * plan.demand.kv_bytes / MIB:,.0f} MiB. {room}. Lower --max-batch-prefill-tokens or "
-            f"--max-batch-size, raise --cuda-memory-fraction, or use a smaller model or a bigger GPU"
+            f"Not enough memory on the GPU: a KV cache of {PAGE:,} tokens takes {PAGE * kv_bytes / MIB:,.0f} "
+            f"MiB. {room}. Lower --max-batch-prefill-tokens or --max-batch-size, raise "
+            f"--cuda-memory-fraction, or use a smaller model or a bigger GPU"
         )
-    return fit_plan(config, plan, plan.demand, replace(plan.machine, cache_bytes=room.cache))
+    if asked is not None:
+        free = replace(config, max_batch_total_tokens=None)
+        states = fit_plan(free, plan, plan.demand, machine, most).states_bytes
+        fits = (room.cache - states) // kv_bytes
+        if asked > fits:
+            progress(
+                f"--max-batch-total-tokens asks for {asked:,}; the GPU has memory for {fits:,}, which it is"
+            )
+            config = replace(config, max_batch_total_tokens=fits)
+    return fit_plan(config, plan, plan.demand, machine, most)

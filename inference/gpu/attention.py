@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 import weakref
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Several
-from contextlib import nullcontext
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,13 @@ from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
 from inference.gpu.lora import DeviceAdapting
+from inference.gpu.mlps import SwappedMlp
 from inference.gpu.ops import HeadShape, Ops
+from inference.gpu.states import DeviceStates
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
 from inference.paged import Probed, install
+from inference.state_modules import StateModule
 from inference.vision.eyes import Eyes
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +46,7 @@ class PagedModel:
         dtype: torch.dtype,
         adapting: DeviceAdapting | None,
         eyes: Eyes | None,
+        rebuilt: Mapping[nn.Module, StateModule],
         blocks: int,
     ) -> None:
         self.ops = multiply.ops
@@ -58,10 +63,11 @@ class PagedModel:
         self.caches = device_cache(shapes, blocks, self.dtype, self.device)
         for index, module in enumerate(probed):
             install(module, _Layer(self, index))
-        self._heads = HeadShape(
-            group=max(each.heads // each.shape.kv_heads for each in probed.values()),
-            kv_heads=min(shape.kv_heads for shape in shapes),
-            dim=max(max(shape.key_dim, shape.value_dim) for shape in shapes),
+        self.states = DeviceStates(rebuilt, self.ops, self.device) if rebuilt else None
+        self._heads = HeadShape(  # of no attention at all: any
+            group=max((each.heads // each.shape.kv_heads for each in probed.values()), default=1),
+            kv_heads=min((shape.kv_heads for shape in shapes), default=1),
+            dim=max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=1),
             itemsize=self.dtype.itemsize,
         )
         self.batch: DeviceBatch | None = None  # while a forward pass runs
@@ -83,7 +89,11 @@ class PagedModel:
         images = batch.images
         try:
             rows_of = None if images is None else (images.at, images.embedded)
-            with nullcontext() if self._eyes is None else self._eyes.giving(rows_of):
+            with ExitStack() as stack:
+                if self._eyes is not None:
+                    stack.enter_context(self._eyes.giving(rows_of))
+                if self.states is not None:
+                    stack.enter_context(self.states.during(batch))
                 output = self._model(
                     input_ids=batch.ids[None], position_ids=batch.positions[None], use_cache=False, **rows
                 )
@@ -97,8 +107,12 @@ class PagedModel:
         """Choose how each linear is computed for so many tokens; return the choice as a line."""
         if self.device.type != "cuda":
             return ""
-        swapped = [each.linear for each in self._model.modules() if isinstance(each, SwappedLinear)]
-        self._multiply.tune(swapped, [], "", sizes, graph_seconds, Deadline())
+        modules = list(self._model.modules())
+        swapped = [each.linear for each in modules if isinstance(each, SwappedLinear)]
+        gated = [each for each in modules if isinstance(each, SwappedMlp)]
+        activation = gated[0].activation if gated else ""  # of others none is measured: they are rare
+        gates = [each.joint for each in gated if each.activation == activation]
+        self._multiply.tune(swapped, gates, activation, sizes, graph_seconds, Deadline())
         return str(self._multiply)
 
 
@@ -138,16 +152,25 @@ class SwappedNorm(nn.Module):
         self._weight, self._eps = norm_weight(own)
         self._ops = ops
 
+    @property
+    def weight(self) -> Tensor:
+        """Return the norm's own: some models ask for its dtype."""
+        weight: Tensor = self.own.weight
+        return weight
+
     def forward(self, given: Tensor) -> Tensor:
         """Return the same shape."""
         rows = given.reshape(-1, given.shape[-1])
         return self._ops.rms_norm(rows, self._weight, self._eps).view(given.shape)
 
 
-def swap_norms(model: nn.Module, ops: Ops) -> list[tuple[nn.Module, str]]:
-    """Replace all root-mean-square norms, found by trying them, and return their places."""
+def swap_norms(model: nn.Module, ops: Ops, but: Collection[nn.Module] = ()) -> list[tuple[nn.Module, str]]:
+    """Replace all root-mean-square norms, found by trying them, and return their places.
+
+    `but`: modules whose own ones stay: they may be given more than one tensor.
+    """
     places: list[tuple[nn.Module, str]] = []
-    for parent in list(model.modules()):
+    for parent in (each for each in list(model.modules()) if each not in but):
         for name, module in list(parent._modules.items()):
             if module is None or [each for each, _ in module.named_parameters()] != ["weight"]:
                 continue

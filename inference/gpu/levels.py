@@ -19,13 +19,16 @@ from inference.gpu.attention import PagedModel, put_norms_back, swap_norms
 from inference.gpu.build import Stack, build_stack
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
 from inference.gpu.lora import DeviceAdapting
+from inference.gpu.mlps import put_mlps_back, swap_mlps
 from inference.gpu.model import EagerRunner
 from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
+from inference.gpu.state_kernels import DeviceStateKernels
 from inference.ladder import Attempt, Climb, Options, undo_swaps
 from inference.layers import OtherShape
 from inference.linears import Packed, pack_linears
 from inference.served import Level, MakeModel, Served
+from inference.state_cache import put_back
 from inference.step import Runner
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +50,10 @@ class DeviceClimb(Climb):
 
     def fused(self) -> Served | None:
         """Return the model at the level `fused`."""
-        if not self.probed:
+        if not self.packs_steps:
+            return None
+        if self.keeping:
+            self.reasons.append(f"its layers can't be fused: {len(self.keeping)} of them keep a state")
             return None
         if not self.options.fuse:
             self.reasons.append("fusing layers is switched off")
@@ -66,35 +72,58 @@ class DeviceClimb(Climb):
 
     def paged(self) -> Served | None:
         """Return the model at one of the levels of its own code over paged attention."""
-        if not self.probed:
+        if not self.packs_steps or not self._keeps_states():
             return None
-        model, make_model = (
-            self.model,
-            partial(
-                PagedModel,
-                self.model,
-                self.probed,
-                self._multiply,
-                self.options.dtype,
-                self._adapts,
-                self.eyes,
-            ),
-        )
+        model, make_model = self.model, self._make_paged
         undo_merges = self.merge(lambda blocks: EagerRunner(make_model(blocks)))
-        norms = swap_norms(model, self._ops) if self.options.fuse else []
+        norms = swap_norms(model, self._ops, self.rebuilt) if self.options.fuse else []
         swaps = pack_linears(model, self._swapped, self.proof.bypassed)
+        # What adapters add to linears must be added to each
+        mlps = swap_mlps(model) if self.options.fuse and self.options.adapters is None else []
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
         served = self.serve(self._attempt(level, make_model))
         if served is None:
+            put_mlps_back(mlps)
             undo_swaps(swaps)
             put_norms_back(norms)
             if undo_merges:
                 undo_merges()
             served = self.serve(self._attempt(Level.PAGED, make_model))
+        if served is None:
+            self._forget_states()
         if served is not None and self._adapts is not None and self.options.adapters is not None:
             like = torch.empty(0, dtype=self.options.dtype, device=model.device)
             self._adapts.wrap(model, self.options.adapters, self._multiply, like)
         return served
+
+    def _make_paged(self, blocks: int) -> PagedModel:
+        return PagedModel(
+            self.model,
+            self.probed,
+            self._multiply,
+            self.options.dtype,
+            self._adapts,
+            self.eyes,
+            self.rebuilt,
+            blocks,
+        )
+
+    def _keeps_states(self) -> bool:
+        """Return whether kernels compute all layers that keep a state, if there are any."""
+        if not self.keeping:
+            return True
+        kernels, said = DeviceStateKernels(self._ops), len(self.reasons)
+        self.rebuild(kernels, lambda blocks: EagerRunner(self._make_paged(blocks)), "the kernels' way")
+        left = len(self.keeping) - len(self.rebuilt)
+        if left and said == len(self.reasons):  # they weren't tried, or those that there are hold
+            self.reasons.append(f"{left} of its layers keep a state for which there are no kernels for GPUs")
+        if left:
+            self._forget_states()
+        return not left
+
+    def _forget_states(self) -> None:
+        self.rebuilt = {}
+        put_back(self.keeping)
 
     def _build(self) -> Stack | None:
         try:

@@ -1,4 +1,4 @@
-"""How many bytes of a device are left for the KV cache: what else is needed is measured, not guessed.
+"""How many bytes of a device are left for KV cache and states: what else is needed is measured, not guessed.
 
 The model's biggest steps are run once, and its biggest graphs captured, over a cache that is just big
 enough for them. What they took beside the weights, and what others have of the device, is taken off
@@ -105,7 +105,7 @@ class Room:
 
     @property
     def cache(self) -> int:
-        """Return what is left for keys and values; nothing, or less, if the rest doesn't fit."""
+        """Return what is left for keys, values and states; nothing, or less, if the rest doesn't fit."""
         return self.share - self.taken - self.steps - self.graphs - self.reserve
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Room:
             f"Measured: of {self.total / MIB:,.0f} MiB {self.share / MIB:,.0f} may be used; weights and "
             f"others have {self.taken / MIB:,.0f}, steps need {self.steps / MIB:,.0f}, graphs "
             f"{self.graphs / MIB:,.0f}, {self.reserve / MIB:,.0f} are kept in reserve: "
-            f"{max(self.cache, 0) / MIB:,.0f} MiB are left for the KV cache"
+            f"{max(self.cache, 0) / MIB:,.0f} MiB are left for the KV cache, and states if there are any"
         )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.ops import Ops
 from inference.gpu.packing import pack_batch
+from inference.gpu.states import DeviceStates
 from inference.state import Pieces
 
 
@@ -32,6 +33,10 @@ class DeviceModel(Protocol):
     @property
     def adapts(self) -> bool:
         """Return whether it has adapters, and is to be told each token's."""
+
+    @property
+    def states(self) -> DeviceStates | None:
+        """Return what its layers keep of sequences beside keys and values; None if nothing."""
 
     def tile(self, longest: int) -> int:
         """Return how many queries of a sequence one program of attention computes: for `query_blocks`."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
+from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
 
@@ -110,6 +111,48 @@ class Ops(Protocol):
 
     def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
         """Yield ways to compute such a linear and the gate behind it at once."""
+
+    def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
+        """Return a step's sequences with the places of their states.
+
+        `held` (slots, 2) int32, written: how many tokens the state in each of a slot's places has read.
+        """
+
+    def move(
+        self, states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Tensor, *, keeps: bool
+    ) -> None:
+        """Copy the states of slots (n,) that have read so many tokens (n,) to other places (n,).
+
+        With `keeps` false the other way round. `states` (places, numbers), a slot's two being behind each
+        other; `held` as in `find_places`; indices int32, all different.
+        """
+
+    def convolve(self, x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tensor:
+        """Return (T, channels) of (T, channels); `recent` (places, taps - 1, channels) goes on."""
+
+    def recur(
+        self,
+        rows: tuple[Tensor, Tensor, Tensor],  # queries, keys and values, which begin in rows (T, ...)
+        steps: Tensor,  # (T, values)
+        shares: Tensor | None,  # (T, values), of the delta rule; None: Mamba 2's
+        gates: Tensor | None,  # (T, values * value_dim), of the delta rule
+        rule: Rule,
+        states: Tensor,  # (places, values, value_dim, key_dim) float32, which go on
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, values * value_dim)."""
+
+    def scan(
+        self,
+        x: Tensor,  # (T, channels)
+        steps: Tensor,  # (T, channels)
+        projected: tuple[Tensor, Tensor],  # (T, keys) each: into the state, and out of it
+        gates: Tensor,  # (T, channels)
+        how: Selective,
+        states: Tensor,  # (places, channels, keys) float32, which go on
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, channels)."""
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

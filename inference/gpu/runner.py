@@ -68,6 +68,8 @@ class GpuRunner:
         self.state = DeviceState(table, model.device, vocabulary, adapts=model.adapts)
         self.graphs = Graphs(self._decode, sizes, model.device, captures=model.ops.captures)
         self._shaping = Graphs(self._shape, sizes, model.device, captures=model.ops.captures)
+        if model.states is not None:
+            model.states.allocate(most, table.snapshots)
         self._around: Around = TritonAround() if model.ops.captures else TorchAround()
         self._members: Integers | None = None  # the decodes' slots, as they were sent last
         self._wishing = False  # one of them has a request that wishes more than temperature
@@ -100,7 +102,7 @@ class GpuRunner:
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Launched:
         """Queue a step behind what the device does already.
 
-        One that raises has changed nothing but keys and values, and can be computed again.
+        One that raises can be computed again: of what it reads it has changed nothing.
         """
         try:
             return self._run(pieces)
@@ -117,6 +119,8 @@ class GpuRunner:
 
     def _run(self, pieces: Pieces) -> Launched:
         self.state.update()
+        if self.model.states is not None:
+            self.model.states.move(pieces.table.moves)
         if pieces.prompts:
             return self._run_prompts(pieces)
         count = len(pieces.slots)

@@ -27,10 +27,10 @@ _HOTTEST = 1e30  # temperature: of a higher one float32 has no inverse but 0: re
 class MirroredTable(SlotTable):
     """A slot table that remembers what changed since its mirror was written."""
 
-    def __init__(self, slots: int, pages: int) -> None:
+    def __init__(self, slots: int, pages: int, snapshots: int = 0) -> None:
         self._pages: dict[int, int] = {}  # place in the flat table of pages -> page
         self._entered: dict[int, Sequence] = {}  # slot -> whose it is
-        super().__init__(slots, pages)
+        super().__init__(slots, pages, snapshots)
 
     def enter(self, sequence: Sequence) -> None:
         """Give a sequence a slot; the caller has checked `free`."""

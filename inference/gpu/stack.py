@@ -165,6 +165,8 @@ class DeviceEnds:
 class StackModel:
     """The model: a `DeviceModel`."""
 
+    states = None  # its layers keep keys and values
+
     def __init__(
         self,
         multiply: Multiplier,

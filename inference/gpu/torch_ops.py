@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
 from inference.blocks import blocks_for
-from inference.gpu import noise, shaping
+from inference.gpu import noise, shaping, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
 
@@ -118,6 +119,46 @@ class TorchOps:
     def gated_ways(self, rows: int, outputs: int, inner: int, dtype: torch.dtype) -> Iterator[GatedWay]:
         """Return nothing."""
         return iter(())
+
+    def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
+        """Return a step's sequences with the places of their states."""
+        return torch_states.find_places(batch, held)
+
+    def move(
+        self, states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Tensor, *, keeps: bool
+    ) -> None:
+        """Copy states of slots to other places, or back."""
+        torch_states.move(states, held, slots, others, tokens, keeps=keeps)
+
+    def convolve(self, x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tensor:
+        """Return (T, channels)."""
+        return torch_states.convolve(x, kernel, recent, runs)
+
+    def recur(
+        self,
+        rows: tuple[Tensor, Tensor, Tensor],
+        steps: Tensor,
+        shares: Tensor | None,
+        gates: Tensor | None,
+        rule: Rule,
+        states: Tensor,
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, values * value_dim)."""
+        return torch_states.recur(rows, steps, shares, gates, rule, states, runs)
+
+    def scan(
+        self,
+        x: Tensor,
+        steps: Tensor,
+        projected: tuple[Tensor, Tensor],
+        gates: Tensor,
+        how: Selective,
+        states: Tensor,
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, channels)."""
+        return torch_states.scan(x, steps, projected, gates, how, states, runs)
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

@@ -11,9 +11,11 @@ from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
+from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
-from inference.kernels.gpu import attention, norm, rope, sampling, shaping
+from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
+from inference.kernels.gpu.convolution import convolve
 from inference.kernels.gpu.gated_linear import gated_linear, gated_tiles
 from inference.kernels.gpu.invariant import invariant_linear
 from inference.kernels.gpu.launching import overlap_kernels
@@ -140,6 +142,59 @@ class TritonOps:
             return
         for tile in gated_tiles(rows, outputs // 2, inner, dtype, _processors()):
             yield GatedWay(f"{_name(tile)} with the gate", partial(gated_linear, tile=tile))
+
+    def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
+        """Return a step's sequences with the places of their states."""
+        reads, writes = places.find_places(batch.slots, batch.starts, batch.lengths, held)
+        return Runs(
+            starts=batch.starts,
+            reads=reads,
+            writes=writes,
+            blocks=batch.query_blocks,
+            tile=batch.tile,
+            longest=batch.longest,
+        )
+
+    def move(
+        self, states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Tensor, *, keeps: bool
+    ) -> None:
+        """Copy states of slots to other places, or back."""
+        places.move(states, held, slots, others, tokens, keeps=keeps)
+
+    def convolve(self, x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tensor:
+        """Return (T, channels)."""
+        return convolve(x, kernel, recent, runs)
+
+    def recur(
+        self,
+        rows: tuple[Tensor, Tensor, Tensor],
+        steps: Tensor,
+        shares: Tensor | None,
+        gates: Tensor | None,
+        rule: Rule,
+        states: Tensor,
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, values * value_dim)."""
+        way: recurrence.Way = "chunks"
+        if self._deterministic or (runs.longest > 1 and rows[2].dtype == torch.float32):
+            way = "tokens"
+        elif runs.longest == 1:
+            way = "single"
+        return recurrence.recur(rows, steps, shares, gates, rule, states, runs, way=way)
+
+    def scan(
+        self,
+        x: Tensor,
+        steps: Tensor,
+        projected: tuple[Tensor, Tensor],
+        gates: Tensor,
+        how: Selective,
+        states: Tensor,
+        runs: Runs,
+    ) -> Tensor:
+        """Return (T, channels)."""
+        return recurrence.scan(x, steps, projected, gates, how, states, runs)
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

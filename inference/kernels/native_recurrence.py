@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from inference.kernels.native import Library
-from inference.kernels.native_state import NativeRuns, plain, rows_of, untouched
+from inference.kernels.native import Library, PackedLinear, narrowest
+from inference.kernels.native_state import Convolution, NativeRuns, plain, rows_of, untouched
+from inference.state_parts import Heads
 
 MOST_KEYS = 256  # numbers of a key, as in state.h
 _BLOCK = 32  # numbers of a value that are computed side by side, as there
@@ -73,32 +73,6 @@ class _ScanStruct(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of a recurrence; a key head serves several value heads that follow each other."""
-
-    keys: int
-    values: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def channels(self) -> int:
-        """Return how many numbers a token's queries, keys and values are."""
-        return 2 * self.keys * self.key_dim + self.values * self.value_dim
-
-    @property
-    def computable(self) -> bool:
-        """Return whether C computes it."""
-        fits = self.key_dim % _SUMS == 0 and 0 < self.key_dim <= MOST_KEYS
-        return fits and self.values % self.keys == 0
-
-    def states(self, places: int) -> Tensor:
-        """Return so many places for states, which take memory as they are written to."""
-        blocks = -(-self.value_dim // _BLOCK)
-        return untouched(places, self.values, blocks, self.key_dim, _BLOCK)
-
-
 class _Recurrence:
     """What the two recurrences have in common."""
 
@@ -106,6 +80,11 @@ class _Recurrence:
         self.heads = heads
         self._library = library
         self._rates, self._step_biases = plain(rates), plain(step_biases)
+
+    def states(self, places: int) -> Tensor:
+        """Return so many places for states, which take memory as they are written to."""
+        heads = self.heads
+        return untouched(places, heads.values, -(-heads.value_dim // _BLOCK), heads.key_dim, _BLOCK)
 
     def _run(
         self,
@@ -155,18 +134,14 @@ class DeltaRule(_Recurrence):
         eps: float,
         scale: float,
     ) -> None:
-        """`rates`, `step_biases` (value heads), `norm` (value_dim) and `scale` of shares as in state.h."""
+        """Take what `StateKernels.delta_rule` is given."""
         super().__init__(library, heads, rates, step_biases)
         self._norm, self._eps, self._scale = plain(norm), eps, scale
 
     def __call__(
         self, x: Tensor, gates: Tensor, shares: Tensor, steps: Tensor, states: Tensor, runs: NativeRuns
     ) -> Tensor:
-        """Return (tokens, value heads * value_dim) of a step's rows, float32.
-
-        `x` (tokens, channels): queries, keys and values, behind each other; `gates` as the result; `shares`
-        and `steps` (tokens, value heads).
-        """
+        """Return (tokens, value heads * value_dim) of a step's rows, all in float32."""
         keys = self.heads.keys * self.heads.key_dim
         gates, shares, steps = (rows_of(each) for each in (gates, shares, steps))
         return self._run(
@@ -197,15 +172,12 @@ class Mamba2Scan(_Recurrence):
         skips: Tensor,
         limits: tuple[float, float],
     ) -> None:
-        """`rates`, `step_biases`, `skips` (value heads) and the `limits` of shares as in state.h."""
+        """Take what `StateKernels.mamba2` is given."""
         super().__init__(library, heads, rates, step_biases)
         self._skips, self._limits = plain(skips), limits
 
     def __call__(self, x: Tensor, steps: Tensor, states: Tensor, runs: NativeRuns) -> Tensor:
-        """Return (tokens, value heads * value_dim) of a step's rows, float32.
-
-        `x` (tokens, channels): values, keys and queries, behind each other; `steps` (tokens, value heads).
-        """
+        """Return (tokens, value heads * value_dim) of a step's rows, all in float32."""
         heads = self.heads
         values, keys = heads.values * heads.value_dim, heads.keys * heads.key_dim
         least, most = self._limits
@@ -218,7 +190,7 @@ class MambaScan:
     """Mamba's recurrence, its results gated."""
 
     def __init__(self, library: Library, *, rates: Tensor, step_biases: Tensor, skips: Tensor) -> None:
-        """`rates` (channels, keys), `step_biases` and `skips` (channels) as in state.h."""
+        """Take what `StateKernels.mamba` is given."""
         self._library = library
         self._rates = plain(rates.T)
         self._step_biases, self._skips = plain(step_biases), plain(skips)
@@ -237,10 +209,7 @@ class MambaScan:
         states: Tensor,
         runs: NativeRuns,
     ) -> Tensor:
-        """Return (tokens, channels) of a step's rows, float32: `x`, `steps` and `gates` of the same shape.
-
-        `projected` (tokens, keys) each: by which they go into the state, and come out of it.
-        """
+        """Return (tokens, channels) of a step's rows, all in float32."""
         x, out = x.contiguous(), torch.empty(x.shape)
         steps, gates, into, by = (rows_of(each) for each in (steps, gates, *projected))
         call = _ScanStruct(
@@ -264,3 +233,47 @@ class MambaScan:
         )
         self._library.functions.parley_scan(self._library.handle, ctypes.addressof(call))
         return out
+
+
+class NativeStates:
+    """What the C extension computes of layers that keep a state: `StateKernels`."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def computes(self, heads: Heads) -> bool:
+        """Return whether C computes a recurrence of such heads."""
+        fits = heads.key_dim % _SUMS == 0 and 0 < heads.key_dim <= MOST_KEYS
+        return fits and heads.values % heads.keys == 0
+
+    def convolution(self, kernel: Tensor, bias: Tensor | None, *, silu: bool) -> Convolution:
+        """Return a short convolution."""
+        return Convolution(self._library, kernel, bias, silu=silu)
+
+    def delta_rule(
+        self, heads: Heads, *, rates: Tensor, step_biases: Tensor, norm: Tensor, eps: float, scale: float
+    ) -> DeltaRule:
+        """Return a gated delta rule."""
+        given = {"rates": rates, "step_biases": step_biases, "norm": norm}
+        return DeltaRule(self._library, heads, **given, eps=eps, scale=scale)
+
+    def mamba2(
+        self,
+        heads: Heads,
+        *,
+        rates: Tensor,
+        step_biases: Tensor,
+        skips: Tensor,
+        limits: tuple[float, float],
+    ) -> Mamba2Scan:
+        """Return Mamba 2's recurrence."""
+        given = {"rates": rates, "step_biases": step_biases, "skips": skips}
+        return Mamba2Scan(self._library, heads, **given, limits=limits)
+
+    def mamba(self, *, rates: Tensor, step_biases: Tensor, skips: Tensor) -> MambaScan:
+        """Return Mamba's recurrence."""
+        return MambaScan(self._library, rates=rates, step_biases=step_biases, skips=skips)
+
+    def linear(self, weight: Tensor) -> PackedLinear:
+        """Return a packed linear."""
+        return PackedLinear.pack(self._library, weight, None, narrowest(weight))

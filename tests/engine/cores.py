@@ -105,8 +105,9 @@ class Session:
         """Return what the core says until all requests have ended; the first step sees them all."""
         heard = Heard()
         wanted = list(requests)
-        for each in wanted:
-            self.core.submit(each)
+        with self.core._wake:  # so that it takes them at once, also where it runs already
+            for each in wanted:
+                self.core.submit(each)
         while not all(heard.ended(each.id) for each in wanted):
             self.listen(heard)
         return heard

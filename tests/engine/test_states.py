@@ -11,7 +11,6 @@ import pytest
 from transformers import PreTrainedModel
 
 from inference.blocks import PAGE
-from inference.config import EngineConfig
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 
@@ -30,13 +29,23 @@ def toy(
     return directory, save_model(request.param, directory)
 
 
-def small(directory: Path) -> EngineConfig:
-    return config(directory, max_batch_prefill_tokens=40, max_batch_size=4, max_total_tokens=256)
+@pytest.fixture(scope="module", params=["host", "device"])
+def on_device(request: pytest.FixtureRequest) -> bool:
+    """Return whether it is the path that GPUs take, which is a step ahead."""
+    return bool(request.param == "device")
+
+
+def begin(directory: Path, *, on_device: bool, **settings: int) -> Session:
+    found = config(directory, max_batch_prefill_tokens=40, max_batch_size=4, max_total_tokens=256)
+    # On a GPU it would be computed in 16 bits if nobody said otherwise
+    model = replace(found.model, device="auto" if on_device else "cpu", dtype="float32")
+    found = replace(found, model=model, **settings)  # type: ignore[arg-type]
+    return Session(found, device_path=on_device)
 
 
 @pytest.fixture(scope="module")
-def session(toy: tuple[Path, PreTrainedModel]) -> Iterator[Session]:
-    session = Session(small(toy[0]))
+def session(toy: tuple[Path, PreTrainedModel], on_device: bool) -> Iterator[Session]:
+    session = begin(toy[0], on_device=on_device)
     yield session
     session.close()
 
@@ -100,8 +109,8 @@ def test_salts_share_nothing(session: Session) -> None:
     assert cached(ask(session, LONG, salt="yours")) == [0]
 
 
-def test_without_a_prefix_cache_nothing_is_kept(toy: tuple[Path, PreTrainedModel]) -> None:
-    session = Session(replace(small(toy[0]), prefix_caching=False))
+def test_without_a_prefix_cache_nothing_is_kept(toy: tuple[Path, PreTrainedModel], on_device: bool) -> None:
+    session = begin(toy[0], on_device=on_device, prefix_caching=False)
     for _ in range(2):
         heard = ask(session, LONG, salt="")
         assert cached(heard) == [0]
@@ -110,10 +119,10 @@ def test_without_a_prefix_cache_nothing_is_kept(toy: tuple[Path, PreTrainedModel
 
 
 def test_states_and_texts_hold_among_many_that_branch_and_give_way(
-    toy: tuple[Path, PreTrainedModel],
+    toy: tuple[Path, PreTrainedModel], on_device: bool
 ) -> None:
     """With places for few of the states, and blocks for few of the texts."""
-    session = Session(replace(small(toy[0]), max_batch_total_tokens=400))
+    session = begin(toy[0], on_device=on_device, max_batch_total_tokens=400)
     generator = random.Random(0)
     texts: list[tuple[int, ...]] = [LONG, OTHER]
     expected = {text: oracle(toy, text) for text in texts}

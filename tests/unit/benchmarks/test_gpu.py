@@ -103,7 +103,8 @@ def test_parts_of_an_earlier_run_stay_until_they_are_measured_again(tmp_path: Pa
 def test_weights_are_those_of_the_real_models() -> None:
     billions = {name: round(shape.multiplied / 1e9, 2) for name, shape in SHAPES.items()}
     assert billions == {
-        "llama-3.1-8b": 7.5, "llama-3.2-1b": 1.24, "qwen2.5-0.5b": 0.49, "qwen2.5-1.5b": 1.54
+        "llama-3.1-8b": 7.5, "llama-3.2-1b": 1.24, "qwen2.5-0.5b": 0.49, "qwen2.5-1.5b": 1.54,
+        "qwen3.5-0.8b": 0.75,
     }  # fmt: skip
     assert 2 * SHAPES["llama-3.1-8b"].kv_numbers == 131_072  # bytes of a token
 

@@ -14,17 +14,15 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from inference.kernels.native import Library  # noqa: E402
-from inference.kernels.native_recurrence import DeltaRule, Heads, Mamba2Scan, MambaScan  # noqa: E402
+from inference.kernels.native_recurrence import NativeStates  # noqa: E402
 from inference.kernels.native_state import Convolution, NativeRuns  # noqa: E402
+from inference.state_parts import Heads  # noqa: E402
 from tests.unit.inference.paged_attention import built, every_library  # noqa: E402
+from tests.unit.inference.recurrences import Delta, Recurrence, Scan, Scan2, drawn  # noqa: E402
 
 pytestmark = built
 HEADS = [Heads(2, 4, 16, 8), Heads(1, 3, 4, 33), Heads(4, 4, 128, 128), Heads(2, 6, 256, 64)]
 every_shape = pytest.mark.parametrize("heads", HEADS, ids=str)
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def runs(*pieces: tuple[int, int, int]) -> NativeRuns:
@@ -44,110 +42,6 @@ def cuts(tokens: int) -> st.SearchStrategy[list[int]]:
     return inner.map(lambda found: [0, *sorted(found), tokens])
 
 
-class Delta:
-    """The gated delta rule of one sequence, and its inputs."""
-
-    def __init__(self, library: Library, heads: Heads, tokens: int) -> None:
-        self.states = heads.states
-        self.heads = heads
-        self.x = drawn(tokens, heads.channels)
-        self.gates = drawn(tokens, heads.values * heads.value_dim, seed=1)
-        self.shares, self.steps = drawn(2, tokens, heads.values, seed=2)
-        self.rates = -drawn(heads.values, seed=3).exp()
-        self.biases, self.norm = drawn(heads.values, seed=4), drawn(heads.value_dim, seed=5)
-        self.rule = DeltaRule(
-            library, heads, rates=self.rates, step_biases=self.biases, norm=self.norm, eps=1e-6, scale=2.0
-        )
-
-    def __call__(self, at: slice, states: Tensor, step: NativeRuns) -> Tensor:
-        given = (self.x[at], self.gates[at], self.shares[at], self.steps[at])
-        return self.rule(*given, states, step)
-
-    def textbook(self) -> Tensor:
-        heads, tokens = self.heads, len(self.x)
-        size = heads.keys * heads.key_dim
-        group = heads.values // heads.keys
-        q, k, v = self.x.double().split([size, size, heads.values * heads.value_dim], -1)
-        q, k = (each.view(tokens, heads.keys, -1).repeat_interleave(group, 1) for each in (q, k))
-        q, k = (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt() for each in (q, k))
-        v = v.view(tokens, heads.values, -1)
-        decay = (self.rates.double() * torch.nn.functional.softplus(self.steps + self.biases).double()).exp()
-        share = 2 * self.shares.double().sigmoid()
-        state = torch.zeros(heads.values, heads.key_dim, heads.value_dim, dtype=torch.float64)
-        found = []
-        for t in range(tokens):
-            state = state * decay[t, :, None, None]
-            known = torch.einsum("hkv,hk->hv", state, k[t])
-            state = state + torch.einsum("hk,hv->hkv", k[t], share[t, :, None] * (v[t] - known))
-            found.append(torch.einsum("hkv,hk->hv", state, q[t]) / heads.key_dim**0.5)
-        out = torch.stack(found)
-        out = self.norm * out / (out.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-        gates = torch.nn.functional.silu(self.gates.double()).view(out.shape)
-        return (out * gates).flatten(1)
-
-
-class Scan2:
-    """Mamba 2's recurrence of one sequence, and its inputs."""
-
-    def __init__(self, library: Library, heads: Heads, tokens: int) -> None:
-        self.states = heads.states
-        self.heads = heads
-        self.x, self.steps = drawn(tokens, heads.channels), drawn(tokens, heads.values, seed=2)
-        self.rates = -drawn(heads.values, seed=3).exp()
-        self.biases, self.skips = drawn(2, heads.values, seed=4)
-        self.scan = Mamba2Scan(
-            library, heads, rates=self.rates, step_biases=self.biases, skips=self.skips, limits=(0.3, 1.5)
-        )
-
-    def __call__(self, at: slice, states: Tensor, step: NativeRuns) -> Tensor:
-        return self.scan(self.x[at], self.steps[at], states, step)
-
-    def textbook(self) -> Tensor:
-        heads, tokens = self.heads, len(self.x)
-        size = heads.keys * heads.key_dim
-        v, k, q = self.x.double().split([heads.values * heads.value_dim, size, size], -1)
-        group = heads.values // heads.keys
-        q, k = (each.view(tokens, heads.keys, -1).repeat_interleave(group, 1) for each in (q, k))
-        v = v.view(tokens, heads.values, -1)
-        share = torch.nn.functional.softplus((self.steps + self.biases).double()).clamp(0.3, 1.5)
-        decay = (self.rates * share).exp()
-        state = torch.zeros(heads.values, heads.key_dim, heads.value_dim, dtype=torch.float64)
-        found = []
-        for t in range(tokens):
-            new = torch.einsum("hk,hv->hkv", k[t], share[t, :, None] * v[t])
-            state = state * decay[t, :, None, None] + new
-            found.append(torch.einsum("hkv,hk->hv", state, q[t]) + self.skips[:, None] * v[t])
-        return torch.stack(found).flatten(1)
-
-
-class Scan:
-    """Mamba's recurrence of one sequence, and its inputs, of as many channels as there are values."""
-
-    def __init__(self, library: Library, heads: Heads, tokens: int) -> None:
-        channels, keys = heads.values * heads.value_dim, heads.key_dim
-        self.x, self.steps, self.gates = drawn(3, tokens, channels)
-        self.into, self.by = drawn(2, tokens, keys, seed=1)
-        self.rates = -drawn(channels, keys, seed=2).exp()
-        self.biases, self.skips = drawn(2, channels, seed=3)
-        self.scan = MambaScan(library, rates=self.rates, step_biases=self.biases, skips=self.skips)
-        self.states = self.scan.states
-
-    def __call__(self, at: slice, states: Tensor, step: NativeRuns) -> Tensor:
-        projected = self.into[at], self.by[at]
-        return self.scan(self.x[at], self.steps[at], projected, self.gates[at], states, step)
-
-    def textbook(self) -> Tensor:
-        share = torch.nn.functional.softplus((self.steps + self.biases).double())
-        state = torch.zeros(self.rates.shape, dtype=torch.float64)
-        found = []
-        for t in range(len(self.x)):
-            new = (share[t] * self.x[t])[:, None] * self.into[t]
-            state = state * (self.rates * share[t, :, None]).exp() + new
-            found.append(state @ self.by[t].double() + self.skips * self.x[t])
-        return torch.stack(found) * torch.nn.functional.silu(self.gates.double())
-
-
-Recurrence = Delta | Scan2 | Scan
 RECURRENCES = pytest.mark.parametrize("recurrence", [Delta, Scan2, Scan])
 
 
@@ -164,7 +58,7 @@ def in_pieces(of: Recurrence, bounds: list[int]) -> tuple[Tensor, Tensor]:
 @every_shape
 @RECURRENCES
 def test_recurrence_is_the_textbooks(library: Library, heads: Heads, recurrence: type[Recurrence]) -> None:
-    of = recurrence(library, heads, tokens=37)
+    of = recurrence(NativeStates(library), heads, tokens=37)
     found, _ = in_pieces(of, [0, 37])
     expected = of.textbook()
     assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
@@ -177,7 +71,7 @@ def test_recurrence_is_the_textbooks(library: Library, heads: Heads, recurrence:
 def test_recurrence_has_the_same_bits_in_any_pieces(
     library: Library, recurrence: type[Recurrence], bounds: list[int]
 ) -> None:
-    of = recurrence(library, HEADS[0], tokens=40)
+    of = recurrence(NativeStates(library), HEADS[0], tokens=40)
     for found, whole in zip(in_pieces(of, bounds), in_pieces(of, [0, 40]), strict=True):
         assert torch.equal(found, whole)
 
@@ -187,7 +81,7 @@ def test_recurrence_has_the_same_bits_in_any_pieces(
 def test_sequences_of_a_step_know_nothing_of_each_other(
     library: Library, recurrence: type[Recurrence]
 ) -> None:
-    of = recurrence(library, HEADS[0], tokens=12)
+    of = recurrence(NativeStates(library), HEADS[0], tokens=12)
     states = of.states(4)
     together = of(slice(0, 12), states, runs((5, -1, 3), (7, -1, 0)))
     assert torch.equal(together[:5], in_pieces(of, [0, 12])[0][:5])
@@ -198,7 +92,7 @@ def test_sequences_of_a_step_know_nothing_of_each_other(
 
 @every_library
 def test_place_that_is_read_stays_as_it_is(library: Library) -> None:
-    of = Delta(library, HEADS[0], tokens=8)
+    of = Delta(NativeStates(library), HEADS[0], tokens=8)
     states = of.states(2)
     of(slice(0, 5), states, runs((5, -1, 1)))
     before = states[1].clone()

@@ -230,6 +230,21 @@ def test_who_asks_for_long_texts_gets_fewer_sequences_with_states() -> None:
     assert plan.sequences == (1024 - 720) // 40
 
 
+@pytest.mark.parametrize(("device", "longest"), [("cpu", 20_000), ("cuda", 75_000)])
+def test_beginnings_leave_room_for_the_longest_text_that_is_asked_for(device: str, longest: int) -> None:
+    demand = replace(STATEFUL, max_positions=131_072)
+    machine = replace(TIGHT, device_type=device, flops=1e15)
+    plan = make_plan(EngineConfig(max_batch_size=4, max_total_tokens=longest), demand, machine)
+    assert plan.max_total_tokens == longest
+    assert plan.sequences == 4
+    assert 0 < plan.snapshots <= 16
+
+
+def test_no_more_sequences_are_planned_than_may_be() -> None:
+    assert make_plan(EngineConfig(), STATEFUL, MACHINE, most=5).sequences == 5
+    assert make_plan(EngineConfig(max_batch_size=9), STATEFUL, MACHINE, most=5).sequences == 5
+
+
 def test_text_of_a_model_without_limits_has_one() -> None:
     books = replace(DEMAND, max_positions=None, kv_bytes=TOKEN_BYTES, state_bytes=MIB)
     plan = make_plan(EngineConfig(), books, MACHINE)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import accumulate, pairwise
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from codegen.toy_rules import VOCABULARY  # noqa: E402
-from codegen.toys import prompts, toy_model  # noqa: E402
+from codegen.toys import toy_model  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
@@ -22,10 +20,9 @@ from inference.proof import scored_request  # noqa: E402
 from inference.served import Level, Served  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from tests.unit.inference.level_logits import own_logits  # noqa: E402
+from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
 FAMILIES = ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1"]
-TEXTS = prompts(40, 23, 7)
-PAGES = 3
 
 
 @cache
@@ -51,47 +48,16 @@ def test_steps_are_packed_and_states_are_counted(family: str) -> None:
     assert f"states of {level.state_layers} layers" in str(level)
 
 
-@st.composite
-def schedules(draw: st.DrawFn) -> list[list[tuple[int, int, int, bool]]]:
-    """Return steps of pieces (text, start, stop), each of which may fail after it was computed."""
-    sizes = st.lists(st.sampled_from([1, 1, 1, 2, 5, 16]), min_size=1)
-    cuts = []
-    for at, text in enumerate(TEXTS):
-        ends = [*accumulate(draw(sizes))]
-        bounds = [0, *(end for end in ends if end < len(text)), len(text)]
-        cuts.append([(at, *each) for each in pairwise(bounds)])
-    steps: list[list[tuple[int, int, int, bool]]] = []
-    while any(cuts):
-        going = [each for each in cuts if each]
-        taken = draw(st.lists(st.sampled_from(range(len(going))), min_size=1, unique=True))
-        steps.append([(*going[at].pop(0), draw(st.booleans())) for at in taken])
-    return steps
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=25)
 @given(steps=schedules())
 def test_any_steps_give_the_models_own_logits_though_some_are_computed_again(
-    family: str, steps: list[list[tuple[int, int, int, bool]]]
+    family: str, steps: list[Step]
 ) -> None:
     level, expected = served(family)
-    table = SlotTable(slots=len(TEXTS), pages=PAGES)
     runner = level.make_runner(len(TEXTS) * PAGES)
-    sequences = [Sequence(scored_request(str(at), text)) for at, text in enumerate(TEXTS)]
-    for at, sequence in enumerate(sequences):
-        table.enter(sequence)
-        table.extend(sequence, range(at * PAGES, at * PAGES + blocks_for(sequence.length)))
-    found: list[list[Tensor]] = [[] for _ in TEXTS]
-    for step in steps:
-        chunks = [Chunk(sequences[at], start, stop) for at, start, stop, _ in step]
-        failed = [chunk for chunk, (*_, fails) in zip(chunks, step, strict=True) if fails]
-        if failed:  # as of a step that fails it isn't known how far it came
-            runner.run(pack(table, Decodes(), failed))
-        logits = runner.run(pack(table, Decodes(), chunks)).clone()
-        for chunk, part in zip(chunks, logits.split([each.size for each in chunks]), strict=True):
-            found[int(chunk.sequence.id)].append(part)
-    for parts, own in zip(found, expected, strict=True):
-        assert_near(torch.cat(parts), own)
+    for found, own in zip(computed(runner, steps), expected, strict=True):
+        assert_near(found, own)
 
 
 @pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text"])

@@ -43,6 +43,7 @@ class SmallModel:
     device = torch.device("cpu")
     dtype = torch.float32
     adapts = False
+    states = None
 
     def tile(self, longest: int) -> int:
         return min(longest, 4)

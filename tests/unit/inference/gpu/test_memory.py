@@ -182,3 +182,16 @@ def test_other_errors_than_a_gpus_memory_are_left_as_they_are(device: str, error
     with pytest.raises(RuntimeError) as raised, memory_named("it ran", torch.device(device)):
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize("asked", [None, 10**6])
+@pytest.mark.parametrize("steps", [2, 40])
+def test_states_and_cache_stay_in_the_room_that_was_measured(asked: int | None, steps: int) -> None:
+    """Of which the first plan knew too little: for more steps there are fewer sequences, and never more."""
+    demand = replace(DEMAND, state_bytes=150 * 2**20)
+    config = EngineConfig(max_batch_total_tokens=asked)
+    before, room = make_plan(config, demand, MACHINE), replace(ROOM, steps=steps * GIB)
+    plan = fitted_plan(config, before, room, print)
+    assert plan.states_bytes + plan.kv_tokens * demand.kv_bytes <= room.cache
+    assert 0 < plan.sequences <= before.sequences
+    assert (plan.sequences < before.sequences) is (steps == 40)

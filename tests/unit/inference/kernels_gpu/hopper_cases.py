@@ -18,6 +18,7 @@ from inference.kernels.gpu.slots import gather, scatter, settle
 from inference.kernels.gpu.tiles import deterministic_tiles, query_tile
 from inference.kernels.reference import Attention
 from tests.unit.inference.kernels_gpu.hopper_rows import ROWS
+from tests.unit.inference.kernels_gpu.hopper_states import STATES
 
 PLAIN = Attention(scaling=0.1)
 BF16, F32 = torch.bfloat16, torch.float32
@@ -116,6 +117,7 @@ CASES: dict[str, Callable[[], object]] = {
     "write": keep,
     "slots": step_slots,
     **ROWS,
+    **STATES,
 }
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.unit.inference.kernels_gpu import hopper  # isort: skip
 import numpy as np
 import torch
 
+from codegen.toys import toy_model
 from inference.gpu.batch import DeviceBatch, Draws, query_blocks
 from inference.gpu.model import DeviceModel
 from inference.gpu.ops import torch_ops, triton_ops
@@ -24,6 +25,7 @@ from inference.gpu.slots import DeviceState, MirroredTable
 from inference.level import Options, bring_up
 from tests.unit.inference.toy_models import toy
 
+STATES = ("qwen3_5_text", "granitemoehybrid")  # whose layers keep states
 PAGES = 33  # of a table: a width that is no multiple of anything
 DECODES = (1, 2, 3, 8, 16, 17, 64, 256)
 PROMPTS = ((2,), (5, 1, 1), (16,), (16, 16), (40, 3), (200,), (1, 1, 129))
@@ -32,10 +34,16 @@ PROMPTS = ((2,), (5, 1, 1), (16,), (16, 16), (40, 3), (200,), (1, 1, 129))
 def device_model(family: str) -> DeviceModel:
     """Return a toy as the ladder of a device makes it, over Triton's kernels."""
     options = Options(library=None, ops=torch_ops(), dtype=torch.bfloat16, max_total_tokens=PAGES * 16)
-    served = bring_up(toy(family).bfloat16(), options)
+    own = toy_model(family) if family in STATES else toy(family)
+    served = bring_up(own.bfloat16(), options)
     assert served.make_model is not None
     model = served.make_model(8)
     ops = triton_ops()
+    if model.states is not None:
+        model.states._ops = ops
+        for part in (each for module in model.states._modules for each in vars(module).values()):
+            if hasattr(part, "_ops"):
+                part._ops = ops
     model.ops = model._multiply.ops = ops  # type: ignore[attr-defined, misc]
     if hasattr(model, "_model"):
         for module in model._model.modules():

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from inference.kernels.gpu.tiles import SHARED_BYTES
 
 MOST_SPILLED = 16  # bytes, which no program feels: Triton 3.6 leaves 8 of one in float32, 3.9 none
+IN_CHUNKS = {"_prepare": 384, "_recur_in_chunks": 96}  # of heads of 256; of 128 it is 48 and none
 ROOT = Path(__file__).parents[4]
 LINE = re.compile(
     r"(\w+) +(\d+) bytes shared, +(\d+) registers, +(\d+) bytes spilled, (waits|follows) ?(\w*)$"
@@ -32,7 +33,7 @@ def said(module: str, cache: Path, *arguments: str) -> list[str]:
 @pytest.mark.slow
 def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Path) -> None:
     """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
-    families = ["llama", "gemma2", "gpt2"]
+    families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid"]
     lines = said("hopper_steps", tmp_path, *families)
     found = [re.fullmatch(r"(\w+): (\d+) rehearsed, 0 late: ", each) for each in lines]
     assert [each and each[1] for each in found] == families, lines
@@ -50,14 +51,18 @@ def test_the_compiler_takes_every_kernel_for_a_hopper(tmp_path: Path) -> None:
     compiled = [each.groups() for each in found if each is not None]
     for kernel, shared, _, spilled, *_ in compiled:
         assert int(shared) <= SHARED_BYTES, kernel
-        assert int(spilled) <= MOST_SPILLED, kernel
+        assert int(spilled) <= IN_CHUNKS.get(kernel, MOST_SPILLED), kernel
     kernels = {kernel for kernel, *_ in compiled}
     assert int(together[1]) >= len(kernels)
     assert {"_attend", "_merge", "_rotate_and_write", "_write", "_gather", "_scatter", "_settle"} <= kernels
     assert {"_norm", "_gate", "_search", "_combine", "_row", "_add_parts", "_gated_row"} <= kernels
     assert {"_scan", "_bound", "_collect", "_pick", "_walk"} <= kernels
+    states = {"_find_places", "_convolve", "_recur", "_prepare", "_recur_in_chunks", "_scan_channels"}
+    assert {*states, "_norm_and_gate", "_move"} <= kernels
     early = {kernel for kernel, *_, waits, _ in compiled if waits == "waits"}
     assert {"_attend", "_merge", "_rotate_and_write", "_gather", "_scatter", "_norm", "_gate"} <= early
+    assert states <= early
     assert {"_search", "_combine", "_row", "_rows", "_add_parts", "_gated_row", "_gated_rows"} <= early
     by_tensor_cores = {kernel for kernel, *_, product in compiled if product in ("HGMMA", "HMMA")}
     assert {"_attend", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores
+    assert {"_prepare", "_recur_in_chunks"} <= by_tensor_cores

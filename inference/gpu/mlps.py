@@ -1,0 +1,88 @@
+"""MLPs of a model's own code whose gate is computed with its linears: for few rows in one kernel."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import torch
+from torch import Tensor, nn
+
+from inference.fuse import merged_linears
+from inference.gpu.linears import DeviceLinear, SwappedLinear
+
+LOG = logging.getLogger(__name__)
+
+_ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
+_TRIED = 64  # rows
+_NEAR = {torch.float32: 1e-5}  # of what comes out; of 16 bits:
+_NEAR_NARROW = 2e-2
+
+
+class SwappedMlp(nn.Module):
+    """Stands for a module that is down(activation(gate(x)) * up(x)), which is kept to be put back."""
+
+    def __init__(self, own: nn.Module, joint: DeviceLinear, down: nn.Module, activation: str) -> None:
+        super().__init__()
+        self.own = own
+        self.joint = joint
+        self.activation = activation
+        self._down = [down]  # it is the own module's, and no second one
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return the same shape."""
+        rows = given.reshape(-1, given.shape[-1])
+        result: Tensor = self._down[0](self.joint.gated(rows, self.activation))
+        return result.view(given.shape)
+
+
+def swap_mlps(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Replace all such modules whose first linears are merged, found by trying, and return their places."""
+    places: list[tuple[nn.Module, str]] = []
+    for parent in list(model.modules()):
+        for name, module in list(parent._modules.items()):
+            swapped = None if module is None else _swapped(module)
+            if swapped is not None:
+                setattr(parent, name, swapped)
+                places.append((parent, name))
+    return places
+
+
+def put_mlps_back(places: list[tuple[nn.Module, str]]) -> None:
+    """Undo `swap_mlps`."""
+    for parent, name in reversed(places):
+        swapped = parent.get_submodule(name)
+        assert isinstance(swapped, SwappedMlp)
+        setattr(parent, name, swapped.own)
+
+
+def _swapped(module: nn.Module) -> SwappedMlp | None:
+    """Return what stands for a module and gives its own numbers, if there is anything."""
+    merged, down = (
+        merged_linears(module),
+        [each for each in module.children() if isinstance(each, SwappedLinear)],
+    )
+    if not isinstance(merged, SwappedLinear) or len(down) != 1:
+        return None
+    if any(isinstance(each, nn.Linear) for each in module.modules()):  # it does more than that
+        return None
+    tried = (SwappedMlp(module, merged.linear, down[0], each) for each in _ACTIVATIONS)
+    error, best = min(((_apart(each), each) for each in tried), key=lambda found: found[0])
+    return best if error <= _NEAR.get(merged.linear.weight.dtype, _NEAR_NARROW) else None
+
+
+@torch.inference_mode()
+def _apart(swapped: SwappedMlp) -> float:
+    """Return how far it is from its own module, by norm: infinitely from one that takes something else."""
+    weight = swapped.joint.weight
+    generator = torch.Generator(weight.device).manual_seed(0)
+    shape = (1, _TRIED, weight.shape[1])
+    given = torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype)
+    try:
+        own, found = swapped.own(given), swapped(given)
+        return float((found - own).norm() / own.norm())
+    except torch.OutOfMemoryError:  # no other way needs less
+        raise
+    except Exception as error:  # any module may want to be given something else than one tensor
+        LOG.debug("`%s` stays as it is: %s", type(swapped.own).__name__, error)
+        return math.inf
