@@ -8,13 +8,15 @@ from torch import Tensor
 
 from inference.state_parts import Heads
 
+LOST = -2  # the place of a state that isn't there: better no numbers than wrong ones
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Runs:
     """The n sequences of a step, T tokens in a row; index tensors are int32."""
 
     starts: Tensor  # (n + 1,): where each sequence's tokens begin among the T
-    reads: Tensor  # (n,): the place of its state; -1: nothing was read of it
+    reads: Tensor  # (n,): the place of its state; -1: nothing was read of it; or LOST
     writes: Tensor  # (n,): the place of its next one; -1: a graph's padding, nowhere
     blocks: Tensor  # (2, q): the sequence, and its first token, of each tile; -1: none
     tile: int  # tokens of one of these

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from inference.gpu.batch import DeviceBatch
-from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
+from inference.gpu.recurrent import LOST, Rule, Runs, Selective, ShortKernel
 
 _LEAST = 1e-6  # is added to what keys and queries are divided by, squared
 
@@ -19,12 +19,12 @@ def find_places(batch: DeviceBatch, held: Tensor) -> Runs:
     slots, lengths = batch.slots.long(), batch.lengths
     before = lengths - batch.starts.diff()
     real, begins = lengths > 0, before == 0
-    at = (held[slots, 0] != before).long()
+    at, known = (held[slots, 0] != before).long(), (held[slots] == before[:, None]).any(1)
     at = torch.where(begins, 1, at)  # then the first place is written to
     kept, others = slots[real], 1 - at[real]
     held[kept, others] = lengths[real]
     held[slots[real & begins], 1] = -1
-    reads = torch.where(real & ~begins, 2 * slots + at, -1)
+    reads = torch.where(real & ~begins, torch.where(known, 2 * slots + at, LOST), -1)
     writes = torch.where(real, 2 * slots + 1 - at, -1)
     return Runs(
         starts=batch.starts,
@@ -40,7 +40,8 @@ def move(states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Te
     """Copy states of slots to other places, or back."""
     at, places = slots.long(), others.long()
     if keeps:
-        states[places] = states[2 * at + (held[at, 0] != tokens)]
+        there = (held[at] == tokens[:, None]).any(1)
+        states[places] = states[2 * at + (held[at, 0] != tokens)].where(there[:, None], torch.nan)
         return
     states[2 * at] = states[places]
     held[at] = torch.stack([tokens, torch.full_like(tokens, -1)], 1)
@@ -53,6 +54,7 @@ def convolve(x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tens
         window = torch.cat([past[at], x[rows, None].float()], 1)  # (., taps, channels)
         found = (window * kernel.weight).sum(1)
         found = found if kernel.bias is None else found + kernel.bias
+        found = found.masked_fill((runs.reads[at] == LOST)[:, None], torch.nan)
         out[rows] = (silu(found) if kernel.silu else found).to(x.dtype)
         past[at] = window[:, 1:]
     _end(past, recent, runs)

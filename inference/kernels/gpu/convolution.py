@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inference.gpu.recurrent import Runs, ShortKernel
+from inference.gpu.recurrent import LOST, Runs, ShortKernel
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
 
@@ -24,7 +24,7 @@ def convolve(
     recent: Tensor,  # (places, taps - 1, channels) float32, written; places may lie apart
     runs: Runs,
 ) -> Tensor:
-    """Return (T, channels) in the dtype of `x`."""
+    """Return (T, channels) in the dtype of `x`; of a sequence whose state is lost no numbers."""
     weight, bias = kernel.weight, kernel.bias
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     channels = x.shape[1]
@@ -50,6 +50,7 @@ def convolve(
         BIASED=bias is not None,
         SILU=kernel.silu,
         SINGLE=runs.longest == 1,
+        LOST=LOST,
         TOKENS=1 if runs.longest == 1 else _TOKENS,
         BLOCK=_CHANNELS,
         num_warps=4,
@@ -69,7 +70,7 @@ def _convolve(
     x_ptr, weight_ptr, bias_ptr, recent_ptr, starts_ptr, reads_ptr, writes_ptr, blocks_ptr, out_ptr,
     x_stride, place_stride, channels, blocks_stride, tile,
     TAPS: tl.constexpr, ROWS: tl.constexpr, BIASED: tl.constexpr, SILU: tl.constexpr, SINGLE: tl.constexpr,
-    TOKENS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+    LOST: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels
@@ -88,6 +89,7 @@ def _convolve(
         begin = tl.load(starts_ptr + run)
         tokens = tl.where(block < 0, 0, tl.load(starts_ptr + run + 1) - begin)
     read, write = tl.load(reads_ptr + run).to(tl.int64), tl.load(writes_ptr + run).to(tl.int64)
+    bias += tl.where(read == LOST, float("nan"), 0.0)
     rows = x_ptr + begin.to(tl.int64) * x_stride + channel[None, :]
     kept = recent_ptr + read * place_stride + channel[None, :]
     known, i = from_zero(read, channel), tl.arange(0, TOKENS)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.gpu.recurrent import LOST
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
 
@@ -22,7 +23,7 @@ def find_places(
 ) -> tuple[Tensor, Tensor]:
     """Return the places (n,) int32 of a step's sequences: of their states, and of those that come of it.
 
-    -1: a sequence that nothing was read of, and padding.
+    -1: a sequence that nothing was read of, and padding. LOST: one that goes on from where there is no state.
     """
     reads, writes = torch.empty_like(slots), torch.empty_like(slots)
     launch(
@@ -35,6 +36,7 @@ def find_places(
         reads,
         writes,
         len(slots),
+        LOST=LOST,
         BLOCK=_SEQUENCES,
         num_warps=4,
         enable_fp_fusion=True,
@@ -51,7 +53,10 @@ def move(
     *,
     keeps: bool,
 ) -> None:
-    """Copy states of slots to places, or with `keeps` false from there to slots that have none."""
+    """Copy states of slots to places, or with `keeps` false from there to slots that have none.
+
+    Of a slot that doesn't have the state no number is kept.
+    """
     numbers = states.shape[1]
     launch(
         _move,
@@ -75,7 +80,7 @@ def move(
 @triton.jit(do_not_specialize=["count"])
 def _find_places(
     slots_ptr, starts_ptr, lengths_ptr, held_ptr, reads_ptr, writes_ptr, count,
-    BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+    LOST: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
 ) -> None:  # fmt: skip
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
@@ -88,10 +93,12 @@ def _find_places(
     before = length - size
     begins = before == 0
     first = tl.load(held_ptr + 2 * slot, mask=real, other=0)
+    second = tl.load(held_ptr + 2 * slot + 1, mask=real, other=0)
+    read = tl.where((first == before) | (second == before), 2 * slot + tl.where(first != before, 1, 0), LOST)
     at = tl.where(begins | (first != before), 1, 0)
     tl.store(held_ptr + 2 * slot + 1 - at, length, mask=real)
     tl.store(held_ptr + 2 * slot + 1, -1, mask=real & begins)
-    tl.store(reads_ptr + row, tl.where(real & (before != 0), 2 * slot + at, -1), mask=inside)
+    tl.store(reads_ptr + row, tl.where(real & (before != 0), read, -1), mask=inside)
     tl.store(writes_ptr + row, tl.where(real, 2 * slot + 1 - at, -1), mask=inside)
 
 
@@ -104,10 +111,13 @@ def _move(
     await_earlier(OVERLAPS)
     slot, other = tl.load(slots_ptr + row).to(tl.int64), tl.load(others_ptr + row).to(tl.int64)
     if KEEPS:
-        first = tl.load(held_ptr + 2 * slot) == tl.load(tokens_ptr + row)
+        tokens = tl.load(tokens_ptr + row)
+        first, second = tl.load(held_ptr + 2 * slot) == tokens, tl.load(held_ptr + 2 * slot + 1) == tokens
         source, target = 2 * slot + tl.where(first, 0, 1), other
     else:
         source, target = other, 2 * slot
     inside = at < numbers
-    numbers = tl.load(states_ptr + source * stride + at, mask=inside)
-    tl.store(states_ptr + target * stride + at, numbers, mask=inside)
+    moved = tl.load(states_ptr + source * stride + at, mask=inside)
+    if KEEPS:
+        moved += tl.where(first | second, 0.0, float("nan"))
+    tl.store(states_ptr + target * stride + at, moved, mask=inside)

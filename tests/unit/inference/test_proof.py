@@ -257,3 +257,41 @@ def test_in_16_bits_other_likeliest_tokens_are_seen(model: PreTrainedModel) -> N
 
     verdict = Proof(model, torch.bfloat16).check(lambda: Other(model), alone_steps)
     assert not verdict.holds
+
+
+@pytest.mark.parametrize(
+    ("own", "size", "holds"), [(0.03, 0.08, True), (0.03, 0.14, False), (0.2, 0.2, False)]
+)
+def test_in_16_bits_it_may_be_off_by_what_the_models_own_code_rounds_away(
+    own: float, size: float, holds: bool
+) -> None:
+    model = toy("llama")
+    rounding = Noisy(model)
+    rounding.size = own
+
+    def round_single_tokens(_: object, __: object, logits: Tensor) -> Tensor:
+        return rounding.change(logits[0])[None] if logits.shape[1] == 1 else logits
+
+    model.lm_head.register_forward_hook(round_single_tokens)
+    runner = Noisy(model)
+    runner.size = size
+    assert Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds is holds
+
+
+def test_model_whose_own_code_takes_no_cache_may_be_off_as_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = toy("llama")
+    forward = model.forward
+
+    def without_cache(input_ids: Tensor, **given: Any) -> Any:
+        if given.get("use_cache"):
+            raise ValueError("it has a cache of its own")
+        return forward(input_ids=input_ids, **given)
+
+    monkeypatch.setattr(model, "forward", without_cache)
+    runner = Noisy(model)
+    runner.size = 0.04
+    assert Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds
+    runner.size = 0.06
+    assert not Proof(model, torch.bfloat16).check(lambda: runner, alone_steps).holds

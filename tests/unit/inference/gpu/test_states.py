@@ -115,6 +115,26 @@ def test_there_are_places_for_as_many_slots_as_a_table_has(slots: int) -> None:
         assert apart(part, expected[1]) < NEAR
 
 
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text"])
+def test_text_whose_state_is_lost_gets_no_numbers_and_others_get_theirs(family: str) -> None:
+    level, expected = served(family)
+    assert level.make_model is not None
+    model = level.make_model(2 * PAGES)
+    runner, table = EagerRunner(model), MirroredTable(2, PAGES, snapshots=1)
+    states_of(model).allocate(2, 1)
+    sequences = [Sequence(scored_request(str(at), TEXTS[0])) for at in range(2)]
+    for at, sequence in enumerate(sequences):
+        table.enter(sequence)
+        table.extend(sequence, range(at * PAGES, at * PAGES + blocks_for(sequence.length)))
+    runner.run(pack(table, Decodes(), [Chunk(sequences[0], 0, 16), Chunk(sequences[1], 0, 15)]))
+    both = pack(table, Decodes(), [Chunk(sequences[0], 16, 20), Chunk(sequences[1], 16, 20)])
+    right, lost = runner.run(both).clone().split(4)
+    assert apart(right, expected[0][16:20]) < NEAR
+    assert lost.isnan().all()
+    states_of(model).move([Move(0, 0, 11, keeps=True), Move(1, 0, 11, keeps=False)])
+    assert runner.run(pack(table, Decodes(), [Chunk(sequences[1], 11, 13)])).isnan().all()
+
+
 def test_states_are_freed_with_the_model_that_computes_over_them() -> None:
     """On a GPU one is made to measure memory by, and what is left then is the next one's."""
     level, _ = served("lfm2")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from inference.gpu.batch import query_blocks
 from inference.gpu.ops import torch_ops, triton_ops
-from inference.gpu.recurrent import Runs
+from inference.gpu.recurrent import LOST, Runs
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.triton_ops import TritonOps
 from inference.kernels.gpu.recurrence import recur
@@ -184,6 +184,15 @@ def test_tokens_that_are_all_alike_are_told_apart(ops: str, shares: float) -> No
     of.steps[:] = -30.0
     of.shares[:] = shares
     assert apart(in_pieces(of, [0, 48])[0], of.textbook()) < 1e-3
+
+
+@every_ops
+def test_convolution_of_a_state_that_is_lost_gives_no_number(ops: str) -> None:
+    convolve = DeviceStateKernels(OPS[ops]).convolution(drawn(20, 4).to(DEVICE), None, silu=True)
+    states, x = convolve.states(3).fill_(0.0), drawn(9, 20, seed=1).to(DEVICE)
+    found = convolve(x, states, runs((5, LOST, 1), (4, -1, 2)))
+    assert found[:5].isnan().all()
+    assert found[5:].isfinite().all()
 
 
 @pytest.mark.gpu
