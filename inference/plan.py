@@ -190,10 +190,8 @@ def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
     usual = 32 if machine.device_type == "cpu" else 256
     if not demand.state_bytes:
         return usual
-    each = demand.state_bytes * (
-        3 if config.prefix_caching else 2
-    )  # two of its own, and one of some beginning
-    return min(usual, max(_state_room(config, demand, machine) // each, 1))
+    places = 3 if config.prefix_caching else 2  # two of its own, and one of some beginning
+    return min(usual, max(_state_room(config, demand, machine) // (places * demand.state_bytes), 1))
 
 
 def _snapshots(config: EngineConfig, demand: Demand, machine: Machine, sequences: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 from inference.blocks import blocks_for
 from inference.positions import ENDLESS
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.state_layers import cache_parameter
 from inference.step import Runner
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from inference.weights import asking_for_weights
@@ -260,12 +260,10 @@ def _own_noise(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tens
 
     It is the median of the positions, as a part of their norm; nothing if that can't be done.
     """
-    takes = inspect.signature(model.forward).parameters
-    name = next((each for each in ("past_key_values", "cache_params") if each in takes), "")
     ids = torch.from_numpy(prompt[:_NOISE_TOKENS])[None].to(model.device)
     try:
-        cache = DynamicCache(config=model.config.get_text_config())
-        found = [model(input_ids=each, use_cache=True, **{name: cache}).logits[0] for each in ids.split(1, 1)]
+        cache = {cache_parameter(model): DynamicCache(config=model.config.get_text_config())}
+        found = [model(input_ids=each, use_cache=True, **cache).logits[0] for each in ids.split(1, 1)]
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # any model's code may take no such cache

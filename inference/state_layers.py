@@ -91,8 +91,7 @@ def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, StateLayer]:
     parts = {at: part for at, part in enumerate(cache.layers) if _keeps_state(part)}
     if not parts:
         return {}
-    takes = inspect.signature(model.forward).parameters
-    name = next(each for each in ("past_key_values", "cache_params") if each in takes)
+    name = cache_parameter(model)
     with _noting_writers(model, cache, parts) as writers, torch.inference_mode():
         ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
         model(input_ids=ids, use_cache=True, **{name: cache})
@@ -110,6 +109,15 @@ def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, StateLayer]:
             raise ValueError("a module that is called twice has two states")
         found[module] = _seen(at, parameter, part)
     return found
+
+
+def cache_parameter(model: PreTrainedModel) -> str:
+    """Return by which argument a model is given its cache; raise ValueError if by none."""
+    takes = inspect.signature(model.forward).parameters
+    for name in ("past_key_values", "cache_params"):
+        if name in takes:
+            return name
+    raise ValueError("it takes no cache")
 
 
 def _keeps_state(part: object) -> bool:

@@ -136,3 +136,8 @@ class StateKernels(Protocol):
 
     def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """Return what multiplies rows with a weight (outputs, inputs)."""
+
+
+def plain(values: Tensor) -> Tensor:
+    """Return weights as kernels take them: in float32, one behind the other."""
+    return values.detach().float().contiguous()

@@ -87,9 +87,8 @@ class Assembly:
         blocks = plan.kv_tokens // PAGE
         runner, sampler, table = self._parts(plan, blocks, masks.endings)
         runner.warm_up(progress, tune=self.config.tune_linears)
-        limits = replace(
-            self.limits, sequences=plan.sequences
-        )  # fewer, if states of all weren't found room for
+        # Fewer, where states of all found no room
+        limits = replace(self.limits, sequences=plan.sequences)
         scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
         if not self.config.one_step_ahead:
             return Stepper(scheduler, runner, sampler, self.eos, masks)

@@ -24,6 +24,7 @@ from inference.gpu.lora import DeviceAdapting
 from inference.gpu.mlps import SwappedMlp
 from inference.gpu.ops import HeadShape, Ops
 from inference.gpu.states import DeviceStates
+from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
 from inference.paged import Probed, install
@@ -143,12 +144,11 @@ def _warn_of_nothing(*_: object) -> None:
     """Packed sequences have no padding."""
 
 
-class SwappedNorm(nn.Module):
-    """Stands for a root-mean-square norm, which is kept to be put back."""
+class SwappedNorm(Swapped):
+    """Stands for a root-mean-square norm."""
 
     def __init__(self, ops: Ops, own: nn.Module) -> None:
-        super().__init__()
-        self.own = own
+        super().__init__(own)
         self._weight, self._eps = norm_weight(own)
         self._ops = ops
 
@@ -164,29 +164,19 @@ class SwappedNorm(nn.Module):
         return self._ops.rms_norm(rows, self._weight, self._eps).view(given.shape)
 
 
-def swap_norms(model: nn.Module, ops: Ops, but: Collection[nn.Module] = ()) -> list[tuple[nn.Module, str]]:
+def swap_norms(model: nn.Module, ops: Ops, but: Collection[nn.Module] = ()) -> Places:
     """Replace all root-mean-square norms, found by trying them, and return their places.
 
     `but`: modules whose own ones stay: they may be given more than one tensor.
     """
-    places: list[tuple[nn.Module, str]] = []
-    for parent in (each for each in list(model.modules()) if each not in but):
-        for name, module in list(parent._modules.items()):
-            if module is None or [each for each, _ in module.named_parameters()] != ["weight"]:
-                continue
-            try:
-                swapped = SwappedNorm(ops, module)
-            except Exception as error:  # any module may want to be given something else than one tensor
-                LOG.debug("`%s` stays as it is: %s", type(module).__name__, error)
-                continue
-            setattr(parent, name, swapped)
-            places.append((parent, name))
-    return places
 
+    def make(module: nn.Module) -> SwappedNorm | None:
+        if [each for each, _ in module.named_parameters()] != ["weight"]:
+            return None
+        try:
+            return SwappedNorm(ops, module)
+        except Exception as error:  # any module may want to be given something else than one tensor
+            LOG.debug("`%s` stays as it is: %s", type(module).__name__, error)
+            return None
 
-def put_norms_back(places: list[tuple[nn.Module, str]]) -> None:
-    """Undo `swap_norms`."""
-    for parent, name in reversed(places):
-        swapped = parent.get_submodule(name)
-        assert isinstance(swapped, SwappedNorm)
-        setattr(parent, name, swapped.own)
+    return swap_modules(model, make, but)

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from inference.gpu.attention import PagedModel, put_norms_back, swap_norms
+from inference.gpu.attention import PagedModel, swap_norms
 from inference.gpu.build import Stack, build_stack
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear
 from inference.gpu.lora import DeviceAdapting
-from inference.gpu.mlps import put_mlps_back, swap_mlps
+from inference.gpu.mlps import swap_mlps
 from inference.gpu.model import EagerRunner
 from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
+from inference.gpu.swaps import put_modules_back
 from inference.ladder import Attempt, Climb, Options, undo_swaps
 from inference.layers import OtherShape
 from inference.linears import Packed, pack_linears
@@ -83,9 +84,9 @@ class DeviceClimb(Climb):
         level = Level.PAGED_MERGED if undo_merges else Level.PAGED
         served = self.serve(self._attempt(level, make_model))
         if served is None:
-            put_mlps_back(mlps)
+            put_modules_back(mlps)
             undo_swaps(swaps)
-            put_norms_back(norms)
+            put_modules_back(norms)
             if undo_merges:
                 undo_merges()
             served = self.serve(self._attempt(Level.PAGED, make_model))

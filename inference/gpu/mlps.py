@@ -10,21 +10,20 @@ from torch import Tensor, nn
 
 from inference.fuse import merged_linears
 from inference.gpu.linears import DeviceLinear, SwappedLinear
+from inference.gpu.swaps import Places, Swapped, swap_modules
 
 LOG = logging.getLogger(__name__)
 
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 _TRIED = 64  # rows
-_NEAR = {torch.float32: 1e-5}  # of what comes out; of 16 bits:
-_NEAR_NARROW = 2e-2
+_NEAR, _NEAR_NARROW = {torch.float32: 1e-5}, 2e-2  # as a part of what comes out; narrow: of 16 bits
 
 
-class SwappedMlp(nn.Module):
-    """Stands for a module that is down(activation(gate(x)) * up(x)), which is kept to be put back."""
+class SwappedMlp(Swapped):
+    """Stands for a module that is down(activation(gate(x)) * up(x))."""
 
     def __init__(self, own: nn.Module, joint: DeviceLinear, down: nn.Module, activation: str) -> None:
-        super().__init__()
-        self.own = own
+        super().__init__(own)
         self.joint = joint
         self.activation = activation
         self._down = [down]  # it is the own module's, and no second one
@@ -36,32 +35,15 @@ class SwappedMlp(nn.Module):
         return result.view(given.shape)
 
 
-def swap_mlps(model: nn.Module) -> list[tuple[nn.Module, str]]:
+def swap_mlps(model: nn.Module) -> Places:
     """Replace all such modules whose first linears are merged, found by trying, and return their places."""
-    places: list[tuple[nn.Module, str]] = []
-    for parent in list(model.modules()):
-        for name, module in list(parent._modules.items()):
-            swapped = None if module is None else _swapped(module)
-            if swapped is not None:
-                setattr(parent, name, swapped)
-                places.append((parent, name))
-    return places
-
-
-def put_mlps_back(places: list[tuple[nn.Module, str]]) -> None:
-    """Undo `swap_mlps`."""
-    for parent, name in reversed(places):
-        swapped = parent.get_submodule(name)
-        assert isinstance(swapped, SwappedMlp)
-        setattr(parent, name, swapped.own)
+    return swap_modules(model, _swapped)
 
 
 def _swapped(module: nn.Module) -> SwappedMlp | None:
     """Return what stands for a module and gives its own numbers, if there is anything."""
-    merged, down = (
-        merged_linears(module),
-        [each for each in module.children() if isinstance(each, SwappedLinear)],
-    )
+    merged, children = merged_linears(module), module.children()
+    down = [each for each in children if isinstance(each, SwappedLinear)]
     if not isinstance(merged, SwappedLinear) or len(down) != 1:
         return None
     if any(isinstance(each, nn.Linear) for each in module.modules()):  # it does more than that

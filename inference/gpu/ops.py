@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
-from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
+from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention
 
@@ -130,29 +130,11 @@ class Ops(Protocol):
     def convolve(self, x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tensor:
         """Return (T, channels) of (T, channels); `recent` (places, taps - 1, channels) goes on."""
 
-    def recur(
-        self,
-        rows: tuple[Tensor, Tensor, Tensor],  # queries, keys and values, which begin in rows (T, ...)
-        steps: Tensor,  # (T, values)
-        shares: Tensor | None,  # (T, values), of the delta rule; None: Mamba 2's
-        gates: Tensor | None,  # (T, values * value_dim), of the delta rule
-        rule: Rule,
-        states: Tensor,  # (places, values, value_dim, key_dim) float32, which go on
-        runs: Runs,
-    ) -> Tensor:
-        """Return (T, values * value_dim)."""
+    def recur(self, tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs) -> Tensor:
+        """Return (T, values * value_dim); `states` (places, values, value_dim, key_dim) float32 go on."""
 
-    def scan(
-        self,
-        x: Tensor,  # (T, channels)
-        steps: Tensor,  # (T, channels)
-        projected: tuple[Tensor, Tensor],  # (T, keys) each: into the state, and out of it
-        gates: Tensor,  # (T, channels)
-        how: Selective,
-        states: Tensor,  # (places, channels, keys) float32, which go on
-        runs: Runs,
-    ) -> Tensor:
-        """Return (T, channels)."""
+    def scan(self, tokens: ChannelTokens, how: Selective, states: Tensor, runs: Runs) -> Tensor:
+        """Return (T, channels); `states` (places, channels, keys) float32 go on."""
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

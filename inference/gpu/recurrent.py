@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from inference.gpu.batch import DeviceBatch
 from inference.state_parts import Heads
 
 LOST = -2  # the place of a state that isn't there: better no numbers than wrong ones
@@ -21,6 +22,18 @@ class Runs:
     blocks: Tensor  # (2, q): the sequence, and its first token, of each tile; -1: none
     tile: int  # tokens of one of these
     longest: int  # most tokens of one sequence
+
+    @classmethod
+    def of(cls, batch: DeviceBatch, reads: Tensor, writes: Tensor) -> Runs:
+        """Return a step's sequences with their places."""
+        return cls(
+            starts=batch.starts,
+            reads=reads,
+            writes=writes,
+            blocks=batch.query_blocks,
+            tile=batch.tile,
+            longest=batch.longest,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -47,6 +60,29 @@ class Rule:
     scale: float = 1.0  # the delta rule's most share
     skips: Tensor | None = None  # (values,) float32: how much of a value is added to what Mamba 2 gives
     limits: tuple[float, float] = (0.0, float("inf"))  # of Mamba 2's shares
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeadTokens:
+    """What a step's T tokens say to a `Rule`; queries, keys and values begin in the rows of one tensor."""
+
+    query: Tensor  # (T, ...)
+    key: Tensor
+    value: Tensor
+    steps: Tensor  # (T, values)
+    shares: Tensor | None = None  # (T, values), of the delta rule; None: Mamba 2's
+    gates: Tensor | None = None  # (T, values * value_dim), of the delta rule
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ChannelTokens:
+    """What a step's T tokens say to `Selective` states."""
+
+    x: Tensor  # (T, channels)
+    steps: Tensor  # (T, channels)
+    into: Tensor  # (T, keys): by which x goes into the state
+    by: Tensor  # (T, keys): by which it comes out
+    gates: Tensor  # (T, channels)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

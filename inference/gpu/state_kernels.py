@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor
 
 from inference.gpu.ops import Ops
-from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
-from inference.state_parts import Heads
+from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
+from inference.state_parts import Heads, plain
 
 _MOST = 256  # numbers of a key, and of a value, that a program has room for
 
@@ -26,16 +26,16 @@ class DeviceStateKernels:
 
     def convolution(self, kernel: Tensor, bias: Tensor | None, *, silu: bool) -> DeviceConvolution:
         """Return a short convolution."""
-        weight = _plain(kernel.T)
+        weight = plain(kernel.T)
         return DeviceConvolution(
-            self._ops, ShortKernel(weight=weight, bias=None if bias is None else _plain(bias), silu=silu)
+            self._ops, ShortKernel(weight=weight, bias=None if bias is None else plain(bias), silu=silu)
         )
 
     def delta_rule(
         self, heads: Heads, *, rates: Tensor, step_biases: Tensor, norm: Tensor, eps: float, scale: float
     ) -> DeviceDeltaRule:
         """Return a gated delta rule."""
-        given = {"rates": _plain(rates), "step_biases": _plain(step_biases), "norm": _plain(norm)}
+        given = {"rates": plain(rates), "step_biases": plain(step_biases), "norm": plain(norm)}
         return DeviceDeltaRule(self._ops, Rule(heads=heads, **given, eps=eps, scale=scale))
 
     def mamba2(
@@ -48,13 +48,13 @@ class DeviceStateKernels:
         limits: tuple[float, float],
     ) -> DeviceMamba2Scan:
         """Return Mamba 2's recurrence."""
-        given = {"rates": _plain(rates), "step_biases": _plain(step_biases), "skips": _plain(skips)}
+        given = {"rates": plain(rates), "step_biases": plain(step_biases), "skips": plain(skips)}
         least, most = limits
         return DeviceMamba2Scan(self._ops, Rule(heads=heads, **given, limits=(float(least), float(most))))
 
     def mamba(self, *, rates: Tensor, step_biases: Tensor, skips: Tensor) -> DeviceMambaScan:
         """Return Mamba's recurrence."""
-        given = {"rates": _plain(rates), "step_biases": _plain(step_biases), "skips": _plain(skips)}
+        given = {"rates": plain(rates), "step_biases": plain(step_biases), "skips": plain(skips)}
         return DeviceMambaScan(self._ops, Selective(**given))
 
     def linear(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
@@ -98,9 +98,15 @@ class DeviceDeltaRule(_Recurrence):
     ) -> Tensor:
         """Return (tokens, value heads * value_dim)."""
         keys = self._rule.heads.keys * self._rule.heads.key_dim
-        rows = x, x[:, keys:], x[:, 2 * keys :]
-        steps, shares, gates = _rows(steps), _rows(shares), _rows(gates)
-        return self._ops.recur(rows, steps, shares, gates, self._rule, states, runs)
+        tokens = HeadTokens(
+            query=x,
+            key=x[:, keys:],
+            value=x[:, 2 * keys :],
+            steps=_rows(steps),
+            shares=_rows(shares),
+            gates=_rows(gates),
+        )
+        return self._ops.recur(tokens, self._rule, states, runs)
 
 
 class DeviceMamba2Scan(_Recurrence):
@@ -110,8 +116,8 @@ class DeviceMamba2Scan(_Recurrence):
         """Return (tokens, value heads * value_dim)."""
         heads = self._rule.heads
         values, keys = heads.values * heads.value_dim, heads.keys * heads.key_dim
-        rows = x[:, values + keys :], x[:, values:], x
-        return self._ops.recur(rows, _rows(steps), None, None, self._rule, states, runs)
+        tokens = HeadTokens(query=x[:, values + keys :], key=x[:, values:], value=x, steps=_rows(steps))
+        return self._ops.recur(tokens, self._rule, states, runs)
 
 
 class DeviceMambaScan:
@@ -137,13 +143,10 @@ class DeviceMambaScan:
     ) -> Tensor:
         """Return (tokens, channels)."""
         into, by = projected
-        given = (_rows(x), _rows(steps), (_rows(into), _rows(by)), _rows(gates))
-        return self._ops.scan(*given, self._how, states, runs)
-
-
-def _plain(values: Tensor) -> Tensor:
-    """Return values in float32, one behind the other."""
-    return values.detach().float().contiguous()
+        tokens = ChannelTokens(
+            x=_rows(x), steps=_rows(steps), into=_rows(into), by=_rows(by), gates=_rows(gates)
+        )
+        return self._ops.scan(tokens, self._how, states, runs)
 
 
 def _rows(x: Tensor) -> Tensor:

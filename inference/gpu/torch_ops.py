@@ -13,7 +13,7 @@ from inference.blocks import blocks_for
 from inference.gpu import noise, shaping, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
-from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
+from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
 
@@ -134,31 +134,13 @@ class TorchOps:
         """Return (T, channels)."""
         return torch_states.convolve(x, kernel, recent, runs)
 
-    def recur(
-        self,
-        rows: tuple[Tensor, Tensor, Tensor],
-        steps: Tensor,
-        shares: Tensor | None,
-        gates: Tensor | None,
-        rule: Rule,
-        states: Tensor,
-        runs: Runs,
-    ) -> Tensor:
+    def recur(self, tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs) -> Tensor:
         """Return (T, values * value_dim)."""
-        return torch_states.recur(rows, steps, shares, gates, rule, states, runs)
+        return torch_states.recur(tokens, rule, states, runs)
 
-    def scan(
-        self,
-        x: Tensor,
-        steps: Tensor,
-        projected: tuple[Tensor, Tensor],
-        gates: Tensor,
-        how: Selective,
-        states: Tensor,
-        runs: Runs,
-    ) -> Tensor:
+    def scan(self, tokens: ChannelTokens, how: Selective, states: Tensor, runs: Runs) -> Tensor:
         """Return (T, channels)."""
-        return torch_states.scan(x, steps, projected, gates, how, states, runs)
+        return torch_states.scan(tokens, how, states, runs)
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

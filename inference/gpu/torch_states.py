@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from inference.gpu.batch import DeviceBatch
-from inference.gpu.recurrent import LOST, Rule, Runs, Selective, ShortKernel
+from inference.gpu.recurrent import LOST, ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 
 _LEAST = 1e-6  # is added to what keys and queries are divided by, squared
 
@@ -26,14 +26,7 @@ def find_places(batch: DeviceBatch, held: Tensor) -> Runs:
     held[slots[real & begins], 1] = -1
     reads = torch.where(real & ~begins, torch.where(known, 2 * slots + at, LOST), -1)
     writes = torch.where(real, 2 * slots + 1 - at, -1)
-    return Runs(
-        starts=batch.starts,
-        reads=reads.int(),
-        writes=writes.int(),
-        blocks=batch.query_blocks,
-        tile=batch.tile,
-        longest=batch.longest,
-    )
+    return Runs.of(batch, reads.int(), writes.int())
 
 
 def move(states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Tensor, *, keeps: bool) -> None:
@@ -61,19 +54,12 @@ def convolve(x: Tensor, kernel: ShortKernel, recent: Tensor, runs: Runs) -> Tens
     return out
 
 
-def recur(
-    rows: tuple[Tensor, Tensor, Tensor],
-    steps: Tensor,
-    shares: Tensor | None,
-    gates: Tensor | None,
-    rule: Rule,
-    states: Tensor,
-    runs: Runs,
-) -> Tensor:
+def recur(tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs) -> Tensor:
     """Return (T, values * value_dim)."""
     heads, group = rule.heads, rule.heads.values // rule.heads.keys
+    rows, steps, shares = (tokens.query, tokens.key, tokens.value), tokens.steps, tokens.shares
     state = _begin(states, runs)
-    out = rows[2].new_empty(len(steps), heads.values, heads.value_dim)
+    out = tokens.value.new_empty(len(steps), heads.values, heads.value_dim)
     dims = (heads.key_dim, heads.key_dim, heads.value_dim)
     sizes = (heads.keys * heads.key_dim, heads.keys * heads.key_dim, heads.values * heads.value_dim)
     for at, found in _tokens(runs):
@@ -95,32 +81,25 @@ def recur(
         given = (now @ query[..., None])[..., 0]
         if rule.skips is not None:
             given = given + rule.skips[:, None] * value
-        if rule.norm is not None and gates is not None:
+        if rule.norm is not None and tokens.gates is not None:
             normed = given * (given.square().mean(-1, keepdim=True) + rule.eps).rsqrt() * rule.norm
-            given = normed * silu(gates[found].float()).view(given.shape)
+            given = normed * silu(tokens.gates[found].float()).view(given.shape)
         out[found] = given.to(out.dtype)
         state[at] = now
     _end(state, states, runs)
     return out.flatten(1)
 
 
-def scan(
-    x: Tensor,
-    steps: Tensor,
-    projected: tuple[Tensor, Tensor],
-    gates: Tensor,
-    how: Selective,
-    states: Tensor,
-    runs: Runs,
-) -> Tensor:
+def scan(tokens: ChannelTokens, how: Selective, states: Tensor, runs: Runs) -> Tensor:
     """Return (T, channels)."""
+    x = tokens.x
     state, out = _begin(states, runs), torch.empty_like(x, memory_format=torch.contiguous_format)
     for at, rows in _tokens(runs):
-        given, into, by = (each[rows].float() for each in (x, *projected))
-        share = softplus(steps[rows].float() + how.step_biases)[..., None]
+        given, into, by = (each[rows].float() for each in (x, tokens.into, tokens.by))
+        share = softplus(tokens.steps[rows].float() + how.step_biases)[..., None]
         now = state[at] * (how.rates * share).exp() + share * given[..., None] * into[:, None]
         found = (now @ by[..., None])[..., 0] + how.skips * given
-        out[rows] = (found * silu(gates[rows].float())).to(x.dtype)
+        out[rows] = (found * silu(tokens.gates[rows].float())).to(x.dtype)
         state[at] = now
     _end(state, states, runs)
     return out

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
-from inference.gpu.recurrent import Rule, Runs, Selective, ShortKernel
+from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.gpu import activation as gates
 from inference.kernels.gpu import attention, norm, places, recurrence, rope, sampling, shaping
@@ -146,14 +146,7 @@ class TritonOps:
     def find_places(self, batch: DeviceBatch, held: Tensor) -> Runs:
         """Return a step's sequences with the places of their states."""
         reads, writes = places.find_places(batch.slots, batch.starts, batch.lengths, held)
-        return Runs(
-            starts=batch.starts,
-            reads=reads,
-            writes=writes,
-            blocks=batch.query_blocks,
-            tile=batch.tile,
-            longest=batch.longest,
-        )
+        return Runs.of(batch, reads, writes)
 
     def move(
         self, states: Tensor, held: Tensor, slots: Tensor, others: Tensor, tokens: Tensor, *, keeps: bool
@@ -165,36 +158,18 @@ class TritonOps:
         """Return (T, channels)."""
         return convolve(x, kernel, recent, runs)
 
-    def recur(
-        self,
-        rows: tuple[Tensor, Tensor, Tensor],
-        steps: Tensor,
-        shares: Tensor | None,
-        gates: Tensor | None,
-        rule: Rule,
-        states: Tensor,
-        runs: Runs,
-    ) -> Tensor:
+    def recur(self, tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs) -> Tensor:
         """Return (T, values * value_dim)."""
         way: recurrence.Way = "chunks"
-        if self._deterministic or (runs.longest > 1 and rows[2].dtype == torch.float32):
+        if self._deterministic or (runs.longest > 1 and tokens.value.dtype == torch.float32):
             way = "tokens"
         elif runs.longest == 1:
             way = "single"
-        return recurrence.recur(rows, steps, shares, gates, rule, states, runs, way=way)
+        return recurrence.recur(tokens, rule, states, runs, way=way)
 
-    def scan(
-        self,
-        x: Tensor,
-        steps: Tensor,
-        projected: tuple[Tensor, Tensor],
-        gates: Tensor,
-        how: Selective,
-        states: Tensor,
-        runs: Runs,
-    ) -> Tensor:
+    def scan(self, tokens: ChannelTokens, how: Selective, states: Tensor, runs: Runs) -> Tensor:
         """Return (T, channels)."""
-        return recurrence.scan(x, steps, projected, gates, how, states, runs)
+        return recurrence.scan(tokens, how, states, runs)
 
     def sample(self, logits: Tensor, draws: Draws) -> Sampled:
         """Choose a token of each row (R, V)."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.kernels.native import Library, address
+from inference.state_parts import plain
 
 Integers = NDArray[np.int64]
 
@@ -92,11 +93,6 @@ class Convolution:
 def untouched(*shape: int) -> Tensor:
     """Return zeros in float32, which take memory as they are written to."""
     return torch.from_numpy(np.zeros(shape, dtype=np.float32))  # torch's own are written at once
-
-
-def plain(values: Tensor) -> Tensor:
-    """Return values in float32, one behind the other."""
-    return values.detach().float().contiguous()
 
 
 def rows_of(x: Tensor) -> Tensor:

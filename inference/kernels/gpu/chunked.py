@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inference.gpu.recurrent import Rule, Runs
+from inference.gpu.recurrent import HeadTokens, Rule, Runs
 from inference.kernels.gpu.convolution import from_zero
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
@@ -30,17 +30,10 @@ _WARPS, _USUAL_KEYS = 4, 128
 _SCALES = 4  # numbers of a token: see `_prepare`
 
 
-def recur_in_chunks(
-    rows: tuple[Tensor, Tensor, Tensor],
-    steps: Tensor,
-    shares: Tensor | None,
-    rule: Rule,
-    states: Tensor,
-    runs: Runs,
-    out: Tensor,
-) -> None:
+def recur_in_chunks(tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs, out: Tensor) -> None:
     """Write what comes of all tokens to `out` (T, values * value_dim), as `recur` does, not normed."""
-    heads, (query, key, value) = rule.heads, rows
+    heads, query, key, value = rule.heads, tokens.query, tokens.key, tokens.value
+    steps, shares = tokens.steps, tokens.shares
     made = torch.empty((3, len(steps), heads.values, CHUNK), device=steps.device)
     solved, scores, scales = made[0], made[1], made[2, :, :, :_SCALES]
     exact = value.dtype == torch.float32

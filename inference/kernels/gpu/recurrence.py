@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inference.gpu.recurrent import Rule, Runs, Selective
+from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective
 from inference.kernels.gpu.chunked import recur_in_chunks
 from inference.kernels.gpu.convolution import from_zero
 from inference.kernels.gpu.launching import launch
@@ -35,34 +35,21 @@ _CHANNELS = 32
 _NORMED = 2048  # numbers of a program that norms heads
 
 
-def recur(
-    rows: tuple[Tensor, Tensor, Tensor],
-    steps: Tensor,
-    shares: Tensor | None,
-    gates: Tensor | None,
-    rule: Rule,
-    states: Tensor,
-    runs: Runs,
-    *,
-    way: Way,
-) -> Tensor:
-    """Return (T, values * value_dim) in the dtype of the rows.
+def recur(tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs, *, way: Way) -> Tensor:
+    """Return (T, values * value_dim) in the values' dtype.
 
-    `rows`: queries, keys and values, which begin in the same rows of (T, channels); `steps` and `shares`
-    (T, values), `gates` as the result; `shares` None: Mamba 2's rule. `states` (places, values, value_dim,
-    key_dim) float32 is written.
+    `states` (places, values, value_dim, key_dim) float32 are written; places may lie apart.
     """
-    dtype, width = rows[2].dtype, rule.heads.values * rule.heads.value_dim
-    single = way == "single"
-    normed = single and _block(rule.heads, single=True) >= rule.heads.value_dim
-    normed_later = shares is not None and not normed
+    dtype, width = tokens.value.dtype, rule.heads.values * rule.heads.value_dim
+    normed = way == "single" and _block(rule.heads, single=True) >= rule.heads.value_dim
+    normed_later = tokens.gates is not None and not normed
     wide = torch.float32 if normed_later else dtype
-    out = torch.empty((len(steps), width), dtype=wide, device=steps.device)
+    out = torch.empty((len(tokens.steps), width), dtype=wide, device=tokens.steps.device)
     if way == "chunks":
-        recur_in_chunks(rows, steps, shares, rule, states, runs, out)
+        recur_in_chunks(tokens, rule, states, runs, out)
     else:
-        _one_by_one(rows, steps, shares, gates, rule, states, runs, out, single=single)
-    return _gated(out, gates, rule, dtype) if normed_later and gates is not None else out
+        _one_by_one(tokens, rule, states, runs, out, single=way == "single")
+    return _gated(out, tokens.gates, rule, dtype) if normed_later and tokens.gates is not None else out
 
 
 def _block(heads: Heads, *, single: bool) -> int:
@@ -72,28 +59,19 @@ def _block(heads: Heads, *, single: bool) -> int:
 
 
 def _one_by_one(
-    rows: tuple[Tensor, Tensor, Tensor],
-    steps: Tensor,
-    shares: Tensor | None,
-    gates: Tensor | None,
-    rule: Rule,
-    states: Tensor,
-    runs: Runs,
-    out: Tensor,
-    *,
-    single: bool,
+    tokens: HeadTokens, rule: Rule, states: Tensor, runs: Runs, out: Tensor, *, single: bool
 ) -> None:
-    heads, (query, key, value) = rule.heads, rows
+    heads, query, steps, shares, gates = rule.heads, tokens.query, tokens.steps, tokens.shares, tokens.gates
     keys, block = triton.next_power_of_2(heads.key_dim), _block(heads, single=single)
     launch(
         _recur,
         (len(runs.reads), heads.values, triton.cdiv(heads.value_dim, block)),
         query,
-        key,
-        value,
+        tokens.key,
+        tokens.value,
         steps,
         steps if shares is None else shares,
-        value if gates is None else gates,
+        steps if gates is None else gates,
         rule.rates,
         rule.step_biases,
         rule.rates if rule.norm is None else rule.norm,
@@ -151,17 +129,9 @@ def _gated(x: Tensor, gates: Tensor, rule: Rule, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def scan(
-    x: Tensor,
-    steps: Tensor,
-    projected: tuple[Tensor, Tensor],
-    gates: Tensor,
-    how: Selective,
-    states: Tensor,
-    runs: Runs,
-) -> Tensor:
+def scan(tokens: ChannelTokens, how: Selective, states: Tensor, runs: Runs) -> Tensor:
     """Return (T, channels) in the dtype of `x`; `states` (places, channels, keys) float32 is written."""
-    into, by = projected
+    x, steps, into, by, gates = tokens.x, tokens.steps, tokens.into, tokens.by, tokens.gates
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     channels, keys = how.rates.shape
     launch(

@@ -10,7 +10,8 @@ from torch import Tensor, nn  # noqa: E402
 
 from inference.fuse import merge_linears  # noqa: E402
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear  # noqa: E402
-from inference.gpu.mlps import SwappedMlp, put_mlps_back, swap_mlps  # noqa: E402
+from inference.gpu.mlps import SwappedMlp, swap_mlps  # noqa: E402
+from inference.gpu.swaps import put_modules_back  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
 from inference.linears import Packed, pack_linears  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, device_ops, device_toy  # noqa: E402
@@ -65,7 +66,7 @@ def test_activation_is_the_one_by_which_it_gives_its_own_numbers(activation: nn.
     assert isinstance(model.mlp, SwappedMlp)
     assert model.mlp.activation == name
     assert float((model(given) - expected).abs().max()) < 1e-5
-    put_mlps_back(places)
+    put_modules_back(places)
     assert isinstance(model.mlp, Mlp)
     assert torch.equal(model(given), expected)
 
