@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
-LEVELS = ("fused", "native", "paged+merged", "paged", "sequential", "uncached")  # best first
+LEVELS = ("fused", "native", "paged+merged", "paged", "batched", "sequential", "uncached")  # best first
 DIFFERS = "differs"  # served, but its text isn't that of transformers
 NOT_SERVED = "not served"
 NOT_TRIED = "not tried"

@@ -116,6 +116,7 @@ OWN: dict[str, dict[str, Any]] = {
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1},
+    **dict.fromkeys(("llama4", "llama4_text"), {"floor_scale": 8, "attn_temperature_tuning": True}),
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "full_attn_idxs": [1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16},

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from inference.batched import BatchedRunner
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.config import EngineConfig
 from inference.kernels.native import Library
@@ -65,7 +66,7 @@ def _runner(
     if group is not None:
         Sizes(blocks, *table.blocks.shape, config.prefault_cache).tell(group)
     runner = served.make_runner(blocks)
-    if not isinstance(runner, FusedRunner | PagedRunner | SharedRunner):
+    if not isinstance(runner, FusedRunner | PagedRunner | SharedRunner | BatchedRunner):
         return runner, None
     idle_work = Prefault(runner.arrays) if config.prefault_cache else None
     if group is None or not isinstance(runner, SharedRunner):

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
+from inference.batched import Part, find_parts
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.gpu.ops import Ops
 from inference.kernels.native import Library
 from inference.linears import NativeLinear, Packed, Swap, make_linear
 from inference.lora import Adapters, Adapting, MakeLinear, Multiply
-from inference.packable import find_layers
+from inference.packable import changes_with_others, find_layers
 from inference.positions import changing_length
 from inference.proof import (
     PROOF_BLOCKS,
@@ -89,6 +90,7 @@ class Attempt:
     make_runner: MakeRunner
     kv_dtype: torch.dtype
     packed: tuple[Packed, ...] = ()
+    kv_elements: int | None = None  # of a token in the cache; None: what the layers' attention was seen to keep
     rounded: bool = False  # nearly right will do
     invariant: bool = False  # every row may be computed in one way whatever is beside it: to be seen
     make_model: MakeModel | None = None
@@ -190,6 +192,22 @@ class Climb:
         self.adapt()
         return served
 
+    def find_parts(self) -> tuple[Part, ...]:
+        """Have its own attention compute again; return what its layers keep of a token in a cache.
+
+        None if that can't be paged, so that the level `batched` is none for it.
+        """
+        self.model.set_attn_implementation("eager")
+        if self.keeping or changes_with_others(self.model, self.options.max_total_tokens):
+            return ()
+        try:
+            return find_parts(self.model)
+        except torch.OutOfMemoryError:  # as in Proof.check
+            raise
+        except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            self.reasons.append(f"its cache can't be paged ({type(error).__name__}: {error})")
+            return ()
+
     def adapt(self, make: MakeLinear | None = None) -> None:
         """Have the model's own code, at the level that was found, add what adapters do.
 
@@ -269,7 +287,9 @@ class Climb:
             steps += (single_steps,)
         others = [self._check(attempt, each, rounded=True) for each in steps]
         shards = 1 if self.options.group is None else self.options.group.share.count
-        elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
+        elements = attempt.kv_elements
+        if elements is None:
+            elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
         rebuilt = {module for each in self.rebuilt for module in each.modules()}  # whose torch is idle
         heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, {*self.proof.idle, *rebuilt})
         # Their own code sums up a longer piece in another order than single tokens

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.batched import BatchedRunner
 from inference.errors import ModelUnavailable
 from inference.experts import pack_mixtures, undo_mixtures
 from inference.gpu.levels import DeviceClimb
@@ -17,13 +19,13 @@ from inference.kernels.native import Library, WeightKind
 from inference.kernels.native_recurrence import NativeStates
 from inference.ladder import Attempt, Climb, Options, packed_of, undo_swaps
 from inference.layers import OtherShape
-from inference.linears import NativePack, drop_weight, native_pack, pack_linears, reorder
+from inference.linears import NativePack, Packed, drop_weight, native_pack, pack_linears, reorder
 from inference.native_cache import NativeCache
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
 from inference.rebuilt import Packs
 from inference.runner import PagedRunner
-from inference.served import Level, Served
+from inference.served import Level, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.stack import FusedModel, fuse_model
@@ -47,12 +49,12 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
         served = host.fused() or host.refuse_shards(options.group)
     else:
         climb = host = _NativeClimb(model, options)
-        served = host.fused() or host.native() or host.paged() or host.sequential()
+        served = host.fused() or host.native() or host.paged() or host.batched() or host.sequential()
     climb.check_adapters(served)
     climb.check_vision(served, rounded=climb.rounds and options.ops is None)
     if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
         options.adapters.release()
-    if options.quantize and not (served.level.native and served.packed):
+    if options.quantize and not served.quantizes:
         raise ModelUnavailable(
             f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
             f"start without --quantize"
@@ -166,36 +168,55 @@ class _NativeClimb(Climb):
 
         if self.keeping:
             self.rebuild(NativeStates(library), make_exact, "the extension")
-        if self.rounds and not self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds:
+        if self.rounds and not self._holds(make_exact):
             self.reasons.append("native attention doesn't reproduce its logits")
             self.rebuilt = {}
             return None
-        undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
-        packs = self._packs(library)
-        mixtures = pack_mixtures(self.model, packs.final, self._exact_pack(library))
-        swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
+        packed, undo = self._pack(library, make_exact)
         served = self.serve(
             Attempt(
                 level=Level.NATIVE,
                 make_runner=make_runner,
                 kv_dtype=self.options.kv_dtype,
-                packed=(*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)),
+                packed=packed,
                 rounded=self.rounds,
                 invariant=True,
             )
         )
         if served is None:
-            undo_swaps(swaps)
-            undo_mixtures(mixtures)
-            if undo_merges:
-                undo_merges()
+            undo()
             self.rebuilt = {}
         else:
             for linear in (each for module in self.rebuilt.values() for each in module.replaced):
                 drop_weight(linear)
-            exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
-            self.adapt(lambda weight: exact(weight, None))
+            self._adapt(library)
         return served
+
+    def _pack(
+        self, library: Library, make_exact: MakeRunner
+    ) -> tuple[tuple[Packed, ...], Callable[[], None]]:
+        """Have the model's linears computed by the extension; return them and what puts its own back."""
+        undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
+        packs = self._packs(library)
+        mixtures = pack_mixtures(self.model, packs.final, self._exact_pack(library))
+        swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
+
+        def undo() -> None:
+            undo_swaps(swaps)
+            undo_mixtures(mixtures)
+            if undo_merges:
+                undo_merges()
+            self._damaged = self.options.quantize
+
+        return (*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)), undo
+
+    def _adapt(self, library: Library) -> None:
+        exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
+        self.adapt(lambda weight: exact(weight, None))
+
+    def _holds(self, make_exact: MakeRunner) -> bool:
+        """Return whether what computes exactly reproduces the logits, where the level itself may only nearly."""
+        return self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds
 
     def measure(self) -> Proof:
         """Return what says whether the model as it is now is computed exactly.
@@ -229,6 +250,39 @@ class _NativeClimb(Climb):
             if swaps or undo_merges:
                 served = self.serve(Attempt(level=Level.PAGED, make_runner=make_runner, kv_dtype=dtype))
         if served is not None:
+            self.adapt()
+        return served
+
+    def batched(self) -> Served | None:
+        """Return the model at the level of batches through its own attention."""
+        parts, library, options = self.find_parts(), self.options.library, self.options
+        if not parts:
+            return None
+
+        def make_exact(blocks: int) -> Runner[Tensor]:
+            return BatchedRunner(self.model, parts, blocks, options.dtype)
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return BatchedRunner(self.model, parts, blocks, options.dtype, self.adapting)
+
+        if self._rounds_linears and not self._holds(make_exact):
+            self.reasons.append("batches through its own attention don't reproduce its logits")
+            return None
+        packed, undo = ((), None) if library is None else self._pack(library, make_exact)
+        attempt = Attempt(
+            level=Level.BATCHED,
+            make_runner=make_runner,
+            kv_dtype=options.dtype,
+            kv_elements=sum(part.elements for part in parts),
+            packed=packed,
+            rounded=self._rounds_linears,
+        )
+        served = self.serve(attempt)
+        if served is None and undo is not None:
+            undo()
+        elif served is not None and library is not None:
+            self._adapt(library)
+        elif served is not None:
             self.adapt()
         return served
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -160,10 +162,10 @@ class Adapting:
         self._chosen = None if chosen is None else torch.from_numpy(chosen).to(self._device)
         self.groups = [] if self._chosen is None else _groups(self._chosen)
 
-    def begin_one(self, adapter: int, tokens: int) -> None:
-        """Take a step of one sequence."""
-        self.tokens = tokens
-        self.groups = [] if adapter < 0 else [(adapter, torch.arange(tokens, device=self._device))]
+    def begin_rows(self, chosen: NDArray[np.int64]) -> None:
+        """Take some of a step's tokens, with the adapter of each (tokens,): -1 is none."""
+        self.tokens = len(chosen)
+        self.groups = _groups(torch.from_numpy(chosen).to(self._device)) if (chosen >= 0).any() else []
 
     @contextmanager
     def within(self, rows: Tensor) -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from inference.paged import Probed, use_paged_attention
+from inference.paged import CHUNKED, Probed, use_paged_attention
 from inference.positions import changing_length
 from inference.rotary import is_static
 from inference.state_layers import STATE_TYPES, STATELESS_TYPES, StateLayer, find_state_layers
@@ -16,7 +16,7 @@ from inference.trace import rotations
 
 LOG = logging.getLogger(__name__)
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}  # what paged attention can express
+_LAYER_TYPES = {"full_attention", "sliding_attention", CHUNKED}  # what paged attention can express
 _NO_ATTENTION = "it doesn't use transformers' attention interface"
 
 
@@ -53,13 +53,20 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
     return PackableLayers(attending, keeping)
 
 
+def changes_with_others(model: PreTrainedModel, positions: int) -> bool:
+    """Return whether its rotary embedding is another one by what else is in a step, within so many positions."""
+    short = changing_length(model.config.get_text_config())
+    return (short is not None and positions > short) or _rotates_by_others(model, positions)
+
+
 def _why_not(text: PreTrainedConfig, positions: int) -> str:
     """Return what of the model paged attention can't do, "" if nothing is known."""
-    others = set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES - STATELESS_TYPES
+    types = set(getattr(text, "layer_types", None) or ())
+    others = types - _LAYER_TYPES - STATELESS_TYPES
     if others - STATE_TYPES:
         return f"its layers of type {', '.join(sorted(others - STATE_TYPES))} have no paged form"
-    if getattr(text, "attention_chunk_size", None):
-        return "its chunked attention has no paged form"
+    if getattr(text, "attention_chunk_size", None) and not types:
+        return "it isn't known which of its layers have chunked attention"
     short = changing_length(text)
     if short is not None and positions > short:
         # Its rotation changes for all tokens of a step as soon as one of them is past that position.

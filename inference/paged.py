@@ -22,6 +22,7 @@ from inference.state import Pieces
 from inference.vision.seen import limits_in
 
 ATTENTION = "parley_paged"
+CHUNKED = "chunked_attention"  # a type of layers, as configurations call it
 _UNSAID = object()
 _LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
 
@@ -143,6 +144,30 @@ def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, Probed]:
     return seen
 
 
+class CountedTokens:
+    """Stands in for transformers' cache where code asks it which positions a step's tokens have.
+
+    Llama 4's attention does, to scale queries far behind in a text: it adds the length to 0, 1, 2, ...
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        """`positions` (tokens,) are those of a packed step."""
+        self._before = positions - torch.arange(len(positions), device=positions.device)
+
+    def get_seq_length(self, _: int = 0) -> Tensor:
+        """Return (tokens,): of each how many would be before the first one, were they one text's."""
+        return self._before
+
+    def update(self, keys: Tensor, values: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+        """Return what was given: our attention keeps it."""
+        return keys, values
+
+
+def asks_for_positions(model: nn.Module) -> bool:
+    """Return whether a model has to be given `CountedTokens` with each packed step."""
+    return any(getattr(module, "attn_temperature_tuning", False) for module in model.modules())
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,  # (1, heads, tokens, dim)
@@ -164,8 +189,19 @@ def _attention(
     how = Attention(
         scaling=scaling if scaling is not None else query.shape[-1] ** -0.5,
         window=window if isinstance(window, int) and window else None,
+        chunk=_chunk_of(module),
         softcap=softcap,
         sinks=s_aux,
     )
     query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
     return layer.attend(query, key, value, how)[None], None
+
+
+def _chunk_of(module: nn.Module) -> int | None:
+    """Return how long the chunks are which a module's attention stays within; None: there are none."""
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    types = getattr(config, "layer_types", None)
+    if types is None or index is None or types[index] != CHUNKED:
+        return None
+    size: int = config.attention_chunk_size
+    return size

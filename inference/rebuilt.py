@@ -63,6 +63,7 @@ class Layer:
             query_norm=norms.query,
             key_norm=norms.key,
             window=how.window,
+            chunk=how.chunk,
             scaling=how.scaling,
             sinks=how.sinks,
             rotary=rotary,

@@ -7,12 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.isolation import working_for
 from inference.lora import Adapting
+from inference.paged import CountedTokens, asks_for_positions
 from inference.state import Chunk, Pieces
 from inference.state_cache import StateCache
 from inference.vision.eyes import Eyes
@@ -48,6 +50,7 @@ class PagedRunner:
         self._eyes = eyes
         self._states = states
         self._head = Head(model)
+        self._asks = asks_for_positions(model)
         self.arrays = cache.arrays
 
     @torch.inference_mode()
@@ -61,6 +64,7 @@ class PagedRunner:
         seen = None if self._eyes is None else seen_in(pieces, embedded=True)
         spatial = None if seen is None else seen.positions
         positions = pieces.positions[None] if spatial is None else spatial[:, None]
+        counted = {"past_key_values": CountedTokens(torch.from_numpy(pieces.positions))} if self._asks else {}
         given = None
         if seen is not None and seen.rows is not None:
             given = torch.from_numpy(seen.at), seen.rows
@@ -73,6 +77,7 @@ class PagedRunner:
                 input_ids=torch.from_numpy(pieces.ids)[None].to(device),
                 position_ids=torch.from_numpy(positions).to(device),
                 use_cache=False,
+                **counted,
                 **self._head.arguments(rows),
             )
         return self._head.logits(output.logits, rows)
@@ -121,7 +126,7 @@ class SequentialRunner:
         cache = {"past_key_values": values} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
         if self._adapting is not None:
-            self._adapting.begin_one(chunk.sequence.request.adapter, ids.shape[1])
+            self._adapting.begin_rows(np.full(ids.shape[1], chunk.sequence.request.adapter))
         output = self._model(input_ids=ids, use_cache=self._cached, **cache, **self._head.arguments(rows))
         logits = self._head.logits(output.logits, rows)
         if self._cached:
@@ -154,5 +159,9 @@ class Head:
 
     def logits(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Return (rows, vocabulary) of the model's (1, positions, vocabulary)."""
-        picked = logits[0] if self._selects else logits[0].index_select(0, rows)
+        return self.of_each(logits, rows)[0]
+
+    def of_each(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """Return (sequences, rows, vocabulary) of the model's (sequences, positions, vocabulary)."""
+        picked = logits if self._selects else logits.index_select(1, rows)
         return picked.float()

@@ -4,6 +4,7 @@ fused          all decoder layers of a step in one call of the C extension; on a
 native         the model's own code over the C extension's linears and paged attention
 paged+merged   one packed step over the paged cache, in torch or in Triton; parallel linears merged
 paged          the same, linears as they are
+batched        batches of single tokens, prompts in pieces, through its own attention over a paged cache
 sequential     one sequence after the other through transformers' cache
 uncached       the same, and each token computes its whole sequence again
 """
@@ -34,6 +35,7 @@ class Level(StrEnum):
     NATIVE = "native"
     PAGED_MERGED = "paged+merged"
     PAGED = "paged"
+    BATCHED = "batched"
     SEQUENTIAL = "sequential"
     UNCACHED = "uncached"
 
@@ -80,6 +82,11 @@ class Served:
     def name(self) -> str:
         """Return the level, with why it isn't a better one."""
         return f"{self.level}: {self.reason}" if self.reason else str(self.level)
+
+    @property
+    def quantizes(self) -> bool:
+        """Return whether its linears are the C extension's, which can keep them in 8 bits."""
+        return bool(self.packed) and (self.level.native or self.level is Level.BATCHED)
 
     @property
     def weights(self) -> str:

@@ -177,7 +177,7 @@ def _attend_decodes(
         cache[table].flatten(1, 2).masked_fill((at >= lengths)[:, :, None, None], 0.0)
         for cache in (keys, values)
     )
-    seen = (at < lengths) if how.window is None else (at < lengths) & (at >= lengths - how.window)
+    seen = (at < lengths) & (at >= how.first_seen(lengths - 1))
     seen = seen | (lengths == 0)  # padding sees anything, or it would be divided by nothing
     bias = torch.zeros(seen.shape, dtype=query.dtype, device=query.device).masked_fill(~seen, -torch.inf)
     attended = attend_padded(query[:, :, None], k, v, bias[:, None, None], how)[:, :, 0]
@@ -185,8 +185,6 @@ def _attend_decodes(
 
 
 def _bias(seen: Tensor, at: Tensor, how: Attention, dtype: torch.dtype) -> Tensor:
-    """Return what is added to scores (queries, keys) of which `seen` are seen without a window."""
-    if how.window is not None:
-        last = at[len(at) - len(seen) :, None]
-        seen = seen & (at > last - how.window)
+    """Return what is added to scores (queries, keys) of which `seen` are seen without a window or chunks."""
+    seen = seen & (at >= how.first_seen(at[len(at) - len(seen) :, None]))
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -torch.inf)

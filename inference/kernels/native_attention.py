@@ -64,6 +64,7 @@ class AttentionStruct(ctypes.Structure):
         ("scaling", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("window", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
         ("sinks", ctypes.c_void_p),
     )
 
@@ -282,9 +283,8 @@ def arrays_of(layers: Sequence[NativeCacheLayer]) -> tuple[Tensor, ...]:
 
 def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionStruct:
     """Return what C knows of `how`; `sinks` is its float32 form, which must outlive the struct."""
-    return AttentionStruct(
-        how.scaling, how.softcap or 0.0, how.window or 0, None if sinks is None else sinks.data_ptr()
-    )
+    held = None if sinks is None else sinks.data_ptr()
+    return AttentionStruct(how.scaling, how.softcap or 0.0, how.window or 0, how.chunk or 0, held)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, phase: float) -> Tensor:

@@ -69,6 +69,7 @@ class LayerWeights:
     query_norm: Tensor | None = None  # (head_dim,): each head for itself; (heads * head_dim,): together
     key_norm: Tensor | None = None
     window: int | None = None
+    chunk: int | None = None
     scaling: float | None = None  # None: the stack's
     sinks: Tensor | None = None  # (heads,)
     rotary: int | None = 0  # which of the step's rotary embeddings; None: no rotation
@@ -219,7 +220,7 @@ class NativeStack:
 
     def _struct(self, layer: LayerWeights) -> _Layer:
         scaling = self.shape.scaling if layer.scaling is None else layer.scaling
-        how = Attention(scaling=scaling, window=layer.window, softcap=self.shape.softcap)
+        how = Attention(scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=self.shape.softcap)
         return _Layer(
             *(
                 ctypes.addressof(linear.struct)

@@ -53,8 +53,18 @@ class Attention:
 
     scaling: float
     window: int | None = None  # a token sees this many of the newest tokens, itself among them
+    chunk: int | None = None  # and none before its own chunk: these begin at multiples of so many
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     sinks: Tensor | None = None  # (heads,): one more score each, whose share goes nowhere
+
+    def first_seen(self, positions: Tensor) -> Tensor:
+        """Return the first position that tokens at such positions see, of the same shape."""
+        first = torch.zeros_like(positions)
+        if self.window is not None:
+            first = torch.maximum(first, positions - self.window + 1)
+        if self.chunk is not None:
+            first = torch.maximum(first, positions - positions % self.chunk)
+        return first
 
 
 class Step:
@@ -68,7 +78,7 @@ class Step:
         self.spans = tuple(_Span(piece, device) for piece in pieces[self.decodes :])
         self._device = device
         self._dtype = dtype
-        self._biases: dict[tuple[int, int | None], Tensor | None] = {}
+        self._biases: dict[tuple[int, int | None, int | None], Tensor | None] = {}
         self._pad_decodes(pieces[: self.decodes])
 
     def _pad_decodes(self, pieces: Several[Piece]) -> None:
@@ -83,30 +93,27 @@ class Step:
         # Pages hold what their last owner left, which may be NaN, and 0 * NaN is NaN: it must go.
         self.unused = torch.from_numpy(unused).to(self._device)  # of the gathered tokens
 
-    def decode_bias(self, window: int | None) -> Tensor:
+    def decode_bias(self, how: Attention) -> Tensor:
         """Return what is added to the decodes' scores, of shape (decodes, 1, 1, pages * PAGE)."""
         at = torch.arange(self.table.shape[1] * PAGE, device=self._device)[None, :]
-        seen = at < self.lengths[:, None]
-        if window is not None:
-            seen &= at >= self.lengths[:, None] - window
+        seen = (at < self.lengths[:, None]) & (at >= how.first_seen(self.lengths - 1)[:, None])
         return self._as_bias(seen)[:, None, None]
 
-    def bias(self, index: int, window: int | None) -> Tensor | None:
+    def bias(self, index: int, how: Attention) -> Tensor | None:
         """Return what is added to the scores of span `index` (-1: the decodes); None: nothing."""
-        key = (index, window)
+        key = (index, how.window, how.chunk)
         if key not in self._biases:
-            self._biases[key] = self.decode_bias(window) if index < 0 else self._span_bias(index, window)
+            self._biases[key] = self.decode_bias(how) if index < 0 else self._span_bias(index, how)
         return self._biases[key]
 
-    def _span_bias(self, index: int, window: int | None) -> Tensor | None:
+    def _span_bias(self, index: int, how: Attention) -> Tensor | None:
         span = self.spans[index]
-        if span.stop - span.start == 1 and (window is None or window >= span.stop):
+        if span.stop - span.start == 1 and min(each or span.stop for each in (how.window, how.chunk)) >= span.stop:
             return None
         queries = torch.arange(span.start, span.stop, device=self._device)[:, None]
         keys = torch.arange(span.stop, device=self._device)[None, :]
         seen = keys <= queries if span.limits is None else keys < span.limits[:, None]
-        if window is not None:
-            seen &= keys > queries - window
+        seen &= keys >= how.first_seen(queries)
         return self._as_bias(seen)  # (size, stop)
 
     def _as_bias(self, seen: Tensor) -> Tensor:
@@ -145,7 +152,7 @@ def _attend_span(
 ) -> Tensor:
     span = step.spans[index]
     k, v = (_gather(cache, span.blocks)[None, : span.stop] for cache in (keys, values))
-    given, bias = query[None].transpose(1, 2), step.bias(index, how.window)
+    given, bias = query[None].transpose(1, 2), step.bias(index, how)
     return attend_padded(given, k, v, bias, how)[0].transpose(0, 1)
 
 
@@ -154,7 +161,7 @@ def _attend_decodes(query: Tensor, keys: Tensor, values: Tensor, step: Step, how
     k = _gather(keys, pages).index_fill_(0, step.unused, 0.0)
     v = _gather(values, pages).index_fill_(0, step.unused, 0.0)
     k, v = (each.view(step.decodes, -1, *each.shape[1:]) for each in (k, v))
-    return attend_padded(query[:, :, None], k, v, step.bias(-1, how.window), how)[:, :, 0]
+    return attend_padded(query[:, :, None], k, v, step.bias(-1, how), how)[:, :, 0]
 
 
 def attend_padded(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Attention) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from inference.kernels.native_adapters import LowRank
-from inference.kernels.reference import Attention
 from inference.layers import LayerParts, OtherShape
 from inference.paged import LayerShape, Probed
 
@@ -91,8 +90,7 @@ class LayerShare:
         own = self._probed
         shape = LayerShape(self._keys[1] - self._keys[0], own.shape.key_dim, own.shape.value_dim)
         sinks = None if own.how.sinks is None else own.how.sinks[slice(*self._heads)]
-        how = Attention(scaling=own.how.scaling, window=own.how.window, softcap=own.how.softcap, sinks=sinks)
-        return Probed(shape, how, self.heads)
+        return Probed(shape, replace(own.how, sinks=sinks), self.heads)
 
     def weights(self) -> list[Weight]:
         """Return its share of the four linears, those computed as one together."""

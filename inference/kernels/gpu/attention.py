@@ -73,7 +73,7 @@ def paged_attention(
         **shape,
         SPLIT=batch.splits > 1, ROWS=rows, KEYS=tiles.keys,
         DIM=dim, DIMS=power_of_two(dim), PAGE=keys.shape[1],
-        WINDOW=how.window or 0, CAPPED=how.softcap is not None, UNMASKED=tiles.unmasked,
+        WINDOW=how.window or 0, CHUNK=how.chunk or 0, CAPPED=how.softcap is not None, UNMASKED=tiles.unmasked,
         WIDEN=interpreted() and query.dtype == torch.bfloat16,
         num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def _attend(
     GROUP: tl.constexpr, TILE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
     SUNK: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, UNMASKED: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, UNMASKED: tl.constexpr,
     WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     await_earlier(OVERLAPS)
@@ -166,6 +166,8 @@ def _attend(
     low = 0
     if WINDOW > 0:
         low = tl.maximum(past + first - WINDOW + 1, 0)
+    if CHUNK > 0:
+        low = tl.maximum(low, (past + first) // CHUNK * CHUNK)
     begin = low // KEYS * KEYS
     size = tl.cdiv(tl.cdiv(high - begin, splits), KEYS) * KEYS
     begin += split * size
@@ -178,17 +180,17 @@ def _attend(
     keys += kv_head * key_head
     values += kv_head * value_head
     masked = begin
-    if UNMASKED and WINDOW == 0:
+    if UNMASKED and WINDOW == 0 and CHUNK == 0:
         masked = tl.maximum(tl.minimum((past + first + 1) // KEYS * KEYS, end), begin)
         acc, peak, total = _go_over(
             acc, peak, total, q, position, keys, values, table, inner, outer, begin, masked, low, high,
             key_page, key_token, value_page, value_token,
-            KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CAPPED, False, WIDEN,
+            KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, False, WIDEN,
         )  # fmt: skip
     acc, peak, total = _go_over(
         acc, peak, total, q, position, keys, values, table, inner, outer, masked, end, low, high,
         key_page, key_token, value_page, value_token,
-        KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CAPPED, True, WIDEN,
+        KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, True, WIDEN,
     )  # fmt: skip
 
     v = tl.arange(0, VALUES)
@@ -215,7 +217,8 @@ def _go_over(
     acc, peak, total, q, position, keys, values, table, inner, outer, begin, end, low, high,
     key_page, key_token, value_page, value_token,
     KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr, WIDEN: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the running softmax; `begin` is a multiple of KEYS."""
     n = tl.arange(0, KEYS)
@@ -242,6 +245,8 @@ def _go_over(
             seen = there[None, :] & (token[None, :] <= position[:, None])
             if WINDOW > 0:
                 seen = seen & (token[None, :] > position[:, None] - WINDOW)
+            if CHUNK > 0:
+                seen = seen & (token[None, :] >= position[:, None] // CHUNK * CHUNK)
             score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, 1) * outer)
         weight = tl.exp2(score * outer - higher[:, None])

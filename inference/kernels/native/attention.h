@@ -45,8 +45,16 @@ typedef struct Attention {
     float scaling;
     float softcap;      /* 0: none */
     int64_t window;     /* how many of the newest tokens a token sees, itself among them; 0: all */
+    int64_t chunk;      /* and none before its own chunk, which begin at multiples of so many; 0: one has all */
     const float *sinks; /* [head], or NULL: one more score each, whose share goes nowhere */
 } Attention;
+
+/* The first position that a token at another one sees. */
+static inline int64_t first_seen(const Attention *how, int64_t position) {
+    int64_t recent = how->window && position >= how->window ? position - how->window + 1 : 0;
+    int64_t begin = how->chunk ? position - position % how->chunk : 0;
+    return recent > begin ? recent : begin;
+}
 
 /* What happens to queries and keys between the linear and the attention. */
 typedef struct Shaping {

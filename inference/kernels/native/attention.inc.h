@@ -37,8 +37,7 @@ INLINE int64_t ISA(row_of)(const Tile *tile, int64_t query) {
 }
 
 INLINE ISA(Seen) ISA(seen)(const ISA(Job) *job, int64_t query, int64_t split) {
-    int64_t position = ISA(position_of)(job->tile, query), window = job->call->how.window;
-    int64_t first = window && position >= window ? position - window + 1 : 0;
+    int64_t position = ISA(position_of)(job->tile, query), first = first_seen(&job->call->how, position);
     int64_t limit = job->tile->limits ? job->tile->limits[query] : position + 1;
     int64_t from = first - split * SPLIT, to = limit - split * SPLIT;
     return (ISA(Seen)){from > 0 ? from : 0, to < SPLIT ? to : SPLIT};
@@ -236,10 +235,10 @@ static void ISA(combine_parts)(const ISA(Job) *job, const Tile *tile) {
     ISA(finish_tile)(&home);
 }
 
-/* The splits that an item computes; the first ones may lie before its window. */
+/* The first split that an item computes; those before it may not be seen. */
 INLINE int64_t ISA(first_split)(const ISA(Job) *job, int64_t part) {
-    int64_t window = job->call->how.window, first = job->tile->first + part * job->call->plan->span;
-    int64_t seen = window && job->tile->position >= window ? (job->tile->position - window + 1) / SPLIT : 0;
+    int64_t first = job->tile->first + part * job->call->plan->span;
+    int64_t seen = first_seen(&job->call->how, job->tile->position) / SPLIT;
     return first > seen ? first : seen;
 }
 

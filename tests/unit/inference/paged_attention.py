@@ -75,6 +75,8 @@ def expected(sequence: Tokens, how: Attention, limits: Limits | None = None) -> 
     seen = at[None, :] <= at[:, None] if limits is None else at[None, :] < torch.from_numpy(limits)[:, None]
     if how.window is not None:
         seen &= at[None, :] > at[:, None] - how.window
+    if how.chunk is not None:
+        seen &= at[None, :] // how.chunk == at[:, None] // how.chunk
     scores = scores.masked_fill(~seen, -torch.inf)
     if how.sinks is not None:
         sinks = how.sinks.double().view(-1, 1, 1).expand(-1, sequence.length, 1)

@@ -58,6 +58,12 @@ CASES = {
     "a window": (tokens(600, 4, 2, 32), Attention(scaling=0.2, window=100)),
     "a window of one": (tokens(40, 4, 2, 32), Attention(scaling=0.2, window=1)),
     "a window over splits": (tokens(600, 2, 1, 16), Attention(scaling=0.2, window=SPLIT)),
+    "chunks": (tokens(600, 4, 2, 32), Attention(scaling=0.2, chunk=96)),
+    "chunks of one": (tokens(40, 4, 2, 32), Attention(scaling=0.2, chunk=1)),
+    "chunks over splits, with a window": (
+        tokens(600, 2, 1, 16),
+        Attention(scaling=0.2, chunk=SPLIT + 3, window=SPLIT - 5),
+    ),
     "a softcap": (tokens(280, 4, 2, 32), Attention(scaling=0.5, softcap=5.0)),
     "sinks": (tokens(280, 4, 2, 32), Attention(scaling=0.2, sinks=torch.tensor([0.0, 3.0, -80.0, 90.0]))),
     "all of it": (
@@ -109,7 +115,7 @@ def test_rounded_attention_differs_by_the_rounding_of_queries_and_weights(
         (found,), (plain,) = run(*arguments, rounded=True), run(*arguments)
         if library.has_bf16:
             assert ((found - wanted).abs() <= (2**-8 + 1e-5) * sizes + 1e-5).all(), (isa, threads)
-            assert torch.equal(found, plain) == (how.window == 1)  # whose only weight is 1
+            assert torch.equal(found, plain) == (1 in (how.window, how.chunk))  # whose only weight is 1
         else:
             assert torch.equal(found, plain)
 
@@ -174,6 +180,7 @@ def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> 
     how = Attention(
         scaling=0.3,
         window=data.draw(st.sampled_from([None, 1, 17, SPLIT])),
+        chunk=data.draw(st.sampled_from([None, 1, 23, SPLIT + 1])),
         softcap=data.draw(st.sampled_from([None, 10.0])),
         sinks=data.draw(st.sampled_from([None, torch.linspace(-1, 2, 2 * group)])),
     )

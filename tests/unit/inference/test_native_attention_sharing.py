@@ -126,6 +126,7 @@ def test_sharing_pages_changes_no_bit(data: st.DataObject) -> None:
     how = Attention(
         scaling=0.3,
         window=data.draw(st.sampled_from([None, 17, SPLIT, SPLIT + 100])),
+        chunk=data.draw(st.sampled_from([None, SPLIT // 2 + 1, SPLIT + 30])),
         softcap=data.draw(st.sampled_from([None, 10.0])),
         sinks=data.draw(st.sampled_from([None, torch.linspace(-1, 2, 2 * group)])),
     )

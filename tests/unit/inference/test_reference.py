@@ -40,6 +40,7 @@ def by_hand(query: Tensor, text: Text, how: Attention) -> Tensor:
     out = torch.zeros(*query.shape[:2], VALUE_DIM)
     for row, position in enumerate(range(text.piece.start, text.piece.stop)):
         first = max(position - how.window + 1, 0) if how.window else 0
+        first = max(first, position // how.chunk * how.chunk) if how.chunk else first
         for head in range(heads):
             shared = head * kv_heads // heads
             scores = [
@@ -69,6 +70,9 @@ BATCHES = {
         {},
         {"window": 4},
         {"window": 1},
+        {"chunk": 5},
+        {"chunk": 1},
+        {"chunk": 6, "window": 4},
         {"softcap": 2.0},
         {"sinks": True},
         {"window": 7, "softcap": 1.5, "sinks": True},
@@ -84,6 +88,7 @@ def test_attention_equals_the_loops(batch: str, heads: int, kv_heads: int, how: 
     attention = Attention(
         scaling=0.3,
         window=int(how["window"]) if "window" in how else None,
+        chunk=int(how["chunk"]) if "chunk" in how else None,
         softcap=how.get("softcap"),
         sinks=sinks,
     )

@@ -35,6 +35,7 @@ pytestmark = built
 HOWS = {
     "all": Attention(scaling=0.2),
     "a window": Attention(scaling=0.2, window=9),
+    "chunks": Attention(scaling=0.2, chunk=50),
     "a window over splits": Attention(scaling=0.2, window=300, softcap=20.0),
 }
 RUNS = ((3, 40), (41, 42), (200, 290), (290, 291), (300, 560))  # where tokens see each other

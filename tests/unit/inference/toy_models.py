@@ -43,6 +43,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {},
     "cohere": {},
     "mixtral": {"num_local_experts": 4},
+    "llama4_text": {
+        "attention_chunk_size": 20,
+        "floor_scale": 8,
+        "no_rope_layers": [1, 0, 1],
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 96,
+        "head_dim": 16,
+    },
     "bloom": {"n_layer": 3, "n_head": 4},
 }
 

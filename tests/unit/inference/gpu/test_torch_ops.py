@@ -161,6 +161,7 @@ def steps(draw: st.DrawFn) -> tuple[Paper, list[tuple[int, int, int]], Attention
     how = Attention(
         scaling=0.2,
         window=draw(st.none() | st.integers(1, 40)),
+        chunk=draw(st.none() | st.integers(1, 40)),
         softcap=draw(st.none() | st.just(2.0)),
         sinks=torch.linspace(-2, 2, kv_heads * group) if draw(st.booleans()) else None,
     )

@@ -46,6 +46,7 @@ def steps(draw: st.DrawFn) -> tuple[Paper, Pieces, Attention, Cut]:
     how = Attention(
         scaling=draw(st.sampled_from([0.1, 0.3])),
         window=draw(st.none() | st.integers(1, 40)),
+        chunk=draw(st.none() | st.integers(1, 40)),
         softcap=draw(st.none() | st.just(2.0)),
         sinks=torch.linspace(-2, 2, heads) if draw(st.booleans()) else None,
     )
@@ -98,10 +99,14 @@ def test_a_window_ends_at_any_place_of_a_block(window: int) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 4])
-def test_what_is_before_the_window_is_not_read(splits: int) -> None:
-    paper = Paper([tokens(75, 2, 1, 32)])
-    how, pieces = Attention(scaling=0.2, window=20), [(0, 70, 75)]
-    first = 70 - 20 + 1  # that the first query sees: what is before is NaN in the cache
+@pytest.mark.parametrize(
+    ("how", "first"), [(Attention(scaling=0.2, window=20), 70 - 20 + 1), (Attention(scaling=0.2, chunk=32), 64)]
+)
+def test_what_is_before_the_window_or_the_chunk_is_not_read(
+    how: Attention, first: int, splits: int
+) -> None:
+    """`first` is what the first query sees: what is before is NaN in the cache."""
+    paper, pieces = Paper([tokens(75, 2, 1, 32)]), [(0, 70, 75)]
     found = paper.attend(pieces, how, Cut(5, splits), hidden=first)
     assert torch.equal(paper.attend(pieces, how, Cut(5, splits)), found)
 
