@@ -263,7 +263,7 @@ class BatchedRunner:
             tokens = values.transpose(1, 2) if headed else values
             kept.index_copy_(0, new, tokens.flatten(0, 1).to(kept.dtype))
             found = kept.index_select(0, seen).view(*shape, *kept.shape[1:]).to(values.dtype)
-            return found.transpose(1, 2) if headed else found
+            return found.transpose(1, 2).contiguous() if headed else found  # as transformers' own cache gives it
 
         return read
 

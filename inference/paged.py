@@ -144,30 +144,6 @@ def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, Probed]:
     return seen
 
 
-class CountedTokens:
-    """Stands in for transformers' cache where code asks it which positions a step's tokens have.
-
-    Llama 4's attention does, to scale queries far behind in a text: it adds the length to 0, 1, 2, ...
-    """
-
-    def __init__(self, positions: Tensor) -> None:
-        """`positions` (tokens,) are those of a packed step."""
-        self._before = positions - torch.arange(len(positions), device=positions.device)
-
-    def get_seq_length(self, _: int = 0) -> Tensor:
-        """Return (tokens,): of each how many would be before the first one, were they one text's."""
-        return self._before
-
-    def update(self, keys: Tensor, values: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-        """Return what was given: our attention keeps it."""
-        return keys, values
-
-
-def asks_for_positions(model: nn.Module) -> bool:
-    """Return whether a model has to be given `CountedTokens` with each packed step."""
-    return any(getattr(module, "attn_temperature_tuning", False) for module in model.modules())
-
-
 def _attention(
     module: nn.Module,
     query: Tensor,  # (1, heads, tokens, dim)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.counted import Positions
 from inference.isolation import working_for
 from inference.lora import Adapting
-from inference.paged import CountedTokens, asks_for_positions
 from inference.state import Chunk, Pieces
 from inference.state_cache import StateCache
 from inference.vision.eyes import Eyes
@@ -50,7 +50,7 @@ class PagedRunner:
         self._eyes = eyes
         self._states = states
         self._head = Head(model)
-        self._asks = asks_for_positions(model)
+        self._positions = Positions(model)
         self.arrays = cache.arrays
 
     @torch.inference_mode()
@@ -64,7 +64,6 @@ class PagedRunner:
         seen = None if self._eyes is None else seen_in(pieces, embedded=True)
         spatial = None if seen is None else seen.positions
         positions = pieces.positions[None] if spatial is None else spatial[:, None]
-        counted = {"past_key_values": CountedTokens(torch.from_numpy(pieces.positions))} if self._asks else {}
         given = None
         if seen is not None and seen.rows is not None:
             given = torch.from_numpy(seen.at), seen.rows
@@ -77,7 +76,7 @@ class PagedRunner:
                 input_ids=torch.from_numpy(pieces.ids)[None].to(device),
                 position_ids=torch.from_numpy(positions).to(device),
                 use_cache=False,
-                **counted,
+                **self._positions.of(torch.from_numpy(pieces.positions).to(device)),
                 **self._head.arguments(rows),
             )
         return self._head.logits(output.logits, rows)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.counted import Positions
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
@@ -27,7 +28,7 @@ from inference.gpu.states import DeviceStates
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
-from inference.paged import CountedTokens, Probed, asks_for_positions, install
+from inference.paged import Probed, install
 from inference.state_modules import StateModule
 from inference.vision.eyes import Eyes
 
@@ -59,7 +60,7 @@ class PagedModel:
         self._eyes = eyes
         self.adapts = adapting is not None
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._asks = asks_for_positions(model)
+        self._positions = Positions(model)
         _silence(model)
         shapes = [each.shape for each in probed.values()]
         self.caches = device_cache(shapes, blocks, self.dtype, self.device)
@@ -88,7 +89,6 @@ class PagedModel:
         if self._adapting is not None:
             self._adapting.adapters = batch.adapters
         rows = {"logits_to_keep": batch.rows} if self._selects and batch.rows is not None else {}
-        counted = {"past_key_values": CountedTokens(batch.positions)} if self._asks else {}
         images = batch.images
         try:
             rows_of = None if images is None else (images.at, images.embedded)
@@ -101,7 +101,7 @@ class PagedModel:
                     input_ids=batch.ids[None],
                     position_ids=batch.positions[None],
                     use_cache=False,
-                    **counted,
+                    **self._positions.of(batch.positions),
                     **rows,
                 )
         finally:
