@@ -70,6 +70,7 @@ _FOUR_LAYERS = {
     "num_kv_shared_layers": 2,
 }
 _SEEING_ROPE = {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [4, 2, 2]}}}  # of half a head
+_LLAMA_4 = {"floor_scale": 8, "attn_temperature_tuning": True}
 _INDEXER = {
     "indexer_n_heads": 4,
     "indexer_kv_heads": 1,
@@ -116,7 +117,8 @@ OWN: dict[str, dict[str, Any]] = {
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1},
-    **dict.fromkeys(("llama4", "llama4_text"), {"floor_scale": 8, "attn_temperature_tuning": True}),
+    "llama4": _LLAMA_4,
+    "llama4_text": _LLAMA_4,
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "full_attn_idxs": [1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8, "head_dim": 16},

@@ -51,7 +51,7 @@ class Part:
 
 
 def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
-    """Return what a model's layers keep in a cache; raise whatever its code does if that isn't of this kind."""
+    """Return what a model's layers keep in a cache; raise whatever its code does if it is of another kind."""
     seen: dict[tuple[int, str], Part] = {}
 
     def note(layer: int, kind: str, values: Tensor) -> Tensor:
@@ -65,7 +65,11 @@ def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
 
     ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
     with torch.inference_mode():
-        model(**_Arguments(model).of(ids, torch.arange(_PROBED, device=ids.device)[None], _Seen(note, 0, _PROBED)))
+        model(
+            **_Arguments(model).of(
+                ids, torch.arange(_PROBED, device=ids.device)[None], _Seen(note, 0, _PROBED)
+            )
+        )
     if not seen:
         raise ValueError("it keeps nothing in its cache")
     return tuple(seen.values())
@@ -263,7 +267,9 @@ class BatchedRunner:
             tokens = values.transpose(1, 2) if headed else values
             kept.index_copy_(0, new, tokens.flatten(0, 1).to(kept.dtype))
             found = kept.index_select(0, seen).view(*shape, *kept.shape[1:]).to(values.dtype)
-            return found.transpose(1, 2).contiguous() if headed else found  # as transformers' own cache gives it
+            return (
+                found.transpose(1, 2).contiguous() if headed else found
+            )  # as transformers' own cache gives it
 
         return read
 

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 class Positions:
     """Gives a model's forward what it finds a packed step's positions by, beside its `position_ids`.
 
-    Bart and its like have no such argument. Llama 4's attention scales queries that are far behind in a text by
-    positions that it counts itself. Both add the number of tokens before the first one to 0, 1, 2, ...
+    Bart and its like have no such argument. Llama 4's attention scales queries that are far behind in a text
+    by positions that it counts itself. Both add the number of tokens before the first one to 0, 1, 2, ...
     """
 
     def __init__(self, model: nn.Module) -> None:
         takes = inspect.signature(model.forward).parameters
         tuned = any(getattr(module, "attn_temperature_tuning", False) for module in model.modules())
         self._counts = "past_key_values" in takes and (tuned or "position_ids" not in takes)
-        self._masks = "attention_mask" in takes and not tuned  # or it makes one, as long as all tokens there are
+        self._masks = (
+            "attention_mask" in takes and not tuned
+        )  # or it makes one, as long as all tokens there are
 
     def of(self, positions: Tensor) -> dict[str, Any]:
         """Return the arguments for positions (tokens,); most models need none."""

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
-from inference.batched import Part, find_parts
+from inference.batched import BatchedRunner, Part, find_parts
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
-from inference.gpu.ops import Ops
-from inference.kernels.native import Library
-from inference.linears import NativeLinear, Packed, Swap, make_linear
+from inference.linears import NativeLinear, Packed, make_linear
 from inference.lora import Adapters, Adapting, MakeLinear, Multiply
+from inference.options import Options
 from inference.packable import changes_with_others, find_layers
 from inference.positions import changing_length
 from inference.proof import (
@@ -40,7 +39,6 @@ from inference.proof import (
 )
 from inference.runner import SequentialRunner
 from inference.served import Level, MakeModel, MakeRunner, Served
-from inference.shards.group import Group
 from inference.shards.share import kept_by_all
 from inference.shortage import is_shortage
 from inference.state_cache import StateCache, put_back
@@ -50,36 +48,10 @@ from inference.step import Runner
 
 if TYPE_CHECKING:
     from inference.vision.eyes import Eyes
-    from inference.vision.model import Vision
 
 LOG = logging.getLogger(__name__)
 
 _HEAVY = 1_000_000  # numbers of a parameter that torch computes with: from here on its threads pay
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What may be used."""
-
-    library: Library | None  # the C extension
-    without: str = ""  # why it isn't there
-    ops: Ops | None = None  # what computes on a device: its ladder; None: the CPU's
-    fuse: bool = True
-    merge: bool = True
-    narrow: bool = True
-    compress: bool = True  # 16-bit weights, where that loses nothing
-    screen: bool = False  # a head, by a copy in int8 or int6
-    trim: bool = True  # the last layer, of tokens without logits
-    quantize: bool = False  # to int8
-    round_inputs: bool = False  # of linears, to bfloat16
-    dtype: torch.dtype = torch.float32  # what is computed in
-    kv_dtype: torch.dtype = torch.float32  # of the native kernels' KV cache; others' is `dtype`
-    kv_dtype_asked: bool = False  # a level with another one won't do
-    max_total_tokens: int = 2048
-    filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
-    adapters: Adapters | None = None
-    group: Group | None = None  # of processes that have a share each of the model: level `fused`, or none
-    vision: Vision | None = None  # there if the model sees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +62,9 @@ class Attempt:
     make_runner: MakeRunner
     kv_dtype: torch.dtype
     packed: tuple[Packed, ...] = ()
-    kv_elements: int | None = None  # of a token in the cache; None: what the layers' attention was seen to keep
+    kv_elements: int | None = (
+        None  # of a token in the cache; None: what the layers' attention was seen to keep
+    )
     rounded: bool = False  # nearly right will do
     invariant: bool = False  # every row may be computed in one way whatever is beside it: to be seen
     make_model: MakeModel | None = None
@@ -192,10 +166,18 @@ class Climb:
         self.adapt()
         return served
 
-    def find_parts(self) -> tuple[Part, ...]:
+    def batched(self) -> Served | None:
+        """Return the model at the level of batches through its own attention."""
+        parts = self.cached_parts()
+        served = self.serve_batched(parts) if parts else None
+        if served is not None:
+            self.adapt()
+        return served
+
+    def cached_parts(self) -> tuple[Part, ...]:
         """Have its own attention compute again; return what its layers keep of a token in a cache.
 
-        None if that can't be paged, so that the level `batched` is none for it.
+        Nothing if that can't be kept in blocks, so that it can't be served at the level `batched`.
         """
         self.model.set_attn_implementation("eager")
         if self.keeping or changes_with_others(self.model, self.options.max_total_tokens):
@@ -207,6 +189,26 @@ class Climb:
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
             self.reasons.append(f"its cache can't be paged ({type(error).__name__}: {error})")
             return ()
+
+    def serve_batched(
+        self, parts: tuple[Part, ...], packed: tuple[Packed, ...] = (), *, rounded: bool = False
+    ) -> Served | None:
+        """Return the model at that level if it reproduces its logits there, else note why not."""
+        dtype = self.options.dtype
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            return BatchedRunner(self.model, parts, blocks, dtype, self.adapting)
+
+        return self.serve(
+            Attempt(
+                level=Level.BATCHED,
+                make_runner=make_runner,
+                kv_dtype=dtype,
+                kv_elements=sum(part.elements for part in parts),
+                packed=packed,
+                rounded=rounded,
+            )
+        )
 
     def adapt(self, make: MakeLinear | None = None) -> None:
         """Have the model's own code, at the level that was found, add what adapters do.
@@ -327,17 +329,6 @@ def _without_effect(model: nn.Module, adapters: Adapters | None, proof: Proof) -
     """Return to how many linears each adapter adds that text doesn't come through."""
     several = () if adapters is None else adapters.low_ranks
     return [sum(model.get_submodule(path) in proof.idle for path in each) for each in several]
-
-
-def packed_of(swaps: list[Swap]) -> tuple[Packed, ...]:
-    """Return what was swapped in, each once."""
-    return tuple({id(swap.packed): swap.packed for swap in swaps}.values())
-
-
-def undo_swaps(swaps: list[Swap]) -> None:
-    """Put the model's own linears back."""
-    for swap in reversed(swaps):
-        swap.undo()
 
 
 def _same_bits(one: Verdict, other: Verdict) -> bool:

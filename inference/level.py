@@ -17,10 +17,20 @@ from inference.gpu.levels import DeviceClimb
 from inference.kernels.arena import Arena
 from inference.kernels.native import Library, WeightKind
 from inference.kernels.native_recurrence import NativeStates
-from inference.ladder import Attempt, Climb, Options, packed_of, undo_swaps
+from inference.ladder import Attempt, Climb
 from inference.layers import OtherShape
-from inference.linears import NativePack, Packed, drop_weight, native_pack, pack_linears, reorder
+from inference.linears import (
+    NativePack,
+    Packed,
+    drop_weight,
+    native_pack,
+    pack_linears,
+    packed_of,
+    reorder,
+    undo_swaps,
+)
 from inference.native_cache import NativeCache
+from inference.options import Options
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof, packed_steps
 from inference.rebuilt import Packs
@@ -43,7 +53,7 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
     climb: DeviceClimb | _NativeClimb
     if options.ops is not None:
         climb = device = DeviceClimb(model, options, options.ops)
-        served = device.fused() or device.paged() or device.sequential()
+        served = device.fused() or device.paged() or device.batched() or device.sequential()
     elif options.group is not None:
         climb = host = _NativeClimb(model, options)
         served = host.fused() or host.refuse_shards(options.group)
@@ -215,7 +225,7 @@ class _NativeClimb(Climb):
         self.adapt(lambda weight: exact(weight, None))
 
     def _holds(self, make_exact: MakeRunner) -> bool:
-        """Return whether what computes exactly reproduces the logits, where the level itself may only nearly."""
+        """Return whether what computes exactly reproduces the logits; the level itself may nearly do so."""
         return self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds
 
     def measure(self) -> Proof:
@@ -255,35 +265,25 @@ class _NativeClimb(Climb):
 
     def batched(self) -> Served | None:
         """Return the model at the level of batches through its own attention."""
-        parts, library, options = self.find_parts(), self.options.library, self.options
+        library = self.options.library
+        if library is None:
+            return super().batched()
+        parts = self.cached_parts()
         if not parts:
             return None
 
         def make_exact(blocks: int) -> Runner[Tensor]:
-            return BatchedRunner(self.model, parts, blocks, options.dtype)
-
-        def make_runner(blocks: int) -> Runner[Tensor]:
-            return BatchedRunner(self.model, parts, blocks, options.dtype, self.adapting)
+            return BatchedRunner(self.model, parts, blocks, self.options.dtype)
 
         if self._rounds_linears and not self._holds(make_exact):
             self.reasons.append("batches through its own attention don't reproduce its logits")
             return None
-        packed, undo = ((), None) if library is None else self._pack(library, make_exact)
-        attempt = Attempt(
-            level=Level.BATCHED,
-            make_runner=make_runner,
-            kv_dtype=options.dtype,
-            kv_elements=sum(part.elements for part in parts),
-            packed=packed,
-            rounded=self._rounds_linears,
-        )
-        served = self.serve(attempt)
-        if served is None and undo is not None:
+        packed, undo = self._pack(library, make_exact)
+        served = self.serve_batched(parts, packed, rounded=self._rounds_linears)
+        if served is None:
             undo()
-        elif served is not None and library is not None:
+        else:
             self._adapt(library)
-        elif served is not None:
-            self.adapt()
         return served
 
     @property

@@ -213,3 +213,14 @@ def _turn(linear: nn.Linear) -> Conv1D:
     if linear.bias is not None:
         turned.bias = linear.bias
     return turned
+
+
+def packed_of(swaps: list[Swap]) -> tuple[Packed, ...]:
+    """Return what was swapped in, each once."""
+    return tuple({id(swap.packed): swap.packed for swap in swaps}.values())
+
+
+def undo_swaps(swaps: list[Swap]) -> None:
+    """Put the model's own linears back."""
+    for swap in reversed(swaps):
+        swap.undo()

@@ -54,7 +54,7 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
 
 
 def changes_with_others(model: PreTrainedModel, positions: int) -> bool:
-    """Return whether its rotary embedding is another one by what else is in a step, within so many positions."""
+    """Return whether positions, of so many, are rotated by what else is in their step."""
     short = changing_length(model.config.get_text_config())
     return (short is not None and positions > short) or _rotates_by_others(model, positions)
 

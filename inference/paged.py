@@ -175,7 +175,8 @@ def _attention(
 
 def _chunk_of(module: nn.Module) -> int | None:
     """Return how long the chunks are which a module's attention stays within; None: there are none."""
-    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    config: Any = getattr(module, "config", None)
+    index = getattr(module, "layer_idx", None)
     types = getattr(config, "layer_types", None)
     if types is None or index is None or types[index] != CHUNKED:
         return None

@@ -254,11 +254,36 @@ def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
     return logits
 
 
-@torch.inference_mode()
 def _own_noise(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
+    """Return how far the model's own code is off itself, by the larger of two ways to see it.
+
+    One is to have it compute a prompt token by token. Where a CPU or GPU rounds in one way whatever the
+    shape, that shows little; the other is to move what it is given by as much as one rounding does.
+    """
+    return max(_noise_of_pieces(model, prompt, expected), _noise_of_rounding(model, prompt, expected))
+
+
+@torch.inference_mode()
+def _noise_of_rounding(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
+    """Return how far its logits are off when its embeddings are, at random, by up to a rounding."""
+    generator = torch.Generator().manual_seed(0)
+
+    def move(_: nn.Module, __: object, given: Tensor) -> Tensor:
+        by = torch.rand(given.shape, generator=generator).to(given.device) - 0.5
+        return (given.float() * (1 + torch.finfo(given.dtype).eps * by)).to(given.dtype)
+
+    hook = model.get_input_embeddings().register_forward_hook(move)
+    try:
+        return _apart(_own_logits(model, prompt), expected)
+    finally:
+        hook.remove()
+
+
+@torch.inference_mode()
+def _noise_of_pieces(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
     """Return how far a prompt's logits are off when the model's own code is given it token by token.
 
-    It is the median of the positions, as a part of their norm; nothing if that can't be done.
+    Nothing if that can't be done.
     """
     ids = torch.from_numpy(prompt[:_NOISE_TOKENS])[None].to(model.device)
     try:
@@ -270,8 +295,13 @@ def _own_noise(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tens
         LOG.debug("It isn't known how a model rounds: %s", error)
         return 0.0
     logits = torch.cat(found).float()
-    shown = (expected[: len(logits)] > _MASKED) & (logits > _MASKED)
-    difference, own = (each.where(shown, 0) for each in (logits - expected[: len(logits)], logits))
+    return _apart(logits, expected[: len(logits)])
+
+
+def _apart(logits: Tensor, expected: Tensor) -> float:
+    """Return the difference of logits (positions, vocabulary) as a part of their norm, the median of them."""
+    shown = (expected > _MASKED) & (logits > _MASKED)
+    difference, own = (each.where(shown, 0) for each in (logits - expected, logits))
     noise = float((difference.norm(dim=-1) / own.norm(dim=-1)).median())
     return noise if math.isfinite(noise) else 0.0
 

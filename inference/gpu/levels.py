@@ -3,7 +3,7 @@
 fused          the layers rebuilt over `Ops`, nine to twelve kernels each
 paged+merged   the model's own code over paged attention; merged linears, norms in one kernel each
 paged          the same with its linears as they are
-and one sequence at a time, as everywhere.
+and batches through its own attention, or one sequence at a time, as everywhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.swaps import put_modules_back
-from inference.ladder import Attempt, Climb, Options, undo_swaps
+from inference.ladder import Attempt, Climb
 from inference.layers import OtherShape
-from inference.linears import Packed, pack_linears
+from inference.linears import Packed, pack_linears, undo_swaps
+from inference.options import Options
 from inference.served import Level, MakeModel, Served
 from inference.state_cache import put_back
 from inference.step import Runner

@@ -108,7 +108,10 @@ class Step:
 
     def _span_bias(self, index: int, how: Attention) -> Tensor | None:
         span = self.spans[index]
-        if span.stop - span.start == 1 and min(each or span.stop for each in (how.window, how.chunk)) >= span.stop:
+        if (
+            span.stop - span.start == 1
+            and min(each or span.stop for each in (how.window, how.chunk)) >= span.stop
+        ):
             return None
         queries = torch.arange(span.start, span.stop, device=self._device)[:, None]
         keys = torch.arange(span.stop, device=self._device)[None, :]

@@ -19,7 +19,8 @@ TOKENS = 40
 FAMILIES = {
     "llama": best("fused", "paged+merged"),
     "gpt_neox": best("native", "paged"),
-    "bloom": "sequential",
+    "bloom": "batched",
+    "roformer": "sequential",
 }
 
 

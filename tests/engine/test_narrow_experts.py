@@ -19,7 +19,8 @@ FAMILIES = {
     "aria_text": ("native", "paged+merged"),
     "qwen3_next": ("native", "paged+merged"),
     "nemotron_h": ("native", "paged+merged"),
-    "deepseek_v32": ("sequential", "sequential"),
+    "deepseek_v32": ("batched", "batched"),
+    "deepseek_v4": ("sequential", "sequential"),
 }
 
 

@@ -130,8 +130,8 @@ def _attend(
     GROUP: tl.constexpr, TILE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
     SUNK: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, UNMASKED: tl.constexpr,
-    WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
+    UNMASKED: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     await_earlier(OVERLAPS)
     block, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)

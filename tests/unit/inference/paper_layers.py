@@ -27,6 +27,7 @@ class PaperLayer:
     biases: dict[str, Tensor] = field(default_factory=dict)
     norms: dict[str, Tensor] = field(default_factory=dict)
     window: int | None = None
+    chunk: int | None = None
     scaling: float | None = None
     sinks: Tensor | None = None
     rotary: int | None = 0
@@ -121,7 +122,9 @@ def _attention(
     query = _shape(layer, shape, "query_norm", query, rotaries)
     key = _shape(layer, shape, "key_norm", key, rotaries)
     scaling = shape.scaling if layer.scaling is None else layer.scaling
-    how = Attention(scaling=scaling, window=layer.window, softcap=shape.softcap, sinks=layer.sinks)
+    how = Attention(
+        scaling=scaling, window=layer.window, chunk=layer.chunk, softcap=shape.softcap, sinks=layer.sinks
+    )
     attended = expected(Tokens(query, key, value.view(len(x), -1, shape.head_dim)), how)
     return layer.linear("out", attended.flatten(1))
 
@@ -167,6 +170,7 @@ def _native_layer(
         **layer.norms,
         cache=cache,
         window=layer.window,
+        chunk=layer.chunk,
         scaling=layer.scaling,
         sinks=layer.sinks,
         rotary=layer.rotary,

@@ -26,7 +26,7 @@ FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4",
 }  # fmt: skip
-SEQUENTIAL = {"bloom"}
+OTHERS = {"bloom": Level.BATCHED, "roformer": Level.SEQUENTIAL}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,7 @@ def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_
     model = toy(family)
     expected = own_logits(model, PROMPT)
     served = bring_up(model, Options(library=library, max_total_tokens=256))
-    level = Level.SEQUENTIAL if family in SEQUENTIAL else Level.NATIVE
-    assert served.level is (Level.FUSED if family in FUSED else level)
+    assert served.level is (Level.FUSED if family in FUSED else OTHERS.get(family, Level.NATIVE))
     assert (served.reason == "") is (family in FUSED)
     if served.level.chunked:
         assert_near(served_logits(served, 21), expected)
@@ -179,7 +178,16 @@ def test_cache_type_that_a_model_cannot_have_is_refused(library: Library) -> Non
 
 def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Library) -> None:
     with pytest.raises(ModelUnavailable, match="start without --quantize"):
-        bring_up(toy("bloom"), Options(library=library, quantize=True))
+        bring_up(toy("roformer"), Options(library=library, quantize=True))
+
+
+def test_int8_of_a_model_that_attends_by_itself_is_that_of_its_linears(library: Library) -> None:
+    model = toy("bloom")
+    expected = own_logits(model, PROMPT)
+    served = bring_up(model, Options(library=library, quantize=True, max_total_tokens=256))
+    assert (served.level, served.weights_dtype) == (Level.BATCHED, "torch.int8")
+    found = served_logits(served, 16)
+    assert 1e-6 < float((found - expected).norm() / expected.norm()) < 0.1
 
 
 def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +227,7 @@ def test_model_whose_logits_are_no_numbers_is_refused(
 def test_model_that_no_level_makes_numbers_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference.runner.Head.logits", lambda self, logits, rows: logits[0] * torch.nan)
     with pytest.raises(ModelUnavailable, match="passed on either; nor without a cache"):
-        bring_up(toy("bloom"), Options(library=None, max_total_tokens=256))
+        bring_up(toy("roformer"), Options(library=None, max_total_tokens=256))
 
 
 def test_rotation_that_depends_on_what_is_beside_it_is_not_served_in_batches(library: Library) -> None:
@@ -249,7 +257,7 @@ def test_what_fails_while_layers_are_fused_leaves_the_next_level(
 
 
 def test_one_sequence_at_a_time_is_said_so() -> None:
-    served = bring_up(toy("bloom"), Options(library=None, max_total_tokens=256))
+    served = bring_up(toy("roformer"), Options(library=None, max_total_tokens=256))
     assert "(one sequence at a time, its prompt whole, no prefix cache; " in str(served)
 
 

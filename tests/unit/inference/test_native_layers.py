@@ -96,6 +96,10 @@ STACKS: dict[str, tuple[StackShape, list[PaperLayer]]] = {
         GEMMA,
         [replace(layer, window=w) for layer, w in zip(layers(GEMMA, NORMS), (9, None), strict=True)],
     ),
+    "chunks in one layer": (
+        SHAPE,
+        [replace(layer, chunk=c) for layer, c in zip(layers(SHAPE), (7, None), strict=True)],
+    ),
     "Gemma 3": (GEMMA, [replace(layer, rotary=i) for i, layer in enumerate(layers(GEMMA, NORMS))]),
     "Granite": (GRANITE, layers(GRANITE)),
     "no rotation in one layer": (SHAPE, [replace(layers(SHAPE)[0], rotary=None), layers(SHAPE)[1]]),

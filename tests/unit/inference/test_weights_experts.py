@@ -109,8 +109,7 @@ def test_experts_are_never_rounded_while_they_are_loaded(tmp_path: Path) -> None
     ("family", "with_kernels", "level", "kind"),
     [
         ("qwen3_moe", False, Level.PAGED_MERGED, torch.float32),  # as is planned, and takes less time
-        ("deepseek_v32", False, Level.SEQUENTIAL, torch.float32),
-        ("deepseek_v32", True, Level.SEQUENTIAL, torch.bfloat16),
+        ("deepseek_v32", False, Level.BATCHED, torch.float32),
     ],
 )
 def test_experts_that_arent_packed_are_kept_as_is_planned(

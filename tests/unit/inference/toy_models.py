@@ -52,6 +52,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_dim": 16,
     },
     "bloom": {"n_layer": 3, "n_head": 4},
+    "roformer": {"is_decoder": True},
 }
 
 

@@ -100,11 +100,10 @@ def test_a_window_ends_at_any_place_of_a_block(window: int) -> None:
 
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(
-    ("how", "first"), [(Attention(scaling=0.2, window=20), 70 - 20 + 1), (Attention(scaling=0.2, chunk=32), 64)]
+    ("how", "first"),
+    [(Attention(scaling=0.2, window=20), 70 - 20 + 1), (Attention(scaling=0.2, chunk=32), 64)],
 )
-def test_what_is_before_the_window_or_the_chunk_is_not_read(
-    how: Attention, first: int, splits: int
-) -> None:
+def test_what_is_before_the_window_or_the_chunk_is_not_read(how: Attention, first: int, splits: int) -> None:
     """`first` is what the first query sees: what is before is NaN in the cache."""
     paper, pieces = Paper([tokens(75, 2, 1, 32)]), [(0, 70, 75)]
     found = paper.attend(pieces, how, Cut(5, splits), hidden=first)

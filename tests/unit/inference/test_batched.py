@@ -1,0 +1,107 @@
+"""Models that attend by their own code: whatever steps a text comes in, its logits are those of that code."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from codegen.toys import toy_model  # noqa: E402
+from inference.batched import BatchedRunner, Part, _Batch, find_parts  # noqa: E402
+from inference.blocks import blocks_for  # noqa: E402
+from inference.isolation import RequestFault  # noqa: E402
+from inference.kernels.native import open_library  # noqa: E402
+from inference.level import Options, bring_up  # noqa: E402
+from inference.proof import scored_request  # noqa: E402
+from inference.served import Level, Served  # noqa: E402
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+from tests.unit.inference.level_logits import own_logits  # noqa: E402
+from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
+
+# With biases by distance, rotations, windows within the code, keys chosen by others, and latent keys
+FAMILIES = ["bloom", "mpt", "falcon", "gptj", "gpt_neo", "deepseek_v32", "diffllama"]
+
+
+@cache
+def served(family: str) -> tuple[Served, tuple[Tensor, ...]]:
+    """Return a toy at its level, and what its own code makes of each text."""
+    torch.set_num_threads(1)
+    model = toy_model(family)
+    expected = tuple(own_logits(model, text) for text in TEXTS)
+    library = open_library(threads=1)
+    return bring_up(model, Options(library=library, without="it isn't built", max_total_tokens=64)), expected
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=25)
+@given(steps=schedules())
+def test_any_steps_give_the_models_own_logits_though_some_are_computed_again(
+    family: str, steps: list[Step]
+) -> None:
+    level, expected = served(family)
+    assert level.level is Level.BATCHED
+    runner = level.make_runner(len(TEXTS) * PAGES)
+    for found, own in zip(computed(runner, steps), expected, strict=True):
+        assert_near(found, own)
+
+
+def test_what_a_token_takes_of_the_cache_is_what_its_layers_keep() -> None:
+    level, _ = served("deepseek_v32")
+    parts = find_parts(toy_model("deepseek_v32"))
+    assert {part.kind for part in parts} == {"keys", "values", "indexer keys"}
+    assert level.kv_bytes == 4 * sum(part.elements for part in parts)
+    assert [each.nbytes for each in runner_of(level).arrays] == [4 * PAGES * 16 * p.elements for p in parts]
+
+
+def runner_of(level: Served) -> BatchedRunner:
+    runner = level.make_runner(PAGES)
+    assert isinstance(runner, BatchedRunner)
+    return runner
+
+
+def test_texts_of_unlike_lengths_are_batches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.batched._SHORT", 4)
+    level, expected = served("gptj")
+    batches: list[int] = []
+    own = BatchedRunner._run
+
+    def noting(self: BatchedRunner, batch: _Batch) -> list[Tensor]:
+        found = own(self, batch)
+        batches.append(len(found))
+        return found
+
+    monkeypatch.setattr(BatchedRunner, "_run", noting)
+    ends = [len(text) for text in TEXTS]  # 40, 23 and 7
+    begun: Step = [(at, 0, end - 1, False) for at, end in enumerate(ends)]
+    last: Step = [(at, end - 1, end, False) for at, end in enumerate(ends)]
+    runner = level.make_runner(len(TEXTS) * PAGES)
+    for found, logits in zip(computed(runner, [begun, last]), expected, strict=True):
+        assert_near(found, logits)
+    assert batches == [1, 1, 1, 2, 1]
+
+
+def test_piece_that_fails_is_the_fault_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy_model("gptj")
+    parts: tuple[Part, ...] = find_parts(model)
+    runner = BatchedRunner(model, parts, PAGES, torch.float32)
+    table = SlotTable(slots=1, pages=PAGES)
+    sequence = Sequence(scored_request("0", TEXTS[0]))
+    table.enter(sequence)
+    table.extend(sequence, range(blocks_for(sequence.length)))
+
+    def fail(self: nn.Module, *_: object, **__: object) -> None:
+        raise ArithmeticError("a token that it can't stand")
+
+    monkeypatch.setattr(type(model.transformer), "forward", fail)
+    with pytest.raises(RequestFault) as failed:
+        runner.run(pack(table, Decodes(), [Chunk(sequence, 0, 9)]))
+    assert failed.value.sequence is sequence
