@@ -179,8 +179,9 @@ say which one was. *Bit-exact* means that tokens and log-probabilities have the 
 any batch, with prompts in pieces, after preemption and from the prefix cache; elsewhere the last bits
 of a log-probability can depend on these.
 
-On a GPU a family is tried in the same way, and the log and `/info` say the level alike; the table wasn't
-measured there, only models of Llama's and Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
+On a GPU a family is tried in the same way, and the log and `/info` say the level alike, but
+`batched`: such models are `sequential` there. The table wasn't measured there, only models of Llama's and
+Qwen2's shapes were (docs/benchmarks.md). There `fused` means the
 same layers rebuilt over Triton's kernels, nine to twelve each, and steps of decodes replayed as CUDA graphs;
 there is no `native`: what isn't fused is `paged+merged` or `paged`, the model's own code over Triton's paged
 attention, linears and norms, in graphs as well where nothing in it waits for the device. With

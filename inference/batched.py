@@ -27,12 +27,13 @@ from inference.blocks import PAGE
 from inference.isolation import working_for
 from inference.lora import Adapting
 from inference.runner import Head
-from inference.state import Chunk, Pieces
+from inference.state import Chunk, Pieces, Sequence
 from inference.state_layers import cache_parameter
 
 _KEYS, _VALUES, _INDEXER = "keys", "values", "indexer keys"
 _PROBED = 2  # tokens
 _PADDED = 2  # times as long as the shortest text of a batch the longest may be
+_TOKENS = 1 << 16  # of what a batch sees, padding included
 _SHORT = 256  # tokens: up to here padding costs nothing worth mentioning
 
 
@@ -73,6 +74,16 @@ def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
     if not seen:
         raise ValueError("it keeps nothing in its cache")
     return tuple(seen.values())
+
+
+def padded_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
+    """Return steps in which each token of the shorter prompt is padded, beside one far behind it."""
+    long, short = sequences
+    first = long.length - short.length
+    together = [
+        [Chunk(long, first + at, first + at + 1), Chunk(short, at, at + 1)] for at in range(short.length)
+    ]
+    return [[Chunk(long, 0, first)], *together] if first > 0 else together
 
 
 class _Arguments:
@@ -214,6 +225,7 @@ class BatchedRunner:
         while singles:
             longest = singles[0].stop
             together = [each for each in singles if longest <= max(_PADDED * each.stop, _SHORT)]
+            together = together[: max(_TOKENS // longest, 1)]
             yield self._batch(together)
             singles = singles[len(together) :]
         yield from (self._batch([each]) for each in chunks if each.size > 1)

@@ -44,6 +44,6 @@ class _CountedTokens:
         """Return (tokens,): of each how many would be before the first one, were they one text's."""
         return self._before
 
-    def update(self, keys: Tensor, values: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    def update(self, keys: Tensor, values: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Return what was given: our attention keeps it."""
         return keys, values

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
-from inference.batched import BatchedRunner, Part, find_parts
+from inference.batched import BatchedRunner, Part, find_parts, padded_steps
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.linears import NativeLinear, Packed, make_linear
@@ -199,16 +199,18 @@ class Climb:
         def make_runner(blocks: int) -> Runner[Tensor]:
             return BatchedRunner(self.model, parts, blocks, dtype, self.adapting)
 
-        return self.serve(
-            Attempt(
-                level=Level.BATCHED,
-                make_runner=make_runner,
-                kv_dtype=dtype,
-                kv_elements=sum(part.elements for part in parts),
-                packed=packed,
-                rounded=rounded,
-            )
+        attempt = Attempt(
+            level=Level.BATCHED,
+            make_runner=make_runner,
+            kv_dtype=dtype,
+            kv_elements=sum(part.elements for part in parts),
+            packed=packed,
+            rounded=rounded,
         )
+        if not self._check(attempt, padded_steps).holds:  # of nearly all rows of other steps it isn't seen
+            self.reasons.append("its own code doesn't compute texts of unlike lengths side by side")
+            return None
+        return self.serve(attempt)
 
     def adapt(self, make: MakeLinear | None = None) -> None:
         """Have the model's own code, at the level that was found, add what adapters do.

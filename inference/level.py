@@ -53,7 +53,7 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
     climb: DeviceClimb | _NativeClimb
     if options.ops is not None:
         climb = device = DeviceClimb(model, options, options.ops)
-        served = device.fused() or device.paged() or device.batched() or device.sequential()
+        served = device.fused() or device.paged() or device.sequential()
     elif options.group is not None:
         climb = host = _NativeClimb(model, options)
         served = host.fused() or host.refuse_shards(options.group)

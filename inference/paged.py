@@ -178,7 +178,7 @@ def _chunk_of(module: nn.Module) -> int | None:
     config: Any = getattr(module, "config", None)
     index = getattr(module, "layer_idx", None)
     types = getattr(config, "layer_types", None)
-    if types is None or index is None or types[index] != CHUNKED:
+    if types is None or index is None or index >= len(types) or types[index] != CHUNKED:
         return None
     size: int = config.attention_chunk_size
     return size

@@ -3,7 +3,7 @@
 fused          the layers rebuilt over `Ops`, nine to twelve kernels each
 paged+merged   the model's own code over paged attention; merged linears, norms in one kernel each
 paged          the same with its linears as they are
-and batches through its own attention, or one sequence at a time, as everywhere.
+and one sequence at a time, as everywhere.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Vision:
     def prove(self, served: Served, proof: Proof, *, rounded: bool) -> None:
         """Compute the prompt with images at the model's level, or have them refused."""
         sample, self._sample = self._sample, None  # its logits may take much memory, and nobody asks again
-        if not served.level.chunked:
+        if not served.level.chunked or served.level is Level.BATCHED:
             self.refuse(f"at level {served.level} they have no form")
         if self.reason or self.eyes is None or sample is None:
             return

@@ -92,7 +92,11 @@ def test_objects_of_a_schema_are_guessed_by_those_before_them(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("family", "levels"),
-    [("roformer", ["sequential", "sequential"]), ("qwen3_next", ["native", "paged+merged"])],
+    [
+        ("roformer", ["sequential", "sequential"]),
+        ("bloom", ["batched", "batched"]),
+        ("qwen3_next", ["native", "paged+merged"]),
+    ],
 )
 def test_what_can_take_nothing_back_says_that_it_guesses_nothing(
     family: str, levels: list[str], tmp_path: Path

@@ -33,7 +33,7 @@ FUSED = {
 }  # fmt: skip
 OTHERS = {
     "gpt2": Level.PAGED, "gpt_neox": Level.PAGED, "cohere": Level.PAGED_MERGED, "mixtral": Level.PAGED_MERGED,
-    "llama4_text": Level.PAGED_MERGED, "bloom": Level.BATCHED, "roformer": Level.SEQUENTIAL,
+    "llama4_text": Level.PAGED_MERGED, "bloom": Level.SEQUENTIAL, "roformer": Level.SEQUENTIAL,
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_
     served = serve(model)
     assert served.level is OTHERS.get(family, Level.FUSED)
     assert (served.reason == "") is (family in FUSED)
-    assert (served.make_model is None) is (served.level in (Level.BATCHED, Level.SEQUENTIAL))
+    assert (served.make_model is None) is (served.level is Level.SEQUENTIAL)
     if served.level.chunked:
         for size, beside in ((len(PROMPT), False), (21, True), (1, True)):
             assert apart(logits(served, size, beside=beside), expected) < NEAR

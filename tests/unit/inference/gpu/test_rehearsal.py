@@ -93,6 +93,6 @@ def test_level_whose_biggest_steps_do_not_fit_the_device_is_left_before_a_reques
 
     options = Options(library=None, ops=Tight(), dtype=torch.float32, max_total_tokens=64)
     served = bring_up(device_toy("llama"), options)
-    assert served.level is Level.BATCHED  # by its own attention
+    assert served.level is Level.SEQUENTIAL
     assert "RuntimeError: out of resource" in served.reason
     assert served.verdict.holds
