@@ -163,8 +163,9 @@ Levels, best first:
 * `native`: linears and attention of the C extension, the rest in torch;
 * `paged+merged`: one packed step over the paged cache, parallel linears merged, all in torch;
 * `paged`: the same with the linears as they are;
-* `batched`: through the model's own attention, over a cache in blocks: single tokens of all sequences
-  are a batch, padded on the left, and each longer piece of a prompt is alone; linears are the C extension's;
+* `batched`: through the model's own attention, over a cache in blocks: single tokens, and short
+  pieces, of all sequences are batches, padded on the left, and each longer piece of a prompt is alone;
+  linears are the C extension's;
 * `sequential`: one sequence after the other through transformers' own cache;
 * `uncached`: the same, and each token computes its whole sequence again.
 

@@ -17,7 +17,7 @@ from inference.prefault import Prefault
 from inference.runner import PagedRunner
 from inference.sampler import TorchSampler
 from inference.scheduler import Limits, Scheduler
-from inference.served import Level, Served
+from inference.served import Served
 from inference.shards.group import Group
 from inference.shards.leading import LeadingIdleWork, LeadingRunner
 from inference.shards.meeting import Sizes, wait_for_all
@@ -49,8 +49,7 @@ def make_stepper(
     find = runner.statistics if isinstance(runner, FusedRunner | LeadingRunner) else None
     sampler = TorchSampler(masks.endings, library, find)
     speculation = None
-    takes_back = limits.chunked and not served.state_layers and served.level is not Level.BATCHED
-    if config.speculate and takes_back:
+    if config.speculate and limits.chunked and not served.state_layers:
         tokens = min(MOST_TOKENS, limits.tokens)
         speculation = Speculation(scheduler, sampler, config.speculate, tokens)
     elif config.speculate:

@@ -2,8 +2,9 @@
 
 For models that don't call transformers' attention interface, or compute what a query sees themselves. Their
 code is given a cache of transformers' kind, whose layers keep each sequence's part in blocks: single tokens
-of many sequences are one batch, with what is before them padded on the left, and each longer piece of a
-prompt is computed alone. So prompts are computed in pieces, and known blocks are found again.
+(and short pieces of the same size) of many sequences are one batch, with what is before them padded on the
+left, and each longer piece of a prompt is computed alone. So prompts are computed in pieces, and known blocks
+are found again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from inference.blocks import PAGE
 from inference.isolation import working_for
 from inference.lora import Adapting
 from inference.runner import Head
-from inference.state import Chunk, Pieces, Sequence
+from inference.state import Chunk, Pieces
 from inference.state_layers import cache_parameter
 
 _KEYS, _VALUES, _INDEXER = "keys", "values", "indexer keys"
 _PROBED = 2  # tokens
 _PADDED = 2  # times as long as the shortest text of a batch the longest may be
-_TOKENS = 1 << 16  # of what a batch sees, padding included
+_PIECE = 8  # tokens: longer pieces are computed alone, as they fill a pass
+_TOKENS = 1 << 16  # of what all tokens of a batch see, padding included
 _SHORT = 256  # tokens: up to here padding costs nothing worth mentioning
 
 
@@ -65,25 +67,12 @@ def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
         return values
 
     ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
+    positions = torch.arange(_PROBED, device=model.device)[None]
     with torch.inference_mode():
-        model(
-            **_Arguments(model).of(
-                ids, torch.arange(_PROBED, device=ids.device)[None], _Seen(note, 0, _PROBED)
-            )
-        )
+        model(**_Arguments(model).of(ids, positions, _Seen(note, 0, _PROBED)))
     if not seen:
         raise ValueError("it keeps nothing in its cache")
     return tuple(seen.values())
-
-
-def padded_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps in which each token of the shorter prompt is padded, beside one far behind it."""
-    long, short = sequences
-    first = long.length - short.length
-    together = [
-        [Chunk(long, first + at, first + at + 1), Chunk(short, at, at + 1)] for at in range(short.length)
-    ]
-    return [[Chunk(long, 0, first)], *together] if first > 0 else together
 
 
 class _Arguments:
@@ -171,20 +160,6 @@ class _SeenLayer(CacheLayerMixin):
         return -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Pieces of so many tokens each, and where in the blocks is what they see and what they leave."""
-
-    chunks: tuple[Chunk, ...]
-    seen: Tensor  # (sequences, kept and new tokens)
-    mask: Tensor | None  # the same: 1 where it isn't padding; None: nothing is
-
-    @property
-    def size(self) -> int:
-        """Return how many tokens of each sequence are computed."""
-        return self.chunks[0].size
-
-
 class BatchedRunner:
     """Runs a step in a few forward passes over a paged cache that the model's own attention reads."""
 
@@ -204,74 +179,47 @@ class BatchedRunner:
             (part.layer, part.kind): torch.empty(blocks, PAGE, *part.shape, dtype=dtype, device=model.device)
             for part in parts
         }
-        self.arrays = tuple(self._kept.values()) if model.device.type == "cpu" else ()
+        self.arrays = tuple(self._kept.values())
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
         """Return all logits, of shape (rows, vocabulary), in float32."""
-        chunks = pieces.chunks
+        works = _works(pieces)
         found: dict[int, Tensor] = {}
-        for batch in self._batches(chunks):
+        for batch in _batches(works):
             with ExitStack() as stack:
-                if len(batch.chunks) == 1:
-                    stack.enter_context(working_for(batch.chunks[0].sequence))
+                if len(batch) == 1:
+                    stack.enter_context(working_for(batch[0].chunk.sequence))
                 logits = self._run(batch)
-            for chunk, own in zip(batch.chunks, logits, strict=True):
-                found[id(chunk)] = own
-        return torch.cat([found[id(chunk)] for chunk in chunks])
+            found.update((work.place, own) for work, own in zip(batch, logits, strict=True))
+        return torch.cat([found[place] for place in range(len(works))])
 
-    def _batches(self, chunks: Several[Chunk]) -> Iterator[_Batch]:
-        singles = sorted((each for each in chunks if each.size == 1), key=lambda each: -each.stop)
-        while singles:
-            longest = singles[0].stop
-            together = [each for each in singles if longest <= max(_PADDED * each.stop, _SHORT)]
-            together = together[: max(_TOKENS // longest, 1)]
-            yield self._batch(together)
-            singles = singles[len(together) :]
-        yield from (self._batch([each]) for each in chunks if each.size > 1)
-
-    def _batch(self, chunks: Several[Chunk]) -> _Batch:
-        longest = chunks[0].stop
-        seen = np.empty((len(chunks), longest), dtype=np.int64)
-        mask = np.ones_like(seen)
-        for row, hidden, chunk in zip(seen, mask, chunks, strict=True):
-            padding = longest - chunk.stop
-            row[padding:] = _places(chunk)
-            row[:padding] = row[padding]  # anything that is a number
-            hidden[:padding] = 0
-        device = self._model.device
-        padded = chunks[-1].stop < longest
-        return _Batch(
-            tuple(chunks),
-            torch.from_numpy(seen).to(device),
-            torch.from_numpy(mask).to(device) if padded else None,
-        )
-
-    def _run(self, batch: _Batch) -> list[Tensor]:
-        """Return the logits of each piece, (rows, vocabulary)."""
-        device, size = self._model.device, batch.size
-        ids = np.stack([each.sequence.ids[each.start : each.stop] for each in batch.chunks])
-        positions = np.stack([np.arange(each.start, each.stop) for each in batch.chunks])
-        adapters = np.repeat([each.sequence.request.adapter for each in batch.chunks], size)
+    def _run(self, batch: Several[_Work]) -> list[Tensor]:
+        """Return the logits of each piece, (rows, vocabulary), of a batch as `_batches` makes it."""
+        device, size, longest = self._model.device, batch[0].chunk.size, batch[0].chunk.stop
         if self._adapting is not None:
-            self._adapting.begin_rows(adapters)
-        wanted = max(each.logit_rows for each in batch.chunks)
+            adapters = [work.chunk.sequence.request.adapter for work in batch]
+            self._adapting.begin_rows(np.repeat(adapters, size))
+        seen, mask = _seen_by(batch)
+        wanted = max(work.rows for work in batch)
         rows = torch.arange(size - wanted, size, device=device)
-        before = batch.seen.shape[1] - size
         given = self._arguments.of(
-            torch.from_numpy(ids).to(device),
-            torch.from_numpy(positions).to(device),
-            _Seen(self._reader(batch), before, size),
-            batch.mask,
+            torch.from_numpy(np.stack([work.ids for work in batch])).to(device),
+            torch.from_numpy(np.stack([np.arange(w.chunk.start, w.chunk.stop) for w in batch])).to(device),
+            _Seen(self._reader(torch.from_numpy(seen).to(device), size), longest - size, size),
+            None if mask.all() else torch.from_numpy(mask.astype(np.int64)).to(device),
         )
         output = self._model(**given, **self._head.arguments(rows))
         logits = self._head.of_each(output.logits, rows)
-        return [own[wanted - each.logit_rows :] for each, own in zip(batch.chunks, logits, strict=True)]
+        return [own[wanted - work.rows :] for work, own in zip(batch, logits, strict=True)]
 
-    def _reader(self, batch: _Batch) -> _Read:
-        """Return what puts a pass's keys into the blocks and takes all that is seen out of them."""
-        new = batch.seen[:, batch.seen.shape[1] - batch.size :].flatten()
-        seen, shape = batch.seen.flatten(), batch.seen.shape
+    def _reader(self, places: Tensor, size: int) -> _Read:
+        """Return what puts a pass's keys into the blocks and takes all that is seen out of them.
+
+        `places` (sequences, tokens) are those in the blocks, the last `size` being computed.
+        """
+        new = places[:, places.shape[1] - size :].flatten()
+        seen, shape = places.flatten(), places.shape
 
         def read(layer: int, kind: str, values: Tensor) -> Tensor:
             kept = self._kept[layer, kind].flatten(0, 1)
@@ -279,11 +227,56 @@ class BatchedRunner:
             tokens = values.transpose(1, 2) if headed else values
             kept.index_copy_(0, new, tokens.flatten(0, 1).to(kept.dtype))
             found = kept.index_select(0, seen).view(*shape, *kept.shape[1:]).to(values.dtype)
-            return (
-                found.transpose(1, 2).contiguous() if headed else found
-            )  # as transformers' own cache gives it
+            if not headed:
+                return found
+            return found.transpose(1, 2).contiguous()  # some models' code takes views that need it
 
         return read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """A step's piece."""
+
+    place: int  # among the step's
+    chunk: Chunk
+    ids: NDArray[np.int64]  # (tokens,): not its sequence's own where they are guessed
+    rows: int  # of its last tokens, that need logits
+
+
+def _works(pieces: Pieces) -> list[_Work]:
+    ends = np.cumsum(pieces.stops - pieces.starts)
+    rows = np.diff(np.searchsorted(pieces.rows, ends), prepend=0).tolist()
+    ids = np.split(pieces.ids, ends[:-1])
+    return [_Work(*each) for each in zip(range(len(ends)), pieces.chunks, ids, rows, strict=True)]
+
+
+def _batches(works: Several[_Work]) -> Iterator[list[_Work]]:
+    """Yield pieces that are computed in one pass, short ones of a size together, the longest text first."""
+    left = sorted(works, key=lambda work: (work.chunk.size, -work.chunk.stop))
+    while left:
+        size, longest = left[0].chunk.size, left[0].chunk.stop
+        most = max(_TOKENS // (size * longest), 1) if size <= _PIECE else 1
+        together = [
+            work
+            for work in left[:most]
+            if work.chunk.size == size and longest <= max(_PADDED * work.chunk.stop, _SHORT)
+        ]
+        yield together
+        left = left[len(together) :]
+
+
+def _seen_by(batch: Several[_Work]) -> tuple[NDArray[np.int64], NDArray[np.bool]]:
+    """Return where what each piece sees is, (pieces, tokens), padded on the left, and what isn't padding."""
+    longest = batch[0].chunk.stop
+    places = np.empty((len(batch), longest), dtype=np.int64)
+    real = np.ones(places.shape, dtype=np.bool)
+    for row, there, work in zip(places, real, batch, strict=True):
+        padding = longest - work.chunk.stop
+        row[padding:] = _places(work.chunk)
+        row[:padding] = row[padding]  # anything that is a number
+        there[:padding] = False
+    return places, real
 
 
 def _places(chunk: Chunk) -> NDArray[np.int64]:

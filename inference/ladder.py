@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
-from inference.batched import BatchedRunner, Part, find_parts, padded_steps
+from inference.batched import BatchedRunner, Part, find_parts
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.linears import NativeLinear, Packed, make_linear
@@ -25,15 +26,13 @@ from inference.lora import Adapters, Adapting, MakeLinear, Multiply
 from inference.options import Options
 from inference.packable import changes_with_others, find_layers
 from inference.positions import changing_length
-from inference.proof import (
-    PROOF_BLOCKS,
-    Proof,
+from inference.proof import PROOF_BLOCKS, Proof, Verdict, is_small
+from inference.proof_steps import (
     Steps,
-    Verdict,
     alone_steps,
-    is_small,
     odd_steps,
     packed_steps,
+    padded_steps,
     sequential_steps,
     single_steps,
 )
@@ -62,9 +61,8 @@ class Attempt:
     make_runner: MakeRunner
     kv_dtype: torch.dtype
     packed: tuple[Packed, ...] = ()
-    kv_elements: int | None = (
-        None  # of a token in the cache; None: what the layers' attention was seen to keep
-    )
+    kv_elements: int | None = None  # a token's; None: those that attention was seen to keep
+    also: tuple[Steps, ...] = ()  # in which it must hold, too
     rounded: bool = False  # nearly right will do
     invariant: bool = False  # every row may be computed in one way whatever is beside it: to be seen
     make_model: MakeModel | None = None
@@ -112,9 +110,11 @@ class Climb:
     def serve(self, attempt: Attempt) -> Served | None:
         """Return the model at a level if it reproduces its logits there, else note why not."""
         verdict = self._check(attempt, packed_steps)
-        if verdict.holds:
+        others = (self._check(attempt, steps) for steps in attempt.also)
+        failed = next((each for each in chain([verdict], others) if not each.holds), None)
+        if failed is None:
             return self._served(attempt, verdict)
-        why = verdict.complaint or f"it doesn't reproduce its logits: {verdict.error:.1e} off"
+        why = failed.complaint or f"it doesn't reproduce its logits: {failed.error:.1e} off"
         reason = f"level {attempt.level} can't be used in it ({why})"
         if reason not in self.reasons:  # it may be tried in two ways
             self.reasons.append(reason)
@@ -166,14 +166,6 @@ class Climb:
         self.adapt()
         return served
 
-    def batched(self) -> Served | None:
-        """Return the model at the level of batches through its own attention."""
-        parts = self.cached_parts()
-        served = self.serve_batched(parts) if parts else None
-        if served is not None:
-            self.adapt()
-        return served
-
     def cached_parts(self) -> tuple[Part, ...]:
         """Have its own attention compute again; return what its layers keep of a token in a cache.
 
@@ -204,12 +196,10 @@ class Climb:
             make_runner=make_runner,
             kv_dtype=dtype,
             kv_elements=sum(part.elements for part in parts),
+            also=(padded_steps,),  # two rows of the others are: too few to be seen where much is rounded
             packed=packed,
             rounded=rounded,
         )
-        if not self._check(attempt, padded_steps).holds:  # of nearly all rows of other steps it isn't seen
-            self.reasons.append("its own code doesn't compute texts of unlike lengths side by side")
-            return None
         return self.serve(attempt)
 
     def adapt(self, make: MakeLinear | None = None) -> None:
@@ -231,7 +221,8 @@ class Climb:
                 raise refused(name, "text doesn't come through any of the linears that it adds to")
             if idle:
                 LOG.warning("The adapter %s adds to %d linears that text doesn't come through", name, idle)
-            complaint = self.proof.try_adapter(runner, place)
+            steps = packed_steps if served.level.chunked else sequential_steps
+            complaint = self.proof.try_adapter(runner, place, steps)
             if complaint:
                 raise refused(name, f"{complaint}: {MERGE}")
 

@@ -32,7 +32,8 @@ from inference.linears import (
 from inference.native_cache import NativeCache
 from inference.options import Options
 from inference.paged import PagedCache
-from inference.proof import PROOF_BLOCKS, Proof, packed_steps
+from inference.proof import PROOF_BLOCKS, Proof
+from inference.proof_steps import packed_steps
 from inference.rebuilt import Packs
 from inference.runner import PagedRunner
 from inference.served import Level, MakeRunner, Served
@@ -265,12 +266,14 @@ class _NativeClimb(Climb):
 
     def batched(self) -> Served | None:
         """Return the model at the level of batches through its own attention."""
-        library = self.options.library
-        if library is None:
-            return super().batched()
-        parts = self.cached_parts()
+        library, parts = self.options.library, self.cached_parts()
         if not parts:
             return None
+        if library is None:
+            served = self.serve_batched(parts)
+            if served is not None:
+                self.adapt()
+            return served
 
         def make_exact(blocks: int) -> Runner[Tensor]:
             return BatchedRunner(self.model, parts, blocks, self.options.dtype)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
 from weakref import WeakSet
 
 import numpy as np
@@ -18,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from inference.blocks import blocks_for
 from inference.positions import ENDLESS
+from inference.proof_steps import Steps
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.state_layers import cache_parameter
 from inference.step import Runner
@@ -38,8 +38,6 @@ _LEAST = (5, 4)  # tokens of the prompts: fewer can't be cut as the steps do
 _MASKED = -1e8  # a logit below it is none: models hide tokens by -inf, or by a type's least number
 _NOISE_TOKENS = 24  # by which it is seen how a model rounds
 _SMALL = 300_000_000  # parameters of a model for which longer prompts take no time worth mentioning
-
-Steps = Callable[[list[Sequence]], list[list[Chunk]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +120,29 @@ class Proof:
         complaint = "it hides other tokens than the model's own code" if hides_others and near else ""
         return Verdict(near and not hides_others, error, complaint, logits=found)
 
-    def try_adapter(self, runner: Runner[Tensor], adapter: int) -> str:
-        """Run a runner once on whole prompts, by an adapter; return what is wrong, "" if nothing is."""
-        table = SlotTable(slots=2, pages=_PAGES)
-        sequences = [_sequence(table, index, prompt, adapter) for index, prompt in enumerate(self.prompts)]
+    def try_adapter(self, runner: Runner[Tensor], adapter: int, steps: Steps) -> str:
+        """Run a runner by an adapter, on prompts and in steps; return what is wrong, "" if nothing is."""
         try:
-            logits = runner.run(pack(table, Decodes(), [Chunk(each, 0, each.length) for each in sequences]))
+            for scored in (
+                True,
+                False,
+            ):  # a head may be given fewer tokens than there are, and all of a cache
+                table = SlotTable(slots=2, pages=_PAGES)
+                prompts = [
+                    _sequence(table, index, prompt, adapter, scored=scored)
+                    for index, prompt in enumerate(self.prompts)
+                ]
+                whole = [[Chunk(each, 0, each.length) for each in prompts]]
+                for pieces in whole if scored else steps(prompts):
+                    if not bool((runner.run(pack(table, Decodes(), pieces)) < math.inf).all()):
+                        return "with what it adds logits are NaN or infinite"
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # any model's code may use its linears in any way
             LOG.debug("An adapter can't be used", exc_info=True)
             cause = error.__cause__ or error
             return f"with what it adds the model's code fails ({type(cause).__name__}: {cause})"
-        return "" if bool((logits < math.inf).all()) else "with what it adds logits are NaN or infinite"
+        return ""
 
     def run(self, runner: Runner[Tensor]) -> None:
         """Run a runner once, on whole prompts."""
@@ -183,55 +191,10 @@ def is_small(model: nn.Module) -> bool:
     return sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
 
 
-def packed_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps with pieces of prompts, single tokens beside a piece, and single tokens together."""
-    long, short = sequences
-    middle, end, near_end = long.length // 2, long.length, short.length - 3
-    return [
-        [Chunk(long, 0, middle), Chunk(short, 0, near_end)],
-        [Chunk(short, near_end, near_end + 1), Chunk(long, middle, end - 2)],
-        [Chunk(long, end - 2, end - 1), Chunk(short, near_end + 1, near_end + 2)],
-        [Chunk(long, end - 1, end), Chunk(short, near_end + 2, near_end + 3)],
-    ]
-
-
-def odd_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps of pieces of many sizes, the short prompt's beside the long one's."""
-    steps: list[list[Chunk]] = []
-    starts = [0] * len(sequences)
-    for size in cycle((3, 1, 7, 16, 2, 11, 5)):
-        ends = [min(start + size, each.length) for start, each in zip(starts, sequences, strict=True)]
-        cut = [Chunk(*each) for each in zip(sequences, starts, ends, strict=True) if each[1] < each[2]]
-        if not cut:
-            return steps
-        steps.append(cut)
-        starts = ends
-    raise AssertionError("a cycle has no end")
-
-
-def single_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps of a token of each prompt."""
-    longest = max(sequence.length for sequence in sequences)
-    return [
-        [Chunk(sequence, at, at + 1) for sequence in sequences if at < sequence.length]
-        for at in range(longest)
-    ]
-
-
-def alone_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps of one whole prompt each."""
-    return [[Chunk(sequence, 0, sequence.length)] for sequence in sequences]
-
-
-def sequential_steps(sequences: list[Sequence]) -> list[list[Chunk]]:
-    """Return steps with whole prompts first, as that is how these levels are scheduled."""
-    whole = [[Chunk(sequence, 0, sequence.length - 2)] for sequence in sequences]
-    last = [[Chunk(s, s.length - left, s.length - left + 1) for s in sequences] for left in (2, 1)]
-    return whole + last
-
-
-def scored_request(id: str, prompt: tuple[int, ...], adapter: int = -1) -> CoreRequest:
-    """Return a request that wants the logits of all of its prompt's tokens."""
+def scored_request(
+    id: str, prompt: tuple[int, ...], adapter: int = -1, *, scored: bool = True
+) -> CoreRequest:
+    """Return a request that wants the logits of all of its prompt's tokens, or of the last alone."""
     return CoreRequest(
         id=id,
         prompt_ids=prompt,
@@ -239,7 +202,7 @@ def scored_request(id: str, prompt: tuple[int, ...], adapter: int = -1) -> CoreR
         sampling=Sampling(),
         logprobs=LogprobsMode.RAW,
         top_n_tokens=0,
-        prompt_logprobs=True,
+        prompt_logprobs=scored,
         adapter=adapter,
     )
 
@@ -342,9 +305,11 @@ def _bypassed(called: set[nn.Module]) -> Iterator[nn.Module]:
         yield from (child for child in module.children() if child not in called)
 
 
-def _sequence(table: SlotTable, index: int, prompt: NDArray[np.int64], adapter: int = -1) -> Sequence:
-    """Return a prompt as a running sequence that wants all logits, in blocks out of order."""
-    sequence = Sequence(scored_request(str(index), tuple(prompt.tolist()), adapter))
+def _sequence(
+    table: SlotTable, index: int, prompt: NDArray[np.int64], adapter: int = -1, *, scored: bool = True
+) -> Sequence:
+    """Return a prompt as a running sequence in blocks out of order; `scored`: it wants all logits."""
+    sequence = Sequence(scored_request(str(index), tuple(prompt.tolist()), adapter, scored=scored))
     table.enter(sequence)
     table.extend(sequence, _BLOCKS[index][: blocks_for(sequence.length)])
     return sequence

@@ -178,3 +178,14 @@ def test_one_that_the_models_code_passes_by_is_refused(family: str, linear: str,
     given = config(tmp_path / "model", adapters=(f"odd={tmp_path / 'adapter'}",))
     with pytest.raises(ModelUnavailable, match=r"adapter `odd` can't be loaded: .* the model's code fails"):
         Session(given)
+
+
+@pytest.mark.parametrize(("family", "linears"), [("deepseek_v32", ("kv_b_proj",)), ("roformer", None)])
+def test_one_whose_linears_are_given_other_rows_than_the_steps_is_refused(
+    family: str, linears: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    """One is given all that a cache keeps, the other, in its head, only what gets logits."""
+    model = save_model(family, tmp_path / "model")
+    toy_adapter(model, linears).save(tmp_path / "adapter", torch.float32)
+    with pytest.raises(ModelUnavailable, match="a row for each of the step's tokens"):
+        Session(config(tmp_path / "model", adapters=(f"one={tmp_path / 'adapter'}",)))

@@ -47,6 +47,22 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(directory: Path) -> None:
     assert steps[1] < 24
 
 
+def test_texts_of_a_model_that_attends_by_itself_take_fewer_steps(tmp_path: Path) -> None:
+    save_model("bloom", tmp_path)
+    asked = request("r", PROMPT, tokens=60, sampling=REPEATS, ignore_eos=True)
+    said, steps = [], []
+    for guesses in (0, 4):
+        session = Session(config(tmp_path, speculate=guesses))
+        assert session.level == "batched"
+        heard = session.run([asked])
+        session.close()
+        said.append(heard.tokens("r"))
+        steps.append(len(heard.stats))
+    assert said[0] == said[1]
+    assert steps[0] == 60
+    assert steps[1] < 24
+
+
 def test_a_step_has_no_more_tokens_than_it_may(directory: Path) -> None:
     session = Session(config(directory, speculate=7, max_batch_prefill_tokens=4, max_batch_size=2))
     heard = session.run([request("r", PROMPT, tokens=60, sampling=REPEATS, ignore_eos=True)])
@@ -94,7 +110,6 @@ def test_objects_of_a_schema_are_guessed_by_those_before_them(monkeypatch: pytes
     ("family", "levels"),
     [
         ("roformer", ["sequential", "sequential"]),
-        ("bloom", ["batched", "batched"]),
         ("qwen3_next", ["native", "paged+merged"]),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import given, settings  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
-from inference.batched import BatchedRunner, Part, _Batch, find_parts  # noqa: E402
+from inference.batched import BatchedRunner, Part, _Work, find_parts  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.isolation import RequestFault  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
@@ -68,25 +68,48 @@ def runner_of(level: Served) -> BatchedRunner:
     return runner
 
 
-def test_texts_of_unlike_lengths_are_batches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference.batched._SHORT", 4)
-    level, expected = served("gptj")
-    batches: list[int] = []
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that comes to have how many pieces each pass computes."""
+    sizes: list[int] = []
     own = BatchedRunner._run
 
-    def noting(self: BatchedRunner, batch: _Batch) -> list[Tensor]:
-        found = own(self, batch)
-        batches.append(len(found))
-        return found
+    def noting(self: BatchedRunner, batch: list[_Work]) -> list[Tensor]:
+        sizes.append(len(batch))
+        return own(self, batch)
 
     monkeypatch.setattr(BatchedRunner, "_run", noting)
-    ends = [len(text) for text in TEXTS]  # 40, 23 and 7
-    begun: Step = [(at, 0, end - 1, False) for at, end in enumerate(ends)]
-    last: Step = [(at, end - 1, end, False) for at, end in enumerate(ends)]
+    return sizes
+
+
+@pytest.mark.parametrize(("last", "passes"), [(1, [2, 1]), (3, [2, 1]), (6, [2, 1]), (9, [1, 1])])
+def test_texts_of_unlike_lengths_and_long_pieces_have_passes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, batches: list[int], last: int, passes: list[int]
+) -> None:
+    monkeypatch.setattr("inference.batched._SHORT", 4)
+    level, expected = served("gptj")
+    texts = [text for text in enumerate(TEXTS) if len(text[1]) > last]  # of 40, 23 and 7 tokens
+    begun: Step = [(at, 0, len(text) - last, False) for at, text in texts]
+    ended: Step = [(at, len(text) - last, len(text), False) for at, text in texts]
+    short: Step = [(2, 0, 7, False)] if len(texts) < 3 else []
     runner = level.make_runner(len(TEXTS) * PAGES)
-    for found, logits in zip(computed(runner, [begun, last]), expected, strict=True):
-        assert_near(found, logits)
-    assert batches == [1, 1, 1, 2, 1]
+    found = computed(runner, [[*begun, *short], ended])
+    for logits, own in zip(found, expected, strict=True):
+        assert_near(logits, own)
+    assert batches[-len(passes) :] == passes
+
+
+def test_batch_is_as_large_as_what_it_sees_may_be(
+    monkeypatch: pytest.MonkeyPatch, batches: list[int]
+) -> None:
+    monkeypatch.setattr("inference.batched._TOKENS", 70)
+    level, expected = served("gptj")
+    begun: Step = [(at, 0, len(text) - 1, False) for at, text in enumerate(TEXTS)]
+    ended: Step = [(at, len(text) - 1, len(text), False) for at, text in enumerate(TEXTS)]
+    runner = level.make_runner(len(TEXTS) * PAGES)
+    for logits, own in zip(computed(runner, [begun, ended]), expected, strict=True):
+        assert_near(logits, own)
+    assert batches[-2:] == [1, 2]  # 40 tokens, and twice 23
 
 
 def test_piece_that_fails_is_the_fault_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
-from inference.proof import PROOF_BLOCKS, Proof, alone_steps, odd_steps, packed_steps, sequential_steps  # noqa: E402
+from inference.proof import PROOF_BLOCKS, Proof  # noqa: E402
+from inference.proof_steps import alone_steps, odd_steps, packed_steps, sequential_steps  # noqa: E402
 from inference.state import Chunk, Pieces, Sequence  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
