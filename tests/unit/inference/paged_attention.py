@@ -76,7 +76,7 @@ def expected(sequence: Tokens, how: Attention, limits: Limits | None = None) -> 
     if how.window is not None:
         seen &= at[None, :] > at[:, None] - how.window
     if how.chunk is not None:
-        seen &= at[None, :] // how.chunk == at[:, None] // how.chunk
+        seen &= at[None, :] >= at[:, None] // how.chunk * how.chunk
     scores = scores.masked_fill(~seen, -torch.inf)
     if how.sinks is not None:
         sinks = how.sinks.double().view(-1, 1, 1).expand(-1, sequence.length, 1)
