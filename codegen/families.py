@@ -164,8 +164,8 @@ Levels, best first:
 * `paged+merged`: one packed step over the paged cache, parallel linears merged, all in torch;
 * `paged`: the same with the linears as they are;
 * `batched`: through the model's own attention, over a cache in blocks: single tokens, and short
-  pieces, of all sequences are batches, padded on the left, and each longer piece of a prompt is alone;
-  linears are the C extension's;
+  pieces, of all sequences are batches, padded on the left (DeepSeek V4's only those of one length), and
+  each longer piece of a prompt is alone; linears are the C extension's;
 * `sequential`: one sequence after the other through transformers' own cache;
 * `uncached`: the same, and each token computes its whole sequence again.
 

@@ -5,6 +5,9 @@ code is given a cache of transformers' kind, whose layers keep each sequence's p
 (and short pieces of the same size) of many sequences are one batch, with what is before them padded on the
 left, and each longer piece of a prompt is computed alone. So prompts are computed in pieces, and known blocks
 are found again.
+
+Compressed attention (DeepSeek V4) makes one key of several tokens in a row, by where they are in their text:
+padding would move them, so that only texts of one length are a batch. Tokens are kept, and compressed again.
 """
 
 from __future__ import annotations
@@ -21,17 +24,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from inference.blocks import PAGE
 from inference.isolation import working_for
 from inference.lora import Adapting
+from inference.positions import first_position
 from inference.runner import Head
 from inference.state import Chunk, Pieces
 from inference.state_layers import cache_parameter
 
 _KEYS, _VALUES, _INDEXER = "keys", "values", "indexer keys"
+_COMPRESSED = ("to compress", "gates")  # of which tokens in a row become one key, and one value
 _PROBED = 2  # tokens
 _PADDED = 2  # times as long as the shortest text of a batch the longest may be
 _PIECE = 8  # tokens: longer pieces are computed alone, as they fill a pass
@@ -52,6 +57,11 @@ class Part:
         """Return how many numbers that is."""
         return prod(self.shape)
 
+    @property
+    def windowed(self) -> bool:
+        """Return whether tokens are taken together by where they are in their text."""
+        return self.kind.endswith(_COMPRESSED)
+
 
 def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
     """Return what a model's layers keep in a cache; raise whatever its code does if it is of another kind."""
@@ -69,7 +79,7 @@ def find_parts(model: PreTrainedModel) -> tuple[Part, ...]:
     ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
     positions = torch.arange(_PROBED, device=model.device)[None]
     with torch.inference_mode():
-        model(**_Arguments(model).of(ids, positions, _Seen(note, 0, _PROBED)))
+        model(**_Arguments(model).of(ids, positions, _Seen(model.config, note, 0, _PROBED)))
     if not seen:
         raise ValueError("it keeps nothing in its cache")
     return tuple(seen.values())
@@ -80,13 +90,14 @@ class _Arguments:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._cache = cache_parameter(model)
+        self._first = first_position(model.config.get_text_config())
         self._takes = inspect.signature(model.forward).parameters
 
     def of(self, ids: Tensor, positions: Tensor, cache: Cache, mask: Tensor | None = None) -> dict[str, Any]:
         """Return them for ids and positions (sequences, tokens), and a mask (sequences, kept tokens)."""
         given: dict[str, Any] = {"input_ids": ids, "use_cache": True, self._cache: cache}
         if "position_ids" in self._takes:
-            given["position_ids"] = positions
+            given["position_ids"] = positions + self._first
         if mask is not None:
             given["attention_mask"] = mask
         return given
@@ -98,14 +109,19 @@ _Read = Callable[[int, str, Tensor], Tensor]  # keeps what a layer computed, and
 class _Seen(Cache):
     """Transformers' cache for one forward pass."""
 
-    def __init__(self, read: _Read, before: int, tokens: int) -> None:
+    def __init__(self, config: PreTrainedConfig, read: _Read, before: int, tokens: int) -> None:
         """`before`: how many tokens are kept of each sequence, `tokens`: how many are computed."""
         super().__init__(layers=[])
+        text = config.get_text_config()
+        rates: dict[str, int] = getattr(text, "compress_rates", None) or {}
+        self._rates = [rates.get(kind, 1) for kind in getattr(text, "layer_types", None) or () if rates]
         self._made = (read, before, tokens)
 
     def _layer(self, index: int) -> _SeenLayer:
         while len(self.layers) <= index:
-            self.layers.append(_SeenLayer(len(self.layers), *self._made))
+            at = len(self.layers)
+            rate = self._rates[at] if at < len(self._rates) else 1
+            self.layers.append(_SeenLayer(at, rate, *self._made))
         layer: _SeenLayer = self.layers[index]
         return layer
 
@@ -131,9 +147,11 @@ class _Seen(Cache):
 class _SeenLayer(CacheLayerMixin):
     is_sliding = False  # what is too old is masked, and kept
 
-    def __init__(self, index: int, read: _Read, before: int, tokens: int) -> None:
+    def __init__(self, index: int, rate: int, read: _Read, before: int, tokens: int) -> None:
+        """`rate`: how many tokens in a row are compressed to one."""
         super().__init__()
         self._index = index
+        self._rate = rate
         self._read = read
         self._kept = before
         self._all = before + tokens
@@ -145,10 +163,27 @@ class _SeenLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self._kept = self._all
         keys = self._read(self._index, _KEYS, key_states)
-        return keys, self._read(self._index, _VALUES, value_states)
+        return keys, keys if value_states is key_states else self._read(self._index, _VALUES, value_states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         return self._read(self._index, _INDEXER, indexer_key_states)
+
+    def store_compression_weights(self, name: str, kv: Tensor, gate: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return all that is to be compressed, from the text's first token on, as far as windows are full."""
+        all_kv, all_gates = (
+            self._read(self._index, f"{name} {kind}", each)
+            for kind, each in zip(_COMPRESSED, (kv, gate), strict=True)
+        )
+        whole = all_kv.shape[1] - all_kv.shape[1] % self._rate
+        return all_kv[:, :whole], all_gates[:, :whole], 0
+
+    def update_overlap_state(self, *_: Any) -> tuple[None, None]:
+        """Return nothing: the window before the first one there is none."""
+        return None, None
+
+    def update_compressor_states(self, _: str, compressed: Tensor) -> Tensor:
+        """Return what was compressed: it is all there is."""
+        return compressed
 
     def get_seq_length(self) -> int:
         return self._kept
@@ -175,6 +210,7 @@ class BatchedRunner:
         self._arguments = _Arguments(model)
         self._head = Head(model)
         self._adapting = adapting
+        self._pads = not any(part.windowed for part in parts)
         self._kept = {
             (part.layer, part.kind): torch.empty(blocks, PAGE, *part.shape, dtype=dtype, device=model.device)
             for part in parts
@@ -186,7 +222,7 @@ class BatchedRunner:
         """Return all logits, of shape (rows, vocabulary), in float32."""
         works = _works(pieces)
         found: dict[int, Tensor] = {}
-        for batch in _batches(works):
+        for batch in _batches(works, pads=self._pads):
             with ExitStack() as stack:
                 if len(batch) == 1:
                     stack.enter_context(working_for(batch[0].chunk.sequence))
@@ -206,7 +242,12 @@ class BatchedRunner:
         given = self._arguments.of(
             torch.from_numpy(np.stack([work.ids for work in batch])).to(device),
             torch.from_numpy(np.stack([np.arange(w.chunk.start, w.chunk.stop) for w in batch])).to(device),
-            _Seen(self._reader(torch.from_numpy(seen).to(device), size), longest - size, size),
+            _Seen(
+                self._model.config,
+                self._reader(torch.from_numpy(seen).to(device), size),
+                longest - size,
+                size,
+            ),
             None if mask.all() else torch.from_numpy(mask.astype(np.int64)).to(device),
         )
         output = self._model(**given, **self._head.arguments(rows))
@@ -251,8 +292,11 @@ def _works(pieces: Pieces) -> list[_Work]:
     return [_Work(*each) for each in zip(range(len(ends)), pieces.chunks, ids, rows, strict=True)]
 
 
-def _batches(works: Several[_Work]) -> Iterator[list[_Work]]:
-    """Yield pieces that are computed in one pass, short ones of a size together, the longest text first."""
+def _batches(works: Several[_Work], *, pads: bool) -> Iterator[list[_Work]]:
+    """Yield pieces that are computed in one pass, short ones of a size together, the longest text first.
+
+    Without `pads` they are those of texts that are equally long.
+    """
     left = sorted(works, key=lambda work: (work.chunk.size, -work.chunk.stop))
     while left:
         size, longest = left[0].chunk.size, left[0].chunk.stop
@@ -260,7 +304,8 @@ def _batches(works: Several[_Work]) -> Iterator[list[_Work]]:
         together = [
             work
             for work in left[:most]
-            if work.chunk.size == size and longest <= max(_PADDED * work.chunk.stop, _SHORT)
+            if work.chunk.size == size
+            and longest <= (max(_PADDED * work.chunk.stop, _SHORT) if pads else work.chunk.stop)
         ]
         yield together
         left = left[len(together) :]

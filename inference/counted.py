@@ -1,4 +1,4 @@
-"""Positions of a packed step for code that takes none: it asks transformers' cache how many tokens it has."""
+"""What a model's forward finds the positions of a packed step by."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference.positions import first_position
 
 
 class Positions:
-    """Gives a model's forward what it finds a packed step's positions by, beside its `position_ids`.
+    """Gives a model's forward its `position_ids`, and what else it finds positions by.
 
-    Bart and its like have no such argument. Llama 4's attention scales queries that are far behind in a text
-    by positions that it counts itself. Both add the number of tokens before the first one to 0, 1, 2, ...
+    RoBERTa and its like count from behind their padding's id. Bart and its like have no such argument.
+    Llama 4's attention scales queries that are far behind in a text by positions that it counts itself. The
+    last two ask transformers' cache how many tokens are before the first one, and add 0, 1, 2, ... to that.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._first = first_position(model.config.get_text_config())
         takes = inspect.signature(model.forward).parameters
         tuned = any(getattr(module, "attn_temperature_tuning", False) for module in model.modules())
         self._counts = "past_key_values" in takes and (tuned or "position_ids" not in takes)
@@ -24,11 +29,13 @@ class Positions:
             "attention_mask" in takes and not tuned
         )  # or it makes one, as long as all tokens there are
 
-    def of(self, positions: Tensor) -> dict[str, Any]:
-        """Return the arguments for positions (tokens,); most models need none."""
+    def of(self, positions: Tensor, spatial: Tensor | None = None) -> dict[str, Any]:
+        """Return the arguments for positions (tokens,); `spatial` (axes, 1, tokens): beside images."""
+        placed = positions[None] if spatial is None else spatial
+        given: dict[str, Any] = {"position_ids": placed + self._first if self._first else placed}
         if not self._counts:
-            return {}
-        given: dict[str, Any] = {"past_key_values": _CountedTokens(positions)}
+            return given
+        given["past_key_values"] = _CountedTokens(positions)
         if self._masks:
             given["attention_mask"] = torch.ones_like(positions)[None]
         return given

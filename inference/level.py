@@ -40,6 +40,7 @@ from inference.served import Level, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.stack import FusedModel, fuse_model
+from inference.state_elsewhere import restore_decays
 from inference.step import Runner
 from inference.trace import eager_attention
 from inference.weights import narrow_embeddings, widen_experts
@@ -52,6 +53,7 @@ LOG = logging.getLogger(__name__)
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     climb: DeviceClimb | _NativeClimb
+    restore_decays(model)
     if options.ops is not None:
         climb = device = DeviceClimb(model, options, options.ops)
         served = device.fused() or device.paged() or device.sequential()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -11,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from inference.paged import CHUNKED, Probed, use_paged_attention
 from inference.positions import changing_length
 from inference.rotary import is_static
+from inference.state_elsewhere import find_elsewhere
 from inference.state_layers import STATE_TYPES, STATELESS_TYPES, StateLayer, find_state_layers
 from inference.trace import rotations
 
@@ -25,7 +27,7 @@ class PackableLayers:
     """A model's modules that are given each sequence's past; neither kind is there if there is a reason."""
 
     attending: dict[nn.Module, Probed] = field(default_factory=dict)
-    keeping: dict[nn.Module, StateLayer] = field(default_factory=dict)  # of a state
+    keeping: Mapping[nn.Module, StateLayer] = field(default_factory=dict)  # of a state
     reason: str = ""  # why steps can't be packed
 
     def pasts(self, model: nn.Module) -> list[nn.Module]:
@@ -43,7 +45,7 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
     if reason:
         return PackableLayers(reason=reason)
     try:
-        keeping = find_state_layers(model)
+        keeping = find_elsewhere(model) or find_state_layers(model)
     except Exception as error:  # any model's code may fail in any way on what it wasn't written for
         reason = f"its layers' states can't be found ({type(error).__name__}: {error})"
         return PackableLayers(reason=reason)

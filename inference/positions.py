@@ -10,6 +10,20 @@ from transformers import PreTrainedConfig
 
 ENDLESS = 1 << 62  # more positions than any text has
 
+# Families whose first token is at the position behind their padding token's id
+_BEHIND_PADDING = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "kosmos_2_5_text_model",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    }
+)
+
 _DYNAMIC = (
     "; its dynamic scaling doesn't add to them here, as it would rotate a text by how long others are: "
     "rope_scaling of type yarn or linear does"
@@ -36,11 +50,18 @@ def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:
     """
     if not stated or stated <= 0:
         return Positions(None, None)
+    stated -= first_position(text)
     ropes = _ropes(text)
     usual = max([stated, min((_reach(each, stated) for each in ropes), default=stated)])
     most = max([usual, min((_most(each, stated) for each in ropes), default=usual)])
     dynamic = any(_type(each) == "dynamic" for each in ropes)
     return Positions(usual, most, _DYNAMIC if dynamic else "")
+
+
+def first_position(text: PreTrainedConfig) -> int:
+    """Return the position that a model gives a text's first token: 0, but in RoBERTa's kind (fairseq's)."""
+    padding: int | None = getattr(text, "pad_token_id", None)
+    return padding + 1 if text.model_type in _BEHIND_PADDING and padding is not None else 0
 
 
 def changing_length(text: PreTrainedConfig) -> int | None:

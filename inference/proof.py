@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from inference.blocks import blocks_for
-from inference.positions import ENDLESS
+from inference.positions import ENDLESS, first_position
 from inference.proof_steps import Steps
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.state_layers import cache_parameter
@@ -175,15 +175,18 @@ def _deviation(logits: Tensor, compared: Tensor) -> Tensor:
 def proof_prompts(model: PreTrainedModel, positions: int = ENDLESS) -> list[NDArray[np.int64]]:
     """Return two prompts of random tokens, always the same ones: a long and a short one.
 
-    They stay within so many positions, behind which some models compute otherwise.
+    They stay within so many positions, behind which some models compute otherwise, and without the id that
+    is padding wherever it stands, and has no position, in some.
     """
     generator = np.random.default_rng(0)
     rows = model.get_input_embeddings().weight.shape[0]
     sizes = (83, 21) if is_small(model) else (19, 6)
-    return [
+    first = first_position(model.config.get_text_config())
+    prompts = [
         generator.integers(rows, size=min(size, max(positions, least)))
         for size, least in zip(sizes, _LEAST, strict=True)
     ]
+    return [np.where(prompt == first - 1, first, prompt) for prompt in prompts]
 
 
 def is_small(model: nn.Module) -> bool:

@@ -62,8 +62,9 @@ class PagedRunner:
             self._adapting.begin(pieces)
         rows = torch.from_numpy(pieces.rows).to(device)
         seen = None if self._eyes is None else seen_in(pieces, embedded=True)
-        spatial = None if seen is None else seen.positions
-        positions = pieces.positions[None] if spatial is None else spatial[:, None]
+        spatial = (
+            None if seen is None or seen.positions is None else torch.from_numpy(seen.positions[:, None])
+        )
         given = None
         if seen is not None and seen.rows is not None:
             given = torch.from_numpy(seen.at), seen.rows
@@ -74,9 +75,8 @@ class PagedRunner:
                 stack.enter_context(self._states.during(pieces))
             output = self._model(
                 input_ids=torch.from_numpy(pieces.ids)[None].to(device),
-                position_ids=torch.from_numpy(positions).to(device),
                 use_cache=False,
-                **self._positions.of(torch.from_numpy(pieces.positions).to(device)),
+                **self._positions.of(torch.from_numpy(pieces.positions).to(device), spatial),
                 **self._head.arguments(rows),
             )
         return self._head.logits(output.logits, rows)

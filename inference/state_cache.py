@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import Cache
 
 from inference.kernels.native_state import NativeRuns, untouched
 from inference.lora import Adapting
 from inference.snapshots import Move
 from inference.state import Integers, Pieces, SlotTable
-from inference.state_layers import KeptLayer, State, StateLayer
+from inference.state_layers import State, StateLayer
 from inference.state_modules import StateModule
 
 _NOTHING = -1  # is in that place
@@ -225,7 +224,6 @@ class _OwnCode(_Part):
         self._layer = layer
         self._device = device
         self._places: dict[State, Tensor] = {}  # (2 * slots, *shape) each
-        self._shown = Cache(layers=[KeptLayer() for _ in range(layer.index + 1)])
 
     @property
     def places(self) -> Iterable[Tensor]:
@@ -252,16 +250,14 @@ class _OwnCode(_Part):
         return whole
 
     def _call(self, call: _Call, given: dict[str, Any]) -> Any:
-        layer, places, adapting = self._layer, self._places, self.cache.adapting
-        kept = layer.begun()
+        kept, adapting = None, self.cache.adapting
         if call.reads is not None:
-            kept = layer.going_on({state: held.index_select(0, call.reads) for state, held in places.items()})
-        self._shown.layers[layer.index] = kept
+            kept = {state: held.index_select(0, call.reads) for state, held in self._places.items()}
         taken = {name: call.take(value, self.cache.size) for name, value in given.items()}
         with nullcontext() if adapting is None else adapting.within(call.rows):
-            found = self.own(**{**taken, layer.parameter: self._shown})
-        for state, held in places.items():
-            held.index_copy_(0, call.writes, getattr(kept, state.kind)[state.index])
+            found, keeps = self._layer.run(self.own, taken, kept)
+        for state, held in self._places.items():
+            held.index_copy_(0, call.writes, keeps[state])
         return found
 
 

@@ -8,9 +8,10 @@ is seen in one forward pass of the model's own code.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -42,6 +43,9 @@ class State:
         return prod(self.shape) * self.dtype.itemsize
 
 
+Kept = Mapping[State, Tensor]
+
+
 class KeptLayer(LinearAttentionLayer):
     """A layer's part of transformers' cache, for some sequences and one step."""
 
@@ -52,13 +56,10 @@ class KeptLayer(LinearAttentionLayer):
 
 
 @dataclass(frozen=True, slots=True)
-class StateLayer:
+class StateLayer(ABC):
     """What a module was seen to keep."""
 
-    index: int  # of its part of the cache
-    parameter: str  # of its forward, which takes the cache
     states: tuple[State, ...]
-    flags: Mapping[str, Mapping[int, Any]]  # what its part says of itself once it is written to
 
     @property
     def nbytes(self) -> int:
@@ -70,22 +71,46 @@ class StateLayer:
         """Return whether a state is more than the last inputs."""
         return any(each.kind != _KINDS[0] for each in self.states)
 
-    def begun(self) -> KeptLayer:
-        """Return a part of the cache for sequences that nothing was read of."""
-        return KeptLayer(number_of_states=1 + max(each.index for each in self.states))
+    @abstractmethod
+    def run(self, own: Callable[..., Any], given: dict[str, Any], kept: Kept | None) -> tuple[Any, Kept]:
+        """Return what the module makes of what its forward is given, and what it keeps then.
 
-    def going_on(self, values: Mapping[State, Tensor]) -> KeptLayer:
-        """Return a part of the cache for sequences, with their states (sequences, *shape)."""
-        layer = self.begun()
+        `own` is its own forward, `kept` what it has kept of the sequences, (sequences, *shape) each; None:
+        nothing was read of them.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CachedStateLayer(StateLayer):
+    """A module that keeps its state in transformers' cache."""
+
+    index: int  # of its part of the cache
+    parameter: str  # of its forward, which takes the cache
+    flags: Mapping[str, Mapping[int, Any]]  # what its part says of itself once it is written to
+    shown: Cache = field(default_factory=lambda: Cache(layers=[]))  # the cache it is given
+
+    def run(self, own: Callable[..., Any], given: dict[str, Any], kept: Kept | None) -> tuple[Any, Kept]:
+        """Have its own code read and write its part of a cache."""
+        part = self._part(kept)
+        while len(self.shown.layers) <= self.index:
+            self.shown.layers.append(KeptLayer())
+        self.shown.layers[self.index] = part
+        found = own(**{**given, self.parameter: self.shown})
+        return found, {state: getattr(part, state.kind)[state.index] for state in self.states}
+
+    def _part(self, kept: Kept | None) -> KeptLayer:
+        part = KeptLayer(number_of_states=1 + max(each.index for each in self.states))
+        if kept is None:
+            return part
         for name, flags in self.flags.items():
-            setattr(layer, name, dict(flags))
-        for state, value in values.items():
-            getattr(layer, state.kind)[state.index] = value
-            layer.dtype, layer.device = value.dtype, value.device
-        return layer
+            setattr(part, name, dict(flags))
+        for state, value in kept.items():
+            getattr(part, state.kind)[state.index] = value
+            part.dtype, part.device = value.dtype, value.device
+        return part
 
 
-def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, StateLayer]:
+def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, CachedStateLayer]:
     """Return the modules that keep a state, by layer; raise ValueError if it isn't known what one keeps."""
     cache = DynamicCache(config=model.config.get_text_config())
     parts = {at: part for at, part in enumerate(cache.layers) if _keeps_state(part)}
@@ -95,7 +120,7 @@ def find_state_layers(model: PreTrainedModel) -> dict[nn.Module, StateLayer]:
     with _noting_writers(model, cache, parts) as writers, torch.inference_mode():
         ids = torch.zeros(1, _PROBED, dtype=torch.int64, device=model.device)
         model(input_ids=ids, use_cache=True, **{name: cache})
-    found: dict[nn.Module, StateLayer] = {}
+    found: dict[nn.Module, CachedStateLayer] = {}
     types = dict(enumerate(getattr(model.config.get_text_config(), "layer_types", None) or ()))
     for at, part in parts.items():
         if (
@@ -124,7 +149,7 @@ def _keeps_state(part: object) -> bool:
     return isinstance(part, LinearAttentionCacheLayerMixin)
 
 
-def _seen(at: int, parameter: str, part: Any) -> StateLayer:
+def _seen(at: int, parameter: str, part: Any) -> CachedStateLayer:
     states = tuple(
         State(kind, index, tuple(value.shape[1:]), value.dtype)
         for kind in _KINDS
@@ -139,7 +164,7 @@ def _seen(at: int, parameter: str, part: Any) -> StateLayer:
         for name, value in vars(part).items()
         if name in plain and name not in _KINDS and isinstance(value, dict)
     }
-    return StateLayer(at, parameter, states, flags)
+    return CachedStateLayer(states, at, parameter, flags)
 
 
 @contextmanager

@@ -99,7 +99,6 @@ class PagedModel:
                     stack.enter_context(self.states.during(batch))
                 output = self._model(
                     input_ids=batch.ids[None],
-                    position_ids=batch.positions[None],
                     use_cache=False,
                     **self._positions.of(batch.positions),
                     **rows,

@@ -23,8 +23,11 @@ from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E
 from tests.unit.inference.level_logits import own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
-# With biases by distance, rotations, windows within the code, keys chosen by others, and latent keys
-FAMILIES = ["bloom", "mpt", "falcon", "gptj", "gpt_neo", "deepseek_v32", "diffllama"]
+# With biases by distance, rotations, windows within the code, keys chosen by others, latent keys, keys
+# that are masked by their values, and keys of several tokens each
+FAMILIES = [
+    "bloom", "mpt", "falcon", "gptj", "gpt_neo", "deepseek_v32", "diffllama", "doge", "deepseek_v4",
+]  # fmt: skip
 
 
 @cache
@@ -42,7 +45,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(steps=schedules())
 def test_any_steps_give_the_models_own_logits_though_some_are_computed_again(
     family: str, steps: list[Step]
@@ -97,6 +100,28 @@ def test_texts_of_unlike_lengths_and_long_pieces_have_passes_of_their_own(
     for logits, own in zip(found, expected, strict=True):
         assert_near(logits, own)
     assert batches[-len(passes) :] == passes
+
+
+def test_texts_that_are_compressed_by_where_their_tokens_are_have_no_padding(batches: list[int]) -> None:
+    level, expected = served("deepseek_v4")
+    begun: Step = [(0, 0, 22, False), (1, 0, 22, False), (2, 0, 6, False)]
+    found = computed(
+        level.make_runner(len(TEXTS) * PAGES),
+        [begun, [(at, stop, stop + 1, False) for at, _, stop, _ in begun]],
+    )
+    for logits, own in zip(found, expected, strict=True):
+        assert_near(logits, own[: len(logits)])
+    assert batches[-2:] == [2, 1]
+
+
+def test_keys_that_are_values_too_are_kept_once() -> None:
+    parts = find_parts(toy_model("deepseek_v4"))
+    layers = {part.layer for part in parts}
+    assert [part.layer for part in parts if part.kind == "keys"] == sorted(layers)
+    assert not any(part.kind == "values" for part in parts)
+    assert {part.kind for part in parts if part.windowed} == {
+        "compressor to compress", "compressor gates", "indexer to compress", "indexer gates",
+    }  # fmt: skip
 
 
 def test_batch_is_as_large_as_what_it_sees_may_be(

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig  # noqa: E402
 
-from inference.positions import Positions, changing_length, positions_of
+from codegen.toys import prompts, toy_model  # noqa: E402
+from inference.positions import Positions, changing_length, first_position, positions_of  # noqa: E402
 
 
 def described(stated: int, family: str = "llama", **members: Any) -> PreTrainedConfig:
@@ -67,6 +68,32 @@ def test_layers_that_are_not_scaled_keep_texts_from_reaching_further() -> None:
 @pytest.mark.parametrize("stated", [None, 0, -1])
 def test_model_without_positions_has_no_limit(stated: int | None) -> None:
     assert positions_of(AutoConfig.for_model("bloom"), stated) == Positions(None, None)
+
+
+@pytest.mark.parametrize("stated", [514, 512])
+def test_positions_before_the_first_are_none_of_a_texts(stated: int) -> None:
+    config = described(stated, "roberta", pad_token_id=1)
+    assert positions_of(config, stated) == Positions(stated - 2, stated - 2)
+
+
+# All whose own code has a way to leave padding out, and some others
+COUNTING = [
+    "camembert", "data2vec-text", "kosmos-2.5", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [*COUNTING, "bert", "biogpt", "llama", "opt", "xglm"])
+def test_positions_of_a_text_are_those_that_its_own_code_gives_it(family: str) -> None:
+    model = toy_model(family)
+    first = first_position(model.config.get_text_config())
+    assert bool(first) == (family in COUNTING)
+    ids = torch.tensor([prompts(9)[0]])
+    placed = torch.arange(first, first + 9)[None]
+    with torch.inference_mode():
+        own = model(input_ids=ids, use_cache=False).logits
+        found = model(input_ids=ids, position_ids=placed, use_cache=False).logits
+    assert torch.equal(found, own)
 
 
 LONG = {

@@ -68,6 +68,13 @@ def test_prompts_stay_within_the_positions_that_there_are(
     assert [runner.covered[str(i)] for i in range(2)] == [list(range(len(p))) for p in proof.prompts]
 
 
+def test_prompts_have_no_padding_where_a_models_own_code_gives_it_no_position() -> None:
+    model = toy("roberta")
+    padding = model.config.pad_token_id
+    assert all(padding not in prompt for prompt in Proof(model, torch.float32).prompts)
+    assert any(padding in prompt for prompt in Proof(toy("bert"), torch.float32).prompts)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.5])
 def test_logits_that_are_no_numbers_are_told(value: float) -> None:
     model = toy("llama")

@@ -23,7 +23,9 @@ from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E
 from tests.unit.inference.level_logits import own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
-FAMILIES = ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1"]
+FAMILIES = [
+    "lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2", "falcon_h1", "recurrent_gemma", "minimax",
+]  # fmt: skip
 
 
 @cache
