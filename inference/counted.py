@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.attending import stood_for
 from inference.positions import first_position
 
 
@@ -25,14 +26,15 @@ class Positions:
         takes = inspect.signature(model.forward).parameters
         tuned = any(getattr(module, "attn_temperature_tuning", False) for module in model.modules())
         self._counts = "past_key_values" in takes and (tuned or "position_ids" not in takes)
-        self._masks = (
-            "attention_mask" in takes and not tuned
-        )  # or it makes one, as long as all tokens there are
+        self._masks = "attention_mask" in takes and not tuned  # or one is made, as long as all tokens are
+        self._unmasked = stood_for(model) and "past_key_values" in takes
 
     def of(self, positions: Tensor, spatial: Tensor | None = None) -> dict[str, Any]:
         """Return the arguments for positions (tokens,); `spatial` (axes, 1, tokens): beside images."""
         placed = positions[None] if spatial is None else spatial
         given: dict[str, Any] = {"position_ids": placed + self._first if self._first else placed}
+        if self._unmasked:  # it would make one of tokens x tokens, for who doesn't look at it
+            given["attention_mask"] = torch.zeros(1, 1, 1, 1, device=positions.device)
         if not self._counts:
             return given
         given["past_key_values"] = _CountedTokens(positions)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.adapters import MERGE, refused
+from inference.attending import attend_by
 from inference.batched import BatchedRunner, Part, find_parts
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
@@ -152,7 +153,7 @@ class Climb:
         At the last one each token is what the model's own code makes of the whole text. Some models make
         other numbers of a longer text, so that they needn't be those of the proof; but numbers they must be.
         """
-        self.model.set_attn_implementation("eager")
+        attend_by(self.model, "eager")
         put_back(self.keeping)
         for level in (Level.SEQUENTIAL, Level.UNCACHED):
             served = self._sequential(level)
@@ -171,7 +172,7 @@ class Climb:
 
         Nothing if that can't be kept in blocks, so that it can't be served at the level `batched`.
         """
-        self.model.set_attn_implementation("eager")
+        attend_by(self.model, "eager")
         if self.keeping or changes_with_others(self.model, self.options.max_total_tokens):
             return ()
         try:

@@ -34,7 +34,7 @@ from inference.quantised.method import ORIGINAL, read_method
 from inference.quantised.stored import expanded
 from inference.shortage import is_shortage
 from inference.state_layers import KEYLESS_TYPES
-from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, widen
+from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
 _ADVICE = "transformers.integrations.hub_kernels"  # who gives it
@@ -129,6 +129,7 @@ def load_model(
         raise unavailable(config.name, checkpoint.path, error) from error
     check_loaded(config.name, model, loaded)
     model.to(device).eval().requires_grad_(False)
+    make_plain(model)
     if device.type == "cpu":
         widen(model)
     progress(f"Loaded {type(model).__name__} in {time.monotonic() - started:.1f} s")
@@ -225,6 +226,7 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     try:
         with torch.device("meta"):
             model = own._from_config(_own_config(own, described))
+        make_plain(model)
         kinds = kept_kinds(model, _stored(weights))
     except Exception:  # it will fail again as the model is loaded, and be told then
         return weights

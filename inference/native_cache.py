@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from inference.attending import install
 from inference.kernels.native import Library
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep, arrays_of, cache_layers
 from inference.kernels.reference import Attention
-from inference.paged import Probed, install
+from inference.paged import Probed
 from inference.state import Pieces
 from inference.vision.seen import limits_in
 

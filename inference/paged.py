@@ -8,23 +8,22 @@ and no global changes between steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from inference.attending import ATTENTION, attend, attend_by, install, uninstall
 from inference.blocks import PAGE
 from inference.kernels import reference
 from inference.kernels.reference import Attention, Piece, Step
 from inference.state import Pieces
 from inference.vision.seen import limits_in
 
-ATTENTION = "parley_paged"
 CHUNKED = "chunked_attention"  # a type of layers, as configurations call it
 _UNSAID = object()
-_LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +47,6 @@ class Probed:
     shape: LayerShape
     how: Attention
     heads: int  # of queries
-
-
-class AttendingLayer(Protocol):
-    """One layer's part of a cache."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
-        """Keep the keys and values (tokens, kv_heads, dim), and return (tokens, heads, value_dim)."""
-
-
-def install(module: nn.Module, layer: AttendingLayer) -> None:
-    """Have an attention module keep and attend to what is in `layer`."""
-    setattr(module, _LAYER, layer)
-
-
-def uninstall(module: nn.Module) -> None:
-    """Have it let go of its layer."""
-    delattr(module, _LAYER)
 
 
 class PagedCache:
@@ -129,18 +111,18 @@ class _Probe:
 def use_paged_attention(model: PreTrainedModel) -> dict[nn.Module, Probed]:
     """Switch the model to paged attention and return its attention modules, in the order they are called."""
     AttentionInterface.register(ATTENTION, _attention)
-    model.set_attn_implementation(ATTENTION)
+    attend_by(model, ATTENTION)
     seen: dict[nn.Module, Probed] = {}
     modules = list(model.modules())
     for module in modules:
-        setattr(module, _LAYER, _Probe(module, seen))
+        install(module, _Probe(module, seen))
     try:
         zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         with torch.inference_mode():
             model(input_ids=zero, position_ids=zero, use_cache=False)
     finally:
         for module in modules:
-            delattr(module, _LAYER)
+            uninstall(module)
     return seen
 
 
@@ -159,7 +141,6 @@ def _attention(
     """Attend as transformers asks for it; the result is of shape (1, tokens, heads, value_dim)."""
     if attention_mask is not None:  # none is made for this interface: the model computed one itself
         raise ValueError("it masks attention by what it computes")
-    layer: AttendingLayer = getattr(module, _LAYER)
     # None is an answer too: such a layer sees everything, whatever its module says
     window = getattr(module, "sliding_window", None) if sliding_window is _UNSAID else sliding_window
     how = Attention(
@@ -169,8 +150,7 @@ def _attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-    return layer.attend(query, key, value, how)[None], None
+    return attend(module, query, key, value, how), None
 
 
 def _chunk_of(module: nn.Module) -> int | None:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.attending import attend_by, attending_by
+
 Pair = tuple[Tensor, Tensor]  # cosines and sines
 
 
@@ -155,12 +157,12 @@ def rotations(model: PreTrainedModel) -> list[Rope]:
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Have the model attend by transformers' own code meanwhile."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    before = attending_by(model)
+    attend_by(model, "eager")
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        attend_by(model, before)
 
 
 def in_float32(trace: LayerTrace) -> LayerTrace:

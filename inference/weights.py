@@ -22,6 +22,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from inference.kernels.native import WeightKind, narrowest
 
 NARROW = (torch.bfloat16, torch.float16)
+_IN_OTHER_WORDS = {"FalconLinear"}
 _SMALL = 100_000  # numbers of a parameter that isn't a matrix, for the most part
 _WIDENED = 4 * 1024 * 1024  # numbers that are widened at once
 _OF_THE_MODEL = ContextVar("_OF_THE_MODEL", default=False)  # who asks for a weight
@@ -226,6 +227,13 @@ def _by_own_names(model: PreTrainedModel, stored: Mapping[str, torch.dtype]) -> 
         for each in (renamed, *(renamed.replace(first, other) for other in others)):
             found[each] = kind if found.get(each, kind) == kind else torch.float32
     return found
+
+
+def make_plain(model: nn.Module) -> None:
+    """Have linears that say in other words what nn.Linear computes be nn.Linear, as that is looked for."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and type(module).__name__ in _IN_OTHER_WORDS:
+            module.__class__ = nn.Linear
 
 
 def widen(model: PreTrainedModel) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference.attending import install
 from inference.counted import Positions
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
@@ -28,7 +29,7 @@ from inference.gpu.states import DeviceStates
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
-from inference.paged import Probed, install
+from inference.paged import Probed
 from inference.state_modules import StateModule
 from inference.vision.eyes import Eyes
 

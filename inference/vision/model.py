@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig, PreTrainedModel
 
+from inference.attending import uninstall
 from inference.blocks import blocks_for
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable, TemplateFailed
 from inference.packable import PackableLayers
-from inference.paged import PagedCache, Probed, uninstall
+from inference.paged import PagedCache, Probed
 from inference.proof import Proof, Verdict, is_small, scored_request
 from inference.runner import Head, PagedRunner
 from inference.served import Level, MakeRunner, Served

@@ -13,10 +13,10 @@ from torch import Tensor  # noqa: E402
 
 from codegen.toy_rules import VOCABULARY  # noqa: E402
 from codegen.toys import toy_model  # noqa: E402
+from inference.attending import ATTENTION  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
-from inference.paged import ATTENTION  # noqa: E402
 from inference.proof import scored_request  # noqa: E402
 from inference.served import Level, Served  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402

@@ -1,0 +1,125 @@
+"""By which code a model attends: its own, or ours over the paged cache.
+
+Most of transformers' models call the attention that is registered under the name they are given. Older ones
+attend in a method of their own (GPT-J, GPT-Neo, CodeGen, GPT-NeoX Japanese, GPT), or in the middle of another
+one (Falcon): for those something stands that computes the same from the same queries, keys and values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from inference.kernels.reference import Attention
+
+ATTENTION = "parley_paged"
+_LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
+_STANDS = "parley_stand_in"  # the attribute of what stands for some of a module's code
+
+
+class AttendingLayer(Protocol):
+    """One layer's part of a cache."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
+        """Keep the keys and values (tokens, kv_heads, dim), and return (tokens, heads, value_dim)."""
+
+
+def install(module: nn.Module, layer: AttendingLayer) -> None:
+    """Have an attention module keep and attend to what is in `layer`."""
+    setattr(module, _LAYER, layer)
+
+
+def uninstall(module: nn.Module) -> None:
+    """Have it let go of its layer."""
+    delattr(module, _LAYER)
+
+
+def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, how: Attention) -> Tensor:
+    """Have a module's layer attend, of (1, heads, tokens, dim) each; return (1, tokens, heads, value_dim)."""
+    layer: AttendingLayer = getattr(module, _LAYER)
+    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+    return layer.attend(query, key, value, how)[None]
+
+
+def attend_by(model: PreTrainedModel, name: str) -> None:
+    """Have a model attend by what is registered under a name; by ours where it has none, if that can be."""
+    if model._can_set_attn_implementation():  # others say that they can't each time
+        model.set_attn_implementation(name)
+    for module in model.modules():
+        if name == ATTENTION:
+            _stand_in(module)
+        else:
+            _stand_back(module)
+
+
+def attending_by(model: PreTrainedModel) -> str:
+    """Return the name under which it attends."""
+    name: str = ATTENTION if stood_for(model) else model.config._attn_implementation
+    return name
+
+
+def stood_for(model: nn.Module) -> bool:
+    """Return whether something stands for some of its modules' own attention."""
+    return any(_STANDS in vars(module) for module in model.modules())
+
+
+def _stand_in(module: Any) -> None:
+    for name, find in (("_attn", _method), ("forward", _falcon)):
+        stand = find(module)
+        if stand is not None and _STANDS not in vars(module):
+            vars(module)[name] = stand
+            vars(module)[_STANDS] = name
+
+
+def _stand_back(module: nn.Module) -> None:
+    name = vars(module).pop(_STANDS, None)
+    if name is not None:
+        del vars(module)[name]
+
+
+def _method(module: Any) -> Callable[..., Any] | None:
+    """Return what stands for a method `_attn`, which is given rotated queries and keys; None: it has none."""
+    if not callable(getattr(module, "_attn", None)):
+        return None
+    names = [*inspect.signature(module._attn).parameters]
+
+    def attend_to(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
+        width = query.shape[-1]
+        divisor = getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0))
+        local = getattr(module, "attention_type", None) == "local"
+        how = Attention(scaling=1.0 / divisor, window=module.config.window_size if local else None)
+        assert key.shape[-1] == width, "keys lie as queries do"
+        found = attend(module, query.to(value.dtype), key.to(value.dtype), value, how)
+        return found.transpose(1, 2), None
+
+    def attend_across(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Tensor]:
+        how = Attention(scaling=v.shape[-1] ** -0.5 if module.scale else 1.0)
+        return [attend(module, q, k.transpose(2, 3), v, how).transpose(1, 2)]
+
+    if names[:3] == ["query", "key", "value"]:
+        return attend_to
+    return attend_across if names[:3] == ["q", "k", "v"] and hasattr(module, "scale") else None
+
+
+def _falcon(module: Any) -> Callable[..., Any] | None:
+    """Return what stands for the forward of Falcon's attention; None for others, and with linear biases."""
+    config = getattr(module, "config", None)
+    if not hasattr(module, "new_decoder_architecture") or getattr(config, "alibi", True):
+        return None
+    rotate = inspect.getmodule(type(module)).apply_rotary_pos_emb  # type: ignore[union-attr]
+
+    def forward(hidden: Tensor, *_: Any, position_embeddings: Any, **__: Any) -> tuple[Tensor, None]:
+        heads = module._split_heads(module.query_key_value(hidden))
+        if module.new_decoder_architecture:  # it repeats them, and they need be kept but once
+            group = module.num_heads // module.num_kv_heads
+            heads = (heads[0], *(each[:, :, ::group] for each in heads[1:]))
+        query, key, value = (each.transpose(1, 2) for each in heads)
+        query, key = rotate(query, key, *position_embeddings)
+        found = attend(module, query, key, value, Attention(scaling=module.inv_norm_factor))
+        return module.dense(found.flatten(2)), None
+
+    return forward
