@@ -2,7 +2,7 @@
 
 Most of transformers' models call the attention that is registered under the name they are given. Older ones
 attend in a method of their own (GPT-J, GPT-Neo, CodeGen, GPT-NeoX Japanese, GPT), or in the middle of another
-one (Falcon): for those something stands that computes the same from the same queries, keys and values.
+one (Falcon, Bloom, MPT): for those something stands that computes the same from the same hidden states.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -68,7 +69,7 @@ def stood_for(model: nn.Module) -> bool:
 
 
 def _stand_in(module: Any) -> None:
-    for name, find in (("_attn", _method), ("forward", _falcon)):
+    for name, find in _STAND_INS:
         stand = find(module)
         if stand is not None and _STANDS not in vars(module):
             vars(module)[name] = stand
@@ -110,7 +111,7 @@ def _falcon(module: Any) -> Callable[..., Any] | None:
     config = getattr(module, "config", None)
     if not hasattr(module, "new_decoder_architecture") or getattr(config, "alibi", True):
         return None
-    rotate = inspect.getmodule(type(module)).apply_rotary_pos_emb  # type: ignore[union-attr]
+    rotate = _of_its_code(module).apply_rotary_pos_emb
 
     def forward(hidden: Tensor, *_: Any, position_embeddings: Any, **__: Any) -> tuple[Tensor, None]:
         heads = module._split_heads(module.query_key_value(hidden))
@@ -123,3 +124,46 @@ def _falcon(module: Any) -> Callable[..., Any] | None:
         return module.dense(found.flatten(2)), None
 
     return forward
+
+
+def _bloom(module: Any) -> Callable[..., Any] | None:
+    """Return what stands for the forward of Bloom's attention; None for others."""
+    if not hasattr(module, "slow_but_exact") or not hasattr(module, "_reshape"):
+        return None
+    # What a head adds to the score of a key at position 1
+    alibi = _of_its_code(module).build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)
+    how = Attention(scaling=module.inv_norm_factor, slopes=alibi[:, 0, 1].to(module.dense.weight.device))
+
+    def forward(hidden: Tensor, residual: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        query, key, value = module._reshape(module.query_key_value(hidden))
+        found = attend(module, query, key, value, how)
+        return module.dense(found.flatten(2)) + residual, None
+
+    return forward
+
+
+def _mpt(module: Any) -> Callable[..., Any] | None:
+    """Return what stands for the forward of MPT's attention; None for others."""
+    if not hasattr(module, "Wqkv") or not hasattr(module, "clip_qkv"):
+        return None
+    # What a head adds to the score of the key before the newest
+    alibi = _of_its_code(module).build_mpt_alibi_tensor(module.n_heads, 2)
+    how = Attention(scaling=module.softmax_scale, slopes=-alibi[:, 0, 0].to(module.out_proj.weight.device))
+
+    def forward(hidden: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        mixed = module.Wqkv(hidden)
+        if module.clip_qkv:
+            mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+        heads = (*mixed.shape[:2], 3, module.n_heads, module.head_dim)
+        query, key, value = mixed.view(heads).permute(2, 0, 3, 1, 4)
+        return module.out_proj(attend(module, query, key, value, how).flatten(2)), None
+
+    return forward
+
+
+def _of_its_code(module: nn.Module) -> Any:
+    """Return what a module's own code is part of, with the functions beside it."""
+    return inspect.getmodule(type(module))
+
+
+_STAND_INS = (("_attn", _method), ("forward", _falcon), ("forward", _bloom), ("forward", _mpt))

@@ -102,6 +102,8 @@ def read_layer(layer: nn.Module, attention: nn.Module, probed: Probed) -> LayerP
     norms = _norms(layer, attention)
     _refuse_others(layer, [qkv, out, gate_up, down])
     shape = probed.shape
+    if probed.how.slopes is not None:
+        raise OtherShape("its scores depend on distance")
     if shape.key_dim != shape.value_dim:
         raise OtherShape("its keys and values are of different sizes")
     multiplier = getattr(layer, "residual_multiplier", 1.0)

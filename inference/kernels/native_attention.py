@@ -66,6 +66,7 @@ class AttentionStruct(ctypes.Structure):
         ("window", ctypes.c_int64),
         ("chunk", ctypes.c_int64),
         ("sinks", ctypes.c_void_p),
+        ("slopes", ctypes.c_void_p),
     )
 
 
@@ -245,13 +246,13 @@ class NativeCacheLayer:
         assert heads % self.shape.kv_heads == 0, "each key head serves as many query heads"
         out = torch.empty(step.tokens, heads, self.shape.value_dim)
         held = [_with_adjacent_numbers(each) for each in (query, key, value)]
-        sinks = None if how.sinks is None else how.sinks.float().contiguous()
+        of_heads = [None if each is None else each.float().contiguous() for each in (how.sinks, how.slopes)]
         call = _Call(
             *(_Heads(each.data_ptr(), each.stride(0), each.stride(1)) for each in held),
             out.data_ptr(),
             heads,
             self.struct,
-            attention_struct(how, sinks),
+            attention_struct(how, *of_heads),
             _Shaping(),
             ctypes.pointer(step.struct),
             self._plan,
@@ -281,10 +282,12 @@ def arrays_of(layers: Sequence[NativeCacheLayer]) -> tuple[Tensor, ...]:
     return tuple(array for layer in layers for array in (layer.keys, layer.values))
 
 
-def attention_struct(how: Attention, sinks: Tensor | None = None) -> AttentionStruct:
-    """Return what C knows of `how`; `sinks` is its float32 form, which must outlive the struct."""
-    held = None if sinks is None else sinks.data_ptr()
-    return AttentionStruct(how.scaling, how.softcap or 0.0, how.window or 0, how.chunk or 0, held)
+def attention_struct(
+    how: Attention, sinks: Tensor | None = None, slopes: Tensor | None = None
+) -> AttentionStruct:
+    """Return what C knows of `how`; `sinks` and `slopes` are in float32, and must outlive the struct."""
+    held = (None if each is None else each.data_ptr() for each in (sinks, slopes))
+    return AttentionStruct(how.scaling, how.softcap or 0.0, how.window or 0, how.chunk or 0, *held)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, phase: float) -> Tensor:

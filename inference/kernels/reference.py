@@ -56,6 +56,21 @@ class Attention:
     chunk: int | None = None  # and none before its own chunk: these begin at multiples of so many
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     sinks: Tensor | None = None  # (heads,): one more score each, whose share goes nowhere
+    # (heads,): what a score loses by each token between query and key (ALiBi: Press et al., arXiv:2108.12409)
+    slopes: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        assert self.slopes is None or self.softcap is None, "no model was seen that has both"
+
+    def with_slopes(self, bias: Tensor, distances: Tensor) -> Tensor:
+        """Return what is added to scores, `bias` and what slopes make of keys' distances, 0 or less.
+
+        Both (..., queries, keys); with slopes the result is (..., heads, queries, keys).
+        """
+        if self.slopes is None:
+            return bias
+        lost = self.slopes.to(distances.device)[:, None, None] * distances[..., None, :, :]
+        return bias[..., None, :, :] + lost.to(bias.dtype)
 
     def first_seen(self, positions: Tensor) -> Tensor:
         """Return the first position that tokens at such positions see, of the same shape."""
@@ -78,7 +93,7 @@ class Step:
         self.spans = tuple(_Span(piece, device) for piece in pieces[self.decodes :])
         self._device = device
         self._dtype = dtype
-        self._biases: dict[tuple[int, int | None, int | None], Tensor | None] = {}
+        self._biases: dict[tuple[int | None, ...], Tensor | None] = {}
         self._pad_decodes(pieces[: self.decodes])
 
     def _pad_decodes(self, pieces: Several[Piece]) -> None:
@@ -94,14 +109,18 @@ class Step:
         self.unused = torch.from_numpy(unused).to(self._device)  # of the gathered tokens
 
     def decode_bias(self, how: Attention) -> Tensor:
-        """Return what is added to the decodes' scores, of shape (decodes, 1, 1, pages * PAGE)."""
+        """Return what is added to the decodes' scores, of shape (decodes, 1 or heads, 1, pages * PAGE)."""
         at = torch.arange(self.table.shape[1] * PAGE, device=self._device)[None, :]
-        seen = (at < self.lengths[:, None]) & (at >= how.first_seen(self.lengths - 1)[:, None])
-        return self._as_bias(seen)[:, None, None]
+        last = self.lengths[:, None] - 1
+        bias = self._as_bias((at <= last) & (at >= how.first_seen(last)))[:, None]
+        biases = how.with_slopes(
+            bias, (at - last)[:, None]
+        )  # (decodes, 1, keys), or (decodes, heads, 1, keys)
+        return biases if how.slopes is not None else biases[:, None]
 
     def bias(self, index: int, how: Attention) -> Tensor | None:
         """Return what is added to the scores of span `index` (-1: the decodes); None: nothing."""
-        key = (index, how.window, how.chunk)
+        key = (index, how.window, how.chunk, None if how.slopes is None else how.slopes.data_ptr())
         if key not in self._biases:
             self._biases[key] = self.decode_bias(how) if index < 0 else self._span_bias(index, how)
         return self._biases[key]
@@ -110,6 +129,7 @@ class Step:
         span = self.spans[index]
         if (
             span.stop - span.start == 1
+            and how.slopes is None
             and min(each or span.stop for each in (how.window, how.chunk)) >= span.stop
         ):
             return None
@@ -117,7 +137,7 @@ class Step:
         keys = torch.arange(span.stop, device=self._device)[None, :]
         seen = keys <= queries if span.limits is None else keys < span.limits[:, None]
         seen &= keys >= how.first_seen(queries)
-        return self._as_bias(seen)  # (size, stop)
+        return how.with_slopes(self._as_bias(seen), keys - queries)  # (size, stop), or (heads, size, stop)
 
     def _as_bias(self, seen: Tensor) -> Tensor:
         return torch.zeros(seen.shape, device=self._device, dtype=self._dtype).masked_fill(~seen, -torch.inf)
@@ -175,6 +195,8 @@ def attend_padded(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | No
         shape = query.shape
         if shape[2] == 1:  # heads that share keys become queries of one head: those are read once
             query, grouped = query.reshape(shape[0], keys.shape[1], -1, shape[3]), False
+            if bias is not None and how.slopes is not None:
+                bias = bias.reshape(*bias.shape[:-3], keys.shape[1], -1, bias.shape[-1])
         attended = scaled_dot_product_attention(
             query, keys, values, attn_mask=bias, scale=how.scaling, enable_gqa=grouped
         )

@@ -89,8 +89,9 @@ class LayerShare:
         """Return what its attention wants."""
         own = self._probed
         shape = LayerShape(self._keys[1] - self._keys[0], own.shape.key_dim, own.shape.value_dim)
-        sinks = None if own.how.sinks is None else own.how.sinks[slice(*self._heads)]
-        return Probed(shape, replace(own.how, sinks=sinks), self.heads)
+        heads = slice(*self._heads)
+        sinks, slopes = (None if each is None else each[heads] for each in (own.how.sinks, own.how.slopes))
+        return Probed(shape, replace(own.how, sinks=sinks, slopes=slopes), self.heads)
 
     def weights(self) -> list[Weight]:
         """Return its share of the four linears, those computed as one together."""

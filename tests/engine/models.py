@@ -17,7 +17,7 @@ FAMILIES = (
     "llama mistral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 olmo olmo2 olmo3 granite "
     "smollm3 stablelm starcoder2 cohere cohere2 glm glm4 seed_oss ernie4_5 exaone4 arcee apertus nemotron "
     "helium bitnet hunyuan_v1_dense persimmon gpt2 gpt_neox gpt_bigcode opt mixtral qwen2_moe qwen3_moe "
-    "olmoe gpt_oss dots1 glm4_moe granitemoe deepseek_v3 minicpm3 bloom gptj falcon mpt codegen gpt_neo "
+    "olmoe gpt_oss dots1 glm4_moe granitemoe deepseek_v3 minicpm3 bloom gptj falcon mpt gpt_neo xglm "
     "qwen3_next qwen3_5_text olmo_hybrid lfm2 mamba mamba2 jamba granitemoehybrid nemotron_h falcon_h1 "
     "llama4_text bart deepseek_v32 "
     "mistral3 qwen2_5_vl qwen3_vl smolvlm"  # these see, and are given text alone

@@ -38,7 +38,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "states": ("qwen3_5_text", {}, "native"),
     "states_of_channels": ("mamba", {}, "native"),
     "states_by_its_own_code": ("qwen3_5_text", {"native_kernels": False}, "paged+merged"),
-    "batched": ("mpt", {}, "batched"),
+    "batched": ("xglm", {}, "batched"),
     "one_by_one": ("trocr", {}, "sequential"),
     "without_a_cache": ("rwkv", {}, "uncached"),
     "device": ("llama", {"device_path": True}, "fused"),

@@ -19,7 +19,7 @@ TOKENS = 40
 FAMILIES = {
     "llama": best("fused", "paged+merged"),
     "gpt_neox": best("native", "paged"),
-    "bloom": "batched",
+    "xglm": "batched",
     "roformer": "sequential",
 }
 

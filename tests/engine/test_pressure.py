@@ -19,7 +19,7 @@ PROMPTS = prompts(30, 5, 14, 41, 22, 9)
 TOKENS = 40
 
 
-@pytest.fixture(scope="module", params=["gemma2", "bloom"])
+@pytest.fixture(scope="module", params=["gemma2", "xglm"])
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, PreTrainedModel]:

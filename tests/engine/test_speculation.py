@@ -48,7 +48,7 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(directory: Path) -> None:
 
 
 def test_texts_of_a_model_that_attends_by_itself_take_fewer_steps(tmp_path: Path) -> None:
-    save_model("bloom", tmp_path)
+    save_model("xglm", tmp_path)
     asked = request("r", PROMPT, tokens=60, sampling=REPEATS, ignore_eos=True)
     said, steps = [], []
     for guesses in (0, 4):

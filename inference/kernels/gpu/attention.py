@@ -66,14 +66,15 @@ def paged_attention(
     }
     launch(
         _attend, (programs, kv_heads, batch.splits),
-        query, keys, values, *parts.tensors, how.sinks,
+        query, keys, values, *parts.tensors, how.sinks, how.slopes,
         batch.tables, batch.slots, batch.starts, batch.lengths, batch.query_blocks,
         inner, outer,
         *query.stride()[:2], *keys.stride()[:3], *values.stride()[:3], *parts.strides, batch.tables.stride(0),
         **shape,
         SPLIT=batch.splits > 1, ROWS=rows, KEYS=tiles.keys,
         DIM=dim, DIMS=power_of_two(dim), PAGE=keys.shape[1],
-        WINDOW=how.window or 0, CHUNK=how.chunk or 0, CAPPED=how.softcap is not None, UNMASKED=tiles.unmasked,
+        WINDOW=how.window or 0, CHUNK=how.chunk or 0, CAPPED=how.softcap is not None,
+        SLOPED=how.slopes is not None, UNMASKED=tiles.unmasked,
         WIDEN=interpreted() and query.dtype == torch.bfloat16,
         num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True,
     )  # fmt: skip
@@ -122,7 +123,7 @@ def _factors(how: Attention) -> tuple[float, float]:
 # Tables are as wide as sequences may be long: they change nothing that is worth to be compiled for
 @triton.jit(do_not_specialize=["table_row"])
 def _attend(
-    query, keys, values, sums, peaks, totals, sinks,
+    query, keys, values, sums, peaks, totals, sinks, slopes,
     tables, slots, starts, lengths, query_blocks,
     inner, outer,
     query_row, query_head, key_page, key_token, key_head, value_page, value_token, value_head,
@@ -130,7 +131,7 @@ def _attend(
     GROUP: tl.constexpr, TILE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
     SUNK: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
     UNMASKED: tl.constexpr, WIDEN: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     await_earlier(OVERLAPS)
@@ -160,6 +161,9 @@ def _attend(
     )
     if WIDEN:
         q = q.to(tl.float32)
+    slope = tl.zeros([ROWS], tl.float32)
+    if SLOPED:
+        slope = tl.load(slopes + head, mask=real, other=0.0).to(tl.float32) * 1.4426950408889634
 
     # Some row sees each of the keys [low, high); every row sees those before `masked`, below
     high = tl.minimum(past + first + TILE, length)
@@ -183,14 +187,14 @@ def _attend(
     if UNMASKED and WINDOW == 0 and CHUNK == 0:
         masked = tl.maximum(tl.minimum((past + first + 1) // KEYS * KEYS, end), begin)
         acc, peak, total = _go_over(
-            acc, peak, total, q, position, keys, values, table, inner, outer, begin, masked, low, high,
+            acc, peak, total, q, position, slope, keys, values, table, inner, outer, begin, masked, low, high,
             key_page, key_token, value_page, value_token,
-            KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, False, WIDEN,
+            KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, SLOPED, False, WIDEN,
         )  # fmt: skip
     acc, peak, total = _go_over(
-        acc, peak, total, q, position, keys, values, table, inner, outer, masked, end, low, high,
+        acc, peak, total, q, position, slope, keys, values, table, inner, outer, masked, end, low, high,
         key_page, key_token, value_page, value_token,
-        KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, True, WIDEN,
+        KEYS, DIM, DIMS, VALUE_DIM, VALUES, PAGE, WINDOW, CHUNK, CAPPED, SLOPED, True, WIDEN,
     )  # fmt: skip
 
     v = tl.arange(0, VALUES)
@@ -214,11 +218,11 @@ def _attend(
 
 @triton.jit
 def _go_over(
-    acc, peak, total, q, position, keys, values, table, inner, outer, begin, end, low, high,
+    acc, peak, total, q, position, slope, keys, values, table, inner, outer, begin, end, low, high,
     key_page, key_token, value_page, value_token,
     KEYS: tl.constexpr, DIM: tl.constexpr, DIMS: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr,
-    WIDEN: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
+    MASKED: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Add the keys [begin, end) to the running softmax; `begin` is a multiple of KEYS."""
     n = tl.arange(0, KEYS)
@@ -241,6 +245,8 @@ def _go_over(
         score = tl.dot(q, k.to(q.dtype), input_precision="ieee")
         if CAPPED:
             score = 1.0 - 2.0 / (tl.exp2(score * inner) + 1.0)  # tanh
+        if SLOPED:
+            score = score * outer + slope[:, None] * (token[None, :] - position[:, None])
         if MASKED:
             seen = there[None, :] & (token[None, :] <= position[:, None])
             if WINDOW > 0:
@@ -248,8 +254,12 @@ def _go_over(
             if CHUNK > 0:
                 seen = seen & (token[None, :] >= position[:, None] // CHUNK * CHUNK)
             score = tl.where(seen, score, float("-inf"))
-        higher = tl.maximum(peak, tl.max(score, 1) * outer)
-        weight = tl.exp2(score * outer - higher[:, None])
+        if SLOPED:
+            higher = tl.maximum(peak, tl.max(score, 1))
+            weight = tl.exp2(score - higher[:, None])
+        else:
+            higher = tl.maximum(peak, tl.max(score, 1) * outer)
+            weight = tl.exp2(score * outer - higher[:, None])
         fade = tl.exp2(peak - higher)
         total = total * fade + tl.sum(weight, 1)
         x = _fetch(

@@ -47,6 +47,7 @@ typedef struct Attention {
     int64_t window;     /* how many of the newest tokens a token sees, itself among them; 0: all */
     int64_t chunk;      /* and none before its own chunk, which begin at multiples of so many; 0: one has all */
     const float *sinks; /* [head], or NULL: one more score each, whose share goes nowhere */
+    const float *slopes; /* [head], or NULL: what a score loses by each token between query and key */
 } Attention;
 
 /* The first position that a token at another one sees. */

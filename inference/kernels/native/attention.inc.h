@@ -108,10 +108,14 @@ static void ISA(weigh)(const ISA(Job) *job, const float *weight, const void *con
                       is_narrow(cache));
 }
 
-/* A row's scores made weights, whose sum and maximum go behind its sums, which begin. */
-static void ISA(weights)(const ISA(Job) *job, float *score, ISA(Seen) seen, float *sum) {
+/* The scores of row r of a split made weights, whose sum and maximum go behind its sums, which begin. */
+static void ISA(weights)(const ISA(Job) *job, int64_t r, int64_t split, float *score, ISA(Seen) seen, float *sum) {
     int64_t dim = job->call->cache.value_dim;
     memset(sum, 0, (size_t)dim * sizeof(float));
+    if (job->call->how.slopes) {
+        float slope = job->call->how.slopes[job->kv_head * job->group + r % job->group];
+        ISA(add_distances)(score, seen, slope, split * SPLIT - ISA(position_of)(job->tile, r / job->group));
+    }
     const float greatest = sum[dim] = ISA(cap_scores)(score, seen, job->call->how.softcap);
 #if NATIVE_ISA == 2
     if (job->at.rounded) {
@@ -161,7 +165,7 @@ static void ISA(attend_split)(ISA(Job) *jobs, int64_t heads, int64_t split, int6
     }
     for (const ISA(Job) *job = jobs; job < jobs + heads; job++)
         for (int64_t r = first * group; r < last * group; r++)
-            ISA(weights)(job, job->at.score + r * SCORE_STRIDE, ISA(seen)(job, r / group, split),
+            ISA(weights)(job, r, split, job->at.score + r * SCORE_STRIDE, ISA(seen)(job, r / group, split),
                          job->at.split + r * sum_size);
 #if NATIVE_ISA == 2 && defined(HAS_AMX)
     if (jobs->at.tiles) {

@@ -97,6 +97,14 @@ APART void ISA(score_split)(const float *query, int64_t dim, const void *const *
     }
 }
 
+/* Add to one row's scores of a split what a slope makes of each key's distance, that of the first being `first`. */
+static void ISA(add_distances)(float *score, ISA(Seen) seen, float slope, int64_t first) {
+    vf distances;
+    for (int i = 0; i < LANES; i++) distances[i] = (float)i;
+    for (int64_t i = seen.from / LANES * LANES; i < seen.to; i += LANES)
+        vstore(score + i, vload(score + i) + vset1(slope) * (distances + vset1((float)(first + i))));
+}
+
 /* Cap one row's scores of a split, make what the row doesn't see of their vectors minus infinity, and return the
  * greatest. */
 static float ISA(cap_scores)(float *score, ISA(Seen) seen, float softcap) {

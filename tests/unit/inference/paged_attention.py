@@ -72,6 +72,8 @@ def expected(sequence: Tokens, how: Attention, limits: Limits | None = None) -> 
     if how.softcap is not None:
         scores = how.softcap * torch.tanh(scores / how.softcap)
     at = torch.arange(sequence.length)
+    if how.slopes is not None:
+        scores = scores - how.slopes.double()[:, None, None] * (at[:, None] - at[None, :])
     seen = at[None, :] <= at[:, None] if limits is None else at[None, :] < torch.from_numpy(limits)[:, None]
     if how.window is not None:
         seen &= at[None, :] > at[:, None] - how.window

@@ -29,6 +29,7 @@ FALCONS = {
     "falcon with a key for each head": {"multi_query": False, "num_kv_heads": 4},
 }
 METHODS = ["gptj", "gpt_neo", "codegen", "gpt_neox_japanese", "openai-gpt"]
+SLOPED = ["bloom", "mpt"]
 
 
 def model_of(name: str) -> PreTrainedModel:
@@ -55,7 +56,7 @@ def served(name: str, *, native: bool) -> tuple[Served, tuple[Tensor, ...]]:
     return bring_up(model, Options(library=library, without="it isn't built", max_total_tokens=64)), expected
 
 
-@pytest.mark.parametrize("name", [*METHODS, *FALCONS])
+@pytest.mark.parametrize("name", [*METHODS, *SLOPED, *FALCONS])
 @settings(max_examples=8)
 @given(steps=schedules())
 def test_any_steps_give_the_models_own_logits(name: str, steps: list[Step]) -> None:
@@ -66,7 +67,7 @@ def test_any_steps_give_the_models_own_logits(name: str, steps: list[Step]) -> N
         assert float((found - own).abs().max() / own.abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "openai-gpt", "falcon of 40B"])
+@pytest.mark.parametrize("name", ["gpt_neo", "openai-gpt", "falcon of 40B", *SLOPED])
 def test_torch_alone_computes_them_in_packed_steps(name: str) -> None:
     level, expected = served(name, native=False)
     assert level.level in (Level.PAGED, Level.PAGED_MERGED)
@@ -75,7 +76,7 @@ def test_torch_alone_computes_them_in_packed_steps(name: str) -> None:
         assert float((found - own).abs().max() / own.abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["gptj", "openai-gpt", "falcon"])
+@pytest.mark.parametrize("name", ["gptj", "openai-gpt", "falcon", *SLOPED])
 def test_own_code_attends_again_when_it_is_asked_to(name: str) -> None:
     model = model_of(name)
     before = own_logits(model, TEXTS[0])
@@ -96,7 +97,7 @@ def test_a_layer_keeps_what_heads_share_once() -> None:
     assert [probed.heads for probed in layers.attending.values()] == [4, 4, 4]
 
 
-def test_attention_that_adds_to_scores_by_distance_stays_its_own_codes() -> None:
+def test_falcons_that_round_what_distances_add_attend_by_their_own_code() -> None:
     model = toy_model("falcon")
     model.config.alibi = True
     attend_by(model, ATTENTION)

@@ -23,9 +23,9 @@ from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E
 from tests.unit.inference.level_logits import own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 
-# With biases by distance, rotations, keys chosen by others, latent keys, keys that their values mask, and
+# With rotations, keys chosen by others, latent keys, keys that their values mask, and
 # keys of several tokens each
-FAMILIES = ["bloom", "mpt", "xglm", "deepseek_v32", "diffllama", "doge", "deepseek_v4"]
+FAMILIES = ["xglm", "deepseek_v32", "diffllama", "doge", "deepseek_v4"]
 
 
 @cache
@@ -88,7 +88,7 @@ def test_texts_of_unlike_lengths_and_long_pieces_have_passes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, batches: list[int], last: int, passes: list[int]
 ) -> None:
     monkeypatch.setattr("inference.batched._SHORT", 4)
-    level, expected = served("mpt")
+    level, expected = served("xglm")
     texts = [text for text in enumerate(TEXTS) if len(text[1]) > last]  # of 40, 23 and 7 tokens
     begun: Step = [(at, 0, len(text) - last, False) for at, text in texts]
     ended: Step = [(at, len(text) - last, len(text), False) for at, text in texts]
@@ -126,7 +126,7 @@ def test_batch_is_as_large_as_what_it_sees_may_be(
     monkeypatch: pytest.MonkeyPatch, batches: list[int]
 ) -> None:
     monkeypatch.setattr("inference.batched._TOKENS", 70)
-    level, expected = served("mpt")
+    level, expected = served("xglm")
     begun: Step = [(at, 0, len(text) - 1, False) for at, text in enumerate(TEXTS)]
     ended: Step = [(at, len(text) - 1, len(text), False) for at, text in enumerate(TEXTS)]
     runner = level.make_runner(len(TEXTS) * PAGES)
@@ -136,7 +136,7 @@ def test_batch_is_as_large_as_what_it_sees_may_be(
 
 
 def test_piece_that_fails_is_the_fault_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = toy_model("mpt")
+    model = toy_model("xglm")
     parts: tuple[Part, ...] = find_parts(model)
     runner = BatchedRunner(model, parts, PAGES, torch.float32)
     table = SlotTable(slots=1, pages=PAGES)
@@ -147,7 +147,7 @@ def test_piece_that_fails_is_the_fault_of_its_text(monkeypatch: pytest.MonkeyPat
     def fail(self: nn.Module, *_: object, **__: object) -> None:
         raise ArithmeticError("a token that it can't stand")
 
-    monkeypatch.setattr(type(model.transformer), "forward", fail)
+    monkeypatch.setattr(type(model.base_model), "forward", fail)
     with pytest.raises(RequestFault) as failed:
         runner.run(pack(table, Decodes(), [Chunk(sequence, 0, 9)]))
     assert failed.value.sequence is sequence

@@ -26,7 +26,7 @@ FUSED = {
     "llama", "llama with tied weights", "llama with biases", "mistral", "qwen3", "gemma2", "gemma3_text",
     "phi3", "olmo2", "granite", "smollm3", "glm", "glm4", "exaone4",
 }  # fmt: skip
-OTHERS = {"bloom": Level.BATCHED, "roformer": Level.SEQUENTIAL}
+OTHERS = {"xglm": Level.BATCHED, "roformer": Level.SEQUENTIAL}
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +171,9 @@ def test_wrong_layer_does_not_pass_for_the_rounding_of_a_cache(
 
 def test_cache_type_that_a_model_cannot_have_is_refused(library: Library) -> None:
     options = Options(library=library, kv_dtype=torch.bfloat16)
-    assert bring_up(toy("bloom"), options).kv_dtype is torch.float32
+    assert bring_up(toy("xglm"), options).kv_dtype is torch.float32
     with pytest.raises(ModelUnavailable, match="its cache is float32: start without --kv-cache-dtype"):
-        bring_up(toy("bloom"), replace(options, kv_dtype_asked=True))
+        bring_up(toy("xglm"), replace(options, kv_dtype_asked=True))
 
 
 def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Library) -> None:
@@ -182,7 +182,7 @@ def test_int8_of_a_model_that_the_kernels_cannot_serve_is_refused(library: Libra
 
 
 def test_int8_of_a_model_that_attends_by_itself_is_that_of_its_linears(library: Library) -> None:
-    model = toy("bloom")
+    model = toy("xglm")
     expected = own_logits(model, PROMPT)
     served = bring_up(model, Options(library=library, quantize=True, max_total_tokens=256))
     assert (served.level, served.weights_dtype) == (Level.BATCHED, "torch.int8")

@@ -66,6 +66,11 @@ CASES = {
     ),
     "a softcap": (tokens(280, 4, 2, 32), Attention(scaling=0.5, softcap=5.0)),
     "sinks": (tokens(280, 4, 2, 32), Attention(scaling=0.2, sinks=torch.tensor([0.0, 3.0, -80.0, 90.0]))),
+    "slopes": (tokens(600, 4, 2, 32), Attention(scaling=0.2, slopes=torch.tensor([0.5, 0.06, 0.004, 0.0]))),
+    "slopes, sinks and a window": (
+        tokens(530, 4, 2, 24, 40),
+        Attention(scaling=0.3, window=260, sinks=torch.arange(4.0), slopes=torch.linspace(0.001, 0.2, 4)),
+    ),
     "all of it": (
         tokens(530, 4, 2, 24, 40),
         Attention(scaling=0.3, window=260, softcap=20.0, sinks=torch.arange(4.0)),
@@ -177,11 +182,15 @@ def test_the_number_of_threads_changes_no_bit(length: int, dtype: Dtype, rounded
 def test_batches_pieces_pages_and_threads_change_no_bit(data: st.DataObject) -> None:
     group, dim = data.draw(st.sampled_from([(1, 8), (3, 16), (4, 24), (7, 32), (3, 64), (5, 160)]))
     lengths = data.draw(st.lists(st.integers(1, SPLIT + 40), min_size=1, max_size=4))
+    softcap, slopes = data.draw(
+        st.sampled_from([(None, None), (10.0, None), (None, torch.logspace(-3, 0, 2 * group))])
+    )
     how = Attention(
         scaling=0.3,
         window=data.draw(st.sampled_from([None, 1, 17, SPLIT])),
         chunk=data.draw(st.sampled_from([None, 1, 23, SPLIT + 1])),
-        softcap=data.draw(st.sampled_from([None, 10.0])),
+        softcap=softcap,
+        slopes=slopes,
         sinks=data.draw(st.sampled_from([None, torch.linspace(-1, 2, 2 * group)])),
     )
     sequences = [tokens(length, 2 * group, 2, dim, seed=i) for i, length in enumerate(lengths)]

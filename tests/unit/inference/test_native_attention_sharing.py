@@ -123,11 +123,15 @@ def trees(draw: st.DrawFn) -> list[Branch]:
 def test_sharing_pages_changes_no_bit(data: st.DataObject) -> None:
     branches = data.draw(trees())
     group, dim = data.draw(st.sampled_from([(1, 8), (3, 16), (7, 24), (25, 8)]))
+    softcap, slopes = data.draw(
+        st.sampled_from([(None, None), (10.0, None), (None, torch.logspace(-3, 0, 2 * group))])
+    )
     how = Attention(
         scaling=0.3,
         window=data.draw(st.sampled_from([None, 17, SPLIT, SPLIT + 100])),
         chunk=data.draw(st.sampled_from([None, SPLIT // 2 + 1, SPLIT + 30])),
-        softcap=data.draw(st.sampled_from([None, 10.0])),
+        softcap=softcap,
+        slopes=slopes,
         sinks=data.draw(st.sampled_from([None, torch.linspace(-1, 2, 2 * group)])),
     )
     form = data.draw(st.sampled_from(FORMS))

@@ -47,6 +47,11 @@ def by_hand(query: Tensor, text: Text, how: Attention) -> Tensor:
                 float(query[row, head] @ text.keys[at, shared]) * how.scaling
                 for at in range(first, position + 1)
             ]
+            if how.slopes is not None:
+                scores = [
+                    score - float(how.slopes[head]) * (position - first - index)
+                    for index, score in enumerate(scores)
+                ]
             if how.softcap:
                 scores = [how.softcap * math.tanh(score / how.softcap) for score in scores]
             weights = [math.exp(score) for score in scores]
@@ -75,6 +80,8 @@ BATCHES = {
         {"chunk": 6, "window": 4},
         {"softcap": 2.0},
         {"sinks": True},
+        {"slopes": True},
+        {"slopes": True, "window": 4, "sinks": True},
         {"window": 7, "softcap": 1.5, "sinks": True},
     ],
     ids=str,
@@ -91,6 +98,7 @@ def test_attention_equals_the_loops(batch: str, heads: int, kv_heads: int, how: 
         chunk=int(how["chunk"]) if "chunk" in how else None,
         softcap=how.get("softcap"),
         sinks=sinks,
+        slopes=torch.linspace(0.05, 0.5, heads) if how.get("slopes") else None,
     )
     # What was in the cache before must not matter, least of all if it was not a number.
     keys = torch.full((BLOCKS, PAGE, kv_heads, DIM), torch.nan)

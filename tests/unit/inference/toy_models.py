@@ -52,6 +52,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_dim": 16,
     },
     "bloom": {"n_layer": 3, "n_head": 4},
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "xglm": {"ffn_dim": 96},
     "roformer": {"is_decoder": True},
 }
 

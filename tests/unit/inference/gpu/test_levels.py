@@ -33,7 +33,8 @@ FUSED = {
 }  # fmt: skip
 OTHERS = {
     "gpt2": Level.PAGED, "gpt_neox": Level.PAGED, "cohere": Level.PAGED_MERGED, "mixtral": Level.PAGED_MERGED,
-    "llama4_text": Level.PAGED_MERGED, "bloom": Level.SEQUENTIAL, "roformer": Level.SEQUENTIAL,
+    "llama4_text": Level.PAGED_MERGED, "bloom": Level.PAGED, "falcon": Level.PAGED,
+    "xglm": Level.SEQUENTIAL, "roformer": Level.SEQUENTIAL,
 }  # fmt: skip
 
 

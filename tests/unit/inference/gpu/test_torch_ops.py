@@ -158,11 +158,13 @@ def steps(draw: st.DrawFn) -> tuple[Paper, list[tuple[int, int, int]], Attention
     most = draw(st.sampled_from([1, 12]))
     pieces = [(i, n - draw(st.integers(1, min(n, most))), n) for i, n in enumerate(lengths)]
     pieces += [PADDING] * draw(st.integers(0, 2))
+    slopes = torch.logspace(-2, 0, kv_heads * group) if draw(st.booleans()) else None
     how = Attention(
         scaling=0.2,
         window=draw(st.none() | st.integers(1, 40)),
         chunk=draw(st.none() | st.integers(1, 40)),
-        softcap=draw(st.none() | st.just(2.0)),
+        softcap=None if slopes is not None else draw(st.none() | st.just(2.0)),
+        slopes=slopes,
         sinks=torch.linspace(-2, 2, kv_heads * group) if draw(st.booleans()) else None,
     )
     sequences = [tokens(n, kv_heads * group, kv_heads, dim, value_dim, seed=i) for i, n in enumerate(lengths)]

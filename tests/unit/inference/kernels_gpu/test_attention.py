@@ -43,11 +43,13 @@ def steps(draw: st.DrawFn) -> tuple[Paper, Pieces, Attention, Cut]:
     pieces = [(i, length - draw(st.integers(1, min(length, 8))), length) for i, length in enumerate(lengths)]
     pieces += [PADDING] * draw(st.integers(0, 1))
     heads = group * kv_heads
+    slopes = torch.logspace(-2, 0, heads) if draw(st.booleans()) else None
     how = Attention(
         scaling=draw(st.sampled_from([0.1, 0.3])),
         window=draw(st.none() | st.integers(1, 40)),
         chunk=draw(st.none() | st.integers(1, 40)),
-        softcap=draw(st.none() | st.just(2.0)),
+        softcap=None if slopes is not None else draw(st.none() | st.just(2.0)),
+        slopes=slopes,
         sinks=torch.linspace(-2, 2, heads) if draw(st.booleans()) else None,
     )
     tiles = draw(st.sampled_from([SMALL, UNMASKED, Tiles(32, 4, 2)]))
@@ -69,6 +71,14 @@ def test_all_features_together(dtype: torch.dtype, splits: int) -> None:
     paper = Paper([tokens(n, 14, 2, 48, 80, seed=i) for i, n in enumerate(lengths)], dtype)
     pieces = [(2, 32, 33), PADDING, (0, 33, 40), (1, 0, 1), (3, 0, 6)]
     paper.check(pieces, EVERYTHING, Cut(4, splits, None))
+
+
+@pytest.mark.parametrize(("dtype", "splits"), [(BF16, 1), (F32, 2)], ids=str)
+@pytest.mark.parametrize("tiles", [UNMASKED, None], ids=["unmasked", "masked"])
+def test_scores_lose_by_distance(dtype: torch.dtype, splits: int, tiles: Tiles | None) -> None:
+    paper = Paper([tokens(n, 6, 2, 32, seed=i) for i, n in enumerate([50, 1, 33])], dtype)
+    how = Attention(scaling=0.2, slopes=torch.tensor([1.0, 0.5, 0.25, 0.06, 0.004, 0.0]))
+    paper.check([(2, 32, 33), PADDING, (0, 41, 50), (1, 0, 1)], how, Cut(4, splits, tiles))
 
 
 @pytest.mark.parametrize("splits", [1, 4])
