@@ -69,11 +69,14 @@ def stood_for(model: nn.Module) -> bool:
 
 
 def _stand_in(module: Any) -> None:
+    if _STANDS in vars(module):
+        return
     for name, find in _STAND_INS:
         stand = find(module)
-        if stand is not None and _STANDS not in vars(module):
+        if stand is not None:
             vars(module)[name] = stand
             vars(module)[_STANDS] = name
+            return
 
 
 def _stand_back(module: nn.Module) -> None:
@@ -86,14 +89,13 @@ def _method(module: Any) -> Callable[..., Any] | None:
     """Return what stands for a method `_attn`, which is given rotated queries and keys; None: it has none."""
     if not callable(getattr(module, "_attn", None)):
         return None
-    names = [*inspect.signature(module._attn).parameters]
+    names = [*inspect.signature(module._attn).parameters][:3]
+    local = getattr(module, "attention_type", None) == "local"
+    window = module.config.window_size if local else None
+    divisor = float(getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0)))
 
     def attend_to(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
-        width = query.shape[-1]
-        divisor = getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0))
-        local = getattr(module, "attention_type", None) == "local"
-        how = Attention(scaling=1.0 / divisor, window=module.config.window_size if local else None)
-        assert key.shape[-1] == width, "keys lie as queries do"
+        how = Attention(scaling=1.0 / divisor, window=window)
         found = attend(module, query.to(value.dtype), key.to(value.dtype), value, how)
         return found.transpose(1, 2), None
 
@@ -101,9 +103,9 @@ def _method(module: Any) -> Callable[..., Any] | None:
         how = Attention(scaling=v.shape[-1] ** -0.5 if module.scale else 1.0)
         return [attend(module, q, k.transpose(2, 3), v, how).transpose(1, 2)]
 
-    if names[:3] == ["query", "key", "value"]:
+    if names == ["query", "key", "value"]:
         return attend_to
-    return attend_across if names[:3] == ["q", "k", "v"] and hasattr(module, "scale") else None
+    return attend_across if names == ["q", "k", "v"] and hasattr(module, "scale") else None
 
 
 def _falcon(module: Any) -> Callable[..., Any] | None:

@@ -37,7 +37,7 @@ def restore_decays(model: nn.Module) -> None:
     """
     for module in model.modules():
         if _is_lightning(module):
-            rates = module.get_slope_rate(module.slope_rate.device)
+            rates = module.get_slope_rate()
             tables = (rates, *module.decay_factors(rates))
             names = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
             for name, table in zip(names, tables, strict=True):
