@@ -110,10 +110,9 @@ def _method(module: Any) -> Callable[..., Any] | None:
 
 def _falcon(module: Any) -> Callable[..., Any] | None:
     """Return what stands for the forward of Falcon's attention; None for others, and with linear biases."""
-    config = getattr(module, "config", None)
-    if not hasattr(module, "new_decoder_architecture") or getattr(config, "alibi", True):
+    config, rotate = getattr(module, "config", None), _beside(module, "apply_rotary_pos_emb")
+    if rotate is None or not hasattr(module, "new_decoder_architecture") or getattr(config, "alibi", True):
         return None
-    rotate = _of_its_code(module).apply_rotary_pos_emb
 
     def forward(hidden: Tensor, *_: Any, position_embeddings: Any, **__: Any) -> tuple[Tensor, None]:
         heads = module._split_heads(module.query_key_value(hidden))
@@ -130,10 +129,10 @@ def _falcon(module: Any) -> Callable[..., Any] | None:
 
 def _bloom(module: Any) -> Callable[..., Any] | None:
     """Return what stands for the forward of Bloom's attention; None for others."""
-    if not hasattr(module, "slow_but_exact") or not hasattr(module, "_reshape"):
+    build = _beside(module, "build_alibi_tensor")
+    if build is None or not hasattr(module, "slow_but_exact") or not hasattr(module, "_reshape"):
         return None
-    # What a head adds to the score of a key at position 1
-    alibi = _of_its_code(module).build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)
+    alibi = build(torch.ones(1, 2), module.num_heads, torch.float32)  # of keys at positions 0 and 1
     how = Attention(scaling=module.inv_norm_factor, slopes=alibi[:, 0, 1].to(module.dense.weight.device))
 
     def forward(hidden: Tensor, residual: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
@@ -146,10 +145,10 @@ def _bloom(module: Any) -> Callable[..., Any] | None:
 
 def _mpt(module: Any) -> Callable[..., Any] | None:
     """Return what stands for the forward of MPT's attention; None for others."""
-    if not hasattr(module, "Wqkv") or not hasattr(module, "clip_qkv"):
+    build = _beside(module, "build_mpt_alibi_tensor")
+    if build is None or not hasattr(module, "Wqkv"):
         return None
-    # What a head adds to the score of the key before the newest
-    alibi = _of_its_code(module).build_mpt_alibi_tensor(module.n_heads, 2)
+    alibi = build(module.n_heads, 2)  # of the key before the newest, and of that
     how = Attention(scaling=module.softmax_scale, slopes=-alibi[:, 0, 0].to(module.out_proj.weight.device))
 
     def forward(hidden: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
@@ -163,9 +162,9 @@ def _mpt(module: Any) -> Callable[..., Any] | None:
     return forward
 
 
-def _of_its_code(module: nn.Module) -> Any:
-    """Return what a module's own code is part of, with the functions beside it."""
-    return inspect.getmodule(type(module))
+def _beside(module: nn.Module, name: str) -> Callable[..., Any] | None:
+    """Return a function beside a module's own code; None: there is none of that name."""
+    return getattr(inspect.getmodule(type(module)), name, None)
 
 
 _STAND_INS = (("_attn", _method), ("forward", _falcon), ("forward", _bloom), ("forward", _mpt))

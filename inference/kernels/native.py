@@ -44,6 +44,8 @@ class WeightKind(StrEnum):
     INT6 = "int6"  # as int8, but multiples of four; needs VPDPBUSD
 
 
+_FEW = 64  # outputs: those of gates and of routers, not of heads
+_AT_ONCE = 32  # numbers that torch computes by the same instructions
 _DTYPES = {
     WeightKind.FLOAT32: torch.float32,
     WeightKind.BFLOAT16: torch.bfloat16,
@@ -288,7 +290,9 @@ class PackedLinear:
         if flat.stride(1) != 1:
             flat = flat.contiguous()
         rows = flat.shape[0]
-        y = torch.empty((rows, self.n), dtype=torch.float32)
+        # Torch gives a tensor's last numbers other bits than those in its middle, unless rows lie apart
+        stride = self.n + 1 if self.n < _FEW and self.n % _AT_ONCE else self.n
+        y = torch.empty((rows, stride), dtype=torch.float32)[:, : self.n]
         functions, handle = self.library.functions, self.library.handle
         scratch = None
         if self._prepares:
@@ -297,7 +301,7 @@ class PackedLinear:
             handle,
             self._address,
             *(flat.data_ptr(), flat.stride(0), rows),
-            *(y.data_ptr(), self.n),
+            *(y.data_ptr(), stride),
             None if scratch is None else scratch.data_ptr(),
         )
         return y.view(*x.shape[:-1], self.n)

@@ -91,6 +91,13 @@ def test_own_code_attends_again_when_it_is_asked_to(name: str) -> None:
     assert torch.equal(own_logits(model, TEXTS[0]), before)
 
 
+@pytest.mark.parametrize("family", ["dbrx", "llama", "gpt2"])
+def test_nothing_stands_for_attention_that_is_registered_under_a_name(family: str) -> None:
+    model = toy_model(family)
+    assert find_layers(model, 64).attending
+    assert not stood_for(model)
+
+
 def test_a_layer_keeps_what_heads_share_once() -> None:
     layers = find_layers(model_of("falcon of 40B"), 64)
     assert [probed.shape.kv_heads for probed in layers.attending.values()] == [2, 2, 2]
