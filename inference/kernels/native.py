@@ -291,7 +291,7 @@ class PackedLinear:
             flat = flat.contiguous()
         rows = flat.shape[0]
         # Torch gives a tensor's last numbers other bits than those in its middle, unless rows lie apart
-        stride = self.n + 1 if self.n < _FEW and self.n % _AT_ONCE else self.n
+        stride = self.n // 2 * 2 + 2 if self.n < _FEW and self.n % _AT_ONCE else self.n
         y = torch.empty((rows, stride), dtype=torch.float32)[:, : self.n]
         functions, handle = self.library.functions, self.library.handle
         scratch = None
