@@ -94,7 +94,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "dbrx": {"attn_config": {"rope_theta": 10_000.0, "clip_qkv": 8.0}},
     "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},
-    "doge": {"keep_window_size": POSITIONS},  # as long as its texts, as in its models
+    "doge": {"keep_window_size": POSITIONS},  # beyond it equal keys are chosen from by how many there are
     "dots1": {"n_shared_experts": 1},
     "dots3_note_text": {"per_layer_config": {}, "head_dim": 24},
     "gemma3n_text": {

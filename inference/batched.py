@@ -7,7 +7,8 @@ left, and each longer piece of a prompt is computed alone. So prompts are comput
 are found again.
 
 Compressed attention (DeepSeek V4) makes one key of several tokens in a row, by where they are in their text:
-padding would move them, so that only texts of one length are a batch. Tokens are kept, and compressed again.
+padding would move them, so that only texts of one length are a batch. Tokens are kept, and compressed anew in
+each pass: it takes longer with the text, and more memory than transformers' own cache, which keeps the keys.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class _SeenLayer(CacheLayerMixin):
         return all_kv[:, :whole], all_gates[:, :whole], 0
 
     def update_overlap_state(self, *_: Any) -> tuple[None, None]:
-        """Return nothing: the window before the first one there is none."""
+        """Return nothing: before the first window there is none."""
         return None, None
 
     def update_compressor_states(self, _: str, compressed: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from inference.positions import first_position
 class Positions:
     """Gives a model's forward its `position_ids`, and what else it finds positions by.
 
-    RoBERTa and its like count from behind their padding's id. Bart and its like have no such argument.
+    RoBERTa and its like count from behind their padding's id; to their own code that id in a text has no
+    position, and here it is a token as others are. Bart and its like have no such argument.
     Llama 4's attention scales queries that are far behind in a text by positions that it counts itself. The
     last two ask transformers' cache how many tokens are before the first one, and add 0, 1, 2, ... to that.
     """

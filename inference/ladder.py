@@ -175,6 +175,10 @@ class Climb:
         attend_by(self.model, "eager")
         if self.keeping or changes_with_others(self.model, self.options.max_total_tokens):
             return ()
+        most = getattr(self.model.config.get_text_config(), "keep_window_size", None)
+        if most is not None and most < self.options.max_total_tokens:  # the proof is shorter
+            self.reasons.append(f"which of more than {most} keys it keeps depends on the step's other tokens")
+            return ()
         try:
             return find_parts(self.model)
         except torch.OutOfMemoryError:  # as in Proof.check

@@ -23,6 +23,7 @@ _BEHIND_PADDING = frozenset(
         "xmod",
     }
 )
+_GROWING = frozenset({"kosmos_2_5_text_model"})  # whose table of positions is computed, further if need be
 
 _DYNAMIC = (
     "; its dynamic scaling doesn't add to them here, as it would rotate a text by how long others are: "
@@ -50,7 +51,8 @@ def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:
     """
     if not stated or stated <= 0:
         return Positions(None, None)
-    stated -= first_position(text)
+    if text.model_type not in _GROWING:
+        stated -= first_position(text)
     ropes = _ropes(text)
     usual = max([stated, min((_reach(each, stated) for each in ropes), default=stated)])
     most = max([usual, min((_most(each, stated) for each in ropes), default=usual)])

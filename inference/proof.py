@@ -186,7 +186,7 @@ def proof_prompts(model: PreTrainedModel, positions: int = ENDLESS) -> list[NDAr
         generator.integers(rows, size=min(size, max(positions, least)))
         for size, least in zip(sizes, _LEAST, strict=True)
     ]
-    return [np.where(prompt == first - 1, first, prompt) for prompt in prompts]
+    return [np.where(prompt == first - 1, first % rows, prompt) for prompt in prompts] if first else prompts
 
 
 def is_small(model: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from inference.state_layers import Kept, State, StateLayer
@@ -33,7 +33,7 @@ def restore_decays(model: nn.Module) -> None:
     """Compute anew what MiniMax's files hold rounded: how fast heads forget, which their numbers follow from.
 
     Its own code goes through whole prompts by one of these tables and on by another. Once they are rounded to
-    16 bits the two disagree.
+    16 bits the two disagree, as they still do where the model itself is in 16 bits.
     """
     for module in model.modules():
         if _is_lightning(module):
@@ -84,30 +84,28 @@ class _Griffin(StateLayer):
 class _Lightning(StateLayer):
     """Linear attention that each head forgets at its own, constant, rate."""
 
+    module: Any
+
     @classmethod
     def of(cls, module: Any) -> _Lightning:
         heads, dim = module.num_attention_heads, module.head_dim
-        return cls((State("recurrent_states", 0, (heads, dim, dim), torch.float32),))
+        return cls((State("recurrent_states", 0, (heads, dim, dim), torch.float32),), module)
 
     def run(self, own: Callable[..., Any], given: dict[str, Any], kept: Kept | None) -> tuple[Any, Kept]:
-        """Have its own code read and write its part of a cache."""
-        (state,) = self.states
-        shown = _LinearCache(None if kept is None else kept[state].to(given["hidden_states"].dtype))
-        found, _ = own(**{**given, "past_key_values": shown})
-        assert shown.state is not None, "its own code writes one"
-        return (found, None), {state: shown.state.float()}
-
-
-class _LinearCache:
-    """Stands in for the cache that MiniMax has, for one layer."""
-
-    def __init__(self, state: Tensor | None) -> None:
-        self.state = state
-
-    def get_linear_cache(self, _: int) -> Tensor | None:
-        """Return what the layer has kept."""
-        return self.state
-
-    def set_linear_cache(self, _: int, state: Tensor) -> None:
-        """Take what it keeps now."""
-        self.state = state
+        """Compute what its own code does, which goes on from a state token by token."""
+        (state,), module, hidden = self.states, self.module, given["hidden_states"]
+        tokens = hidden.shape[1]
+        mixed = module.act_fn(module.qkv_proj(hidden)).view(*hidden.shape[:2], -1, 3 * module.head_dim)
+        query, key, value = mixed.transpose(1, 2).split(module.head_dim, dim=-1)
+        before = query.new_zeros(len(query), *state.shape) if kept is None else kept[state].to(query.dtype)
+        found = []
+        for at in range(0, tokens, module.block_size):
+            q, k, v = (each[:, :, at : at + module.block_size] for each in (query, key, value))
+            size = q.shape[2]
+            seen = (q @ k.transpose(-1, -2)) * module.diagonal_decay[:, :, :size, :size]
+            found.append((q * module.query_decay[:, :size]) @ before + seen @ v)
+            added = (k * module.key_decay[:, -size:]).transpose(-1, -2) @ v
+            before = before * torch.exp(-module.slope_rate * size) + added
+        attended = module.norm(torch.cat(found, dim=2).transpose(1, 2).flatten(2))
+        gated = torch.sigmoid(module.output_gate(hidden)) * attended
+        return (module.out_proj(gated), None), {state: before.float()}

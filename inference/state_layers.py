@@ -57,7 +57,7 @@ class KeptLayer(LinearAttentionLayer):
 
 @dataclass(frozen=True, slots=True)
 class StateLayer(ABC):
-    """What a module was seen to keep."""
+    """What a module keeps."""
 
     states: tuple[State, ...]
 

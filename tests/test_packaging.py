@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -14,10 +17,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # the extension is compiled
+pytestmark = pytest.mark.slow  # the extension is compiled, unless it was just now
 
 ROOT = Path(__file__).parents[1]
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 SHIPPED = ("handlers", "inference", "openapi")
+# none where there is no compiler
+EXTENSIONS = [path.relative_to(ROOT) for path in (ROOT / "inference" / "kernels").glob(f"_cpu{SUFFIX}")]
 # declared, and used without an import of ours
 INDIRECT = {
     "uvloop": "uvicorn's event loop",
@@ -36,12 +42,18 @@ DISTRIBUTIONS = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel."""
+    """Build the wheel; with the checkout's extension if setuptools finds it newer than all of its sources."""
     folder = tmp_path_factory.mktemp("wheel")
+    settings = folder / "setup.cfg"
+    settings.write_text(f"[build]\nbuild_lib = {folder / 'built'}\n")
+    for library in EXTENSIONS:
+        (folder / "built" / library).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / library, folder / "built" / library)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     source = copy_of_the_checkout(folder)
-    done = subprocess.run([*build, str(source)], capture_output=True, text=True, timeout=500)
+    environment = {**os.environ, "DIST_EXTRA_CONFIG": str(settings)}
+    done = subprocess.run([*build, str(source)], env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     return built
@@ -69,7 +81,7 @@ def copy_of_the_checkout(folder: Path) -> Path:
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copy2(ROOT / name, source / name)
     return source
 
 
@@ -99,6 +111,7 @@ def test_every_module_and_data_file_is_shipped(wheel: Path) -> None:
     source = [path for package in SHIPPED for path in (ROOT / package).rglob("*.py")]
     data = [*(ROOT / "openapi").glob("*.yaml"), *(ROOT / "inference" / "embedded").glob("*")]
     files = {path.relative_to(ROOT).as_posix() for path in [*source, *data] if path.is_file()}
+    files |= {library.as_posix() for library in EXTENSIONS}
     assert set() == files - shipped
 
 

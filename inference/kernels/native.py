@@ -45,7 +45,7 @@ class WeightKind(StrEnum):
 
 
 _FEW = 64  # outputs: those of gates and of routers, not of heads
-_AT_ONCE = 32  # numbers that torch computes by the same instructions
+_AT_ONCE = 32  # numbers that torch computes by the same instructions; its pairs need even strides
 _DTYPES = {
     WeightKind.FLOAT32: torch.float32,
     WeightKind.BFLOAT16: torch.bfloat16,

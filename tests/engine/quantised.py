@@ -38,6 +38,10 @@ _NF4 = np.array(
 _E2M1 = np.array([sign * each for sign in (1, -1) for each in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
 
 
+# What was packed of a family: number by number that takes a second, and many tests save the same
+_packed: dict[tuple[object, ...], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A way to store weights."""
@@ -54,17 +58,11 @@ def save_quantised(
     """Return a toy that holds what its quantised files in `directory` stand for, rounded to their 16 bits."""
     model = save_model(family, directory).to(form.dtype)
     model.save_pretrained(directory)  # experts as matrices, as the hub has them
-    stored, files = load_file(directory / "model.safetensors"), dict(form.extra)
-    random, plain = np.random.default_rng(5), {}
-    for name, tensor in stored.items():
-        plain[name] = tensor
-        is_linear = tensor.dim() == 2 and name.endswith(".weight") and "embed" not in name
-        if not is_linear or any(each in name for each in keep):
-            files[name] = tensor
-            continue
-        packed, expanded = form.packer(tensor.float().numpy(), random)
-        files |= {name.removesuffix("weight") + suffix: each for suffix, each in packed.items()}
-        plain[name] = torch.from_numpy(expanded).to(form.dtype)
+    key = (family, form.packer, form.dtype, keep)
+    if key not in _packed:
+        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep)
+    made, plain = _packed[key]
+    files = {**form.extra, **made}
     save_file(plain, directory / "model.safetensors", metadata={"format": "pt"})
     oracle = type(model).from_pretrained(directory, dtype=torch.float32).eval()
     save_file(
@@ -74,6 +72,23 @@ def save_quantised(
     )
     describe(directory, quantization_config=dict(form.settings), dtype=str(form.dtype).removeprefix("torch."))
     return oracle
+
+
+def _pack(
+    stored: dict[str, Tensor], form: Format, keep: tuple[str, ...]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of the files, and what they stand for."""
+    random, files, plain = np.random.default_rng(5), {}, {}
+    for name, tensor in stored.items():
+        plain[name] = tensor
+        is_linear = tensor.dim() == 2 and name.endswith(".weight") and "embed" not in name
+        if not is_linear or any(each in name for each in keep):
+            files[name] = tensor
+            continue
+        packed, expanded = form.packer(tensor.float().numpy(), random)
+        files |= {name.removesuffix("weight") + suffix: each for suffix, each in packed.items()}
+        plain[name] = torch.from_numpy(expanded).to(form.dtype)
+    return files, plain
 
 
 def describe(directory: Path, **members: Any) -> None:

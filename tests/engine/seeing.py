@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Toy:
     directory: Path
     model: PreTrainedModel
     processor: ProcessorMixin
+    _generated: dict[tuple[Case, int], tuple[list[int], int]] = field(default_factory=dict, repr=False)
 
     def request(self, id: str, case: Case, **settings: Any) -> Request:
         """Return a case as a request; greedy, as all of them."""
@@ -57,7 +58,15 @@ class Toy:
         )
 
     def generate(self, case: Case, tokens: int = TOKENS) -> tuple[list[int], int]:
-        """Return what transformers' `generate` says, and how many tokens its prompt has."""
+        """Return what transformers' `generate` says, and how many tokens its prompt has.
+
+        Most tests ask the same cases, each of which is generated once.
+        """
+        if (case, tokens) not in self._generated:
+            self._generated[case, tokens] = self._generate(case, tokens)
+        return self._generated[case, tokens]
+
+    def _generate(self, case: Case, tokens: int) -> tuple[list[int], int]:
         text, seeds = case
         prompt = text.format(*[placeholder(self.family)] * len(seeds))
         images = {"images": [[picture(seed) for seed in seeds]]} if seeds else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def cached(heard: Heard) -> list[int]:
     return [heard.outputs[str(at)][0].cached_tokens for at in range(len(heard.outputs))]
 
 
+@cache  # either path is asked for the same texts
 def oracle(toy: tuple[Path, PreTrainedModel], text: tuple[int, ...]) -> list[int]:
     return generate(toy[1], text, TOKENS, eos_token_id=NEVER)
 

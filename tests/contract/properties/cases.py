@@ -18,6 +18,7 @@ from codegen.property_contract import Promise, promises
 from tests.contract.properties.target import Target
 
 MOST_SHOWN = 10
+KINDS_OF_FAILURES = 10_000  # after which no more cases are sent
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ def run(name: str, target: Target, *, most: int | None = None) -> Outcome:
     for case in islice(property_cases.coverage(operation(name)), most):
         response = target.send(case, outcome.ran)
         outcome.add(case, response, property_cases.case_problems(promise(name), case, response))
+        if len(outcome.failures) >= KINDS_OF_FAILURES:
+            break
     return outcome
 
 

@@ -190,6 +190,15 @@ def test_int8_of_a_model_that_attends_by_itself_is_that_of_its_linears(library: 
     assert 1e-6 < float((found - expected).norm() / expected.norm()) < 0.1
 
 
+def test_model_that_chooses_keys_by_how_many_there_are_is_not_batched_beyond_that(library: Library) -> None:
+    served = [
+        bring_up(toy("doge", keep_window_size=60), Options(library=library, max_total_tokens=most))
+        for most in (60, 61)
+    ]
+    assert [each.level is Level.BATCHED for each in served] == [True, False]
+    assert "which of more than 60 keys it keeps depends on" in served[1].reason
+
+
 def test_level_that_does_not_reproduce_is_undone(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy("llama")
     expected = own_logits(model, PROMPT)

@@ -74,6 +74,8 @@ def test_model_without_positions_has_no_limit(stated: int | None) -> None:
 def test_positions_before_the_first_are_none_of_a_texts(stated: int) -> None:
     config = described(stated, "roberta", pad_token_id=1)
     assert positions_of(config, stated) == Positions(stated - 2, stated - 2)
+    growing = described(stated, "kosmos_2_5_text_model", pad_token_id=1)
+    assert (first_position(growing), positions_of(growing, stated).usual) == (2, stated)
 
 
 # All whose own code has a way to leave padding out, and some others

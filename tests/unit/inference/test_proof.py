@@ -72,6 +72,8 @@ def test_prompts_have_no_padding_where_a_models_own_code_gives_it_no_position() 
     model = toy("roberta")
     padding = model.config.pad_token_id
     assert all(padding not in prompt for prompt in Proof(model, torch.float32).prompts)
+    last = toy("roberta", pad_token_id=model.config.vocab_size - 1)
+    assert all(prompt.max() < last.config.pad_token_id for prompt in Proof(last, torch.float32).prompts)
     assert any(padding in prompt for prompt in Proof(toy("bert"), torch.float32).prompts)
 
 

@@ -31,6 +31,8 @@ import benchmarks.gpu.absent  # noqa: F401 - for machines that lack what the eng
 from inference.kernels.gpu import launching
 
 CAPABILITY = 90  # of a Hopper
+# What PTX calls what they are compiled to; to read those of the code itself takes as long as to compile it
+_PRODUCTS = {"wgmma.mma_async": "HGMMA", "mma.sync": "HMMA", "fma.rn.f32": "FFMA"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,11 @@ def _read(name: str, kernel: Any) -> Compiled:
         file.write(kernel.asm["cubin"])
         file.flush()
         usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
-        code = _tool("nvdisasm", "-c", file.name) if "tt.dot" in kernel.asm["ttir"] else ""
     registers, stack = (int(re.findall(rf"{what}:(\d+)", usage)[-1]) for what in ("REG", "STACK"))
-    products = [word for word in ("HGMMA", "HMMA", "FFMA") if f" {word}" in code]
     ptx = kernel.asm["ptx"]
+    products = (
+        [name for word, name in _PRODUCTS.items() if word in ptx] if "tt.dot" in kernel.asm["ttir"] else []
+    )
     waits = kernel.metadata.launch_pdl and "griddepcontrol.wait" in ptx
     assert waits == kernel.metadata.launch_pdl, "who may come up early waits"
     return Compiled(name, kernel.metadata.shared, registers, stack, waits, " ".join(products[:1]))

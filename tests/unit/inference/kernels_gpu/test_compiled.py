@@ -20,6 +20,12 @@ LINE = re.compile(
 )
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the compiler keeps what it has made, for either program."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def said(module: str, cache: Path, *arguments: str) -> list[str]:
     """Return the lines of a program that compiles, and so needs a process without the interpreter."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
@@ -31,19 +37,19 @@ def said(module: str, cache: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(tmp_path: Path) -> None:
+def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(cache: Path) -> None:
     """Widths of tables, sizes of batches and lengths of prompts must be nothing to compile for."""
     families = ["llama", "gemma2", "gpt2", "qwen3_5_text", "granitemoehybrid"]
-    lines = said("hopper_steps", tmp_path, *families)
+    lines = said("hopper_steps", cache, *families)
     found = [re.fullmatch(r"(\w+): (\d+) rehearsed, 0 late: ", each) for each in lines]
     assert [each and each[1] for each in found] == families, lines
     assert all(each and int(each[2]) >= 4 for each in found)
 
 
 @pytest.mark.slow
-def test_the_compiler_takes_every_kernel_for_a_hopper(tmp_path: Path) -> None:
+def test_the_compiler_takes_every_kernel_for_a_hopper(cache: Path) -> None:
     """The interpreter doesn't know what a GPU can't do; nothing may spill registers to speak of, either."""
-    *lines, last = said("hopper_cases", tmp_path)
+    *lines, last = said("hopper_cases", cache)
     together = re.fullmatch(r"(\d+) compiled together, 0 later: ", last)
     assert together, last
     found = [LINE.search(each) for each in lines]
