@@ -36,8 +36,6 @@ _NF4 = np.array(
     dtype=np.float32,
 )
 _E2M1 = np.array([sign * each for sign in (1, -1) for each in (0, 0.5, 1, 1.5, 2, 3, 4, 6)], dtype=np.float32)
-
-
 # What was packed of a family: number by number that takes a second, and many tests save the same
 _packed: dict[tuple[object, ...], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
@@ -61,8 +59,7 @@ def save_quantised(
     key = (family, form.packer, form.dtype, keep)
     if key not in _packed:
         _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep)
-    made, plain = _packed[key]
-    files = {**form.extra, **made}
+    files, plain = {**form.extra, **_packed[key][0]}, _packed[key][1]
     save_file(plain, directory / "model.safetensors", metadata={"format": "pt"})
     oracle = type(model).from_pretrained(directory, dtype=torch.float32).eval()
     save_file(

@@ -20,7 +20,8 @@ FAMILIES = {
     "qwen3_next": ("native", "paged+merged"),
     "nemotron_h": ("native", "paged+merged"),
     "deepseek_v32": ("batched", "batched"),
-    "deepseek_v4": ("sequential", "sequential"),
+    "deepseek_v4": ("batched", "batched"),
+    "inkling_text": ("sequential", "sequential"),
 }
 
 

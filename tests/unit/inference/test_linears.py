@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -120,3 +122,18 @@ def test_weight_of_a_packed_linear_says_its_dtype_and_has_no_numbers() -> None:
         torch.nn.functional.linear(torch.ones(5), weight)
     with pytest.raises(TypeError, match="can't be read"):
         weight.float()
+
+
+@pytest.mark.parametrize("outputs", [1, 4, 20, 32, 60, 64])
+@pytest.mark.parametrize("function", [torch.sigmoid, nn.functional.silu, nn.functional.softplus])
+def test_what_torch_makes_of_few_outputs_has_the_same_bits_in_any_batch(
+    outputs: int, function: Callable[[Tensor], Tensor]
+) -> None:
+    """As of the gates of experts, and of what chooses them."""
+    torch.manual_seed(0)
+    pack, x = packs().get("native"), torch.randn(41, 48)
+    if pack is None:
+        pytest.skip("the extension isn't built")
+    linear = pack(torch.randn(outputs, 48), None)
+    together = function(linear(x))
+    assert all(torch.equal(function(linear(x[at : at + 1])), together[at : at + 1]) for at in range(len(x)))

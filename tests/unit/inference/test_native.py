@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -110,18 +109,6 @@ def test_a_row_has_the_same_bits_in_any_batch_and_by_any_threads(
     assert same(alone(x[first]), together[first])
     assert same(alone(x[first : first + 7]), together[first : first + 7])
     assert same(alone(x.flip(0)).flip(0), together)
-
-
-@pytest.mark.parametrize("outputs", [1, 4, 20, 32, 60, 64])
-@pytest.mark.parametrize("function", [torch.sigmoid, torch.nn.functional.silu, torch.nn.functional.softplus])
-def test_what_torch_makes_of_few_outputs_has_the_same_bits_in_any_batch(
-    outputs: int, function: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    """As of the gates of experts, and of what chooses them."""
-    linear = PackedLinear.pack(library("baseline", 1), randn(outputs, 48), None, WeightKind.FLOAT32)
-    x = randn(41, 48, seed=1)
-    together = function(linear(x))
-    assert all(same(function(linear(x[at : at + 1])), together[at : at + 1]) for at in range(len(x)))
 
 
 @every_isa
