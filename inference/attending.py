@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -132,8 +133,8 @@ def _bloom(module: Any) -> Callable[..., Any] | None:
     build = _beside(module, "build_alibi_tensor")
     if build is None or not hasattr(module, "slow_but_exact") or not hasattr(module, "_reshape"):
         return None
-    alibi = build(torch.ones(1, 2), module.num_heads, torch.float32)  # of keys at positions 0 and 1
-    how = Attention(scaling=module.inv_norm_factor, slopes=alibi[:, 0, 1].to(module.dense.weight.device))
+    slopes = _blooms_slopes(build, module.num_heads, module.dense.weight.device)
+    how = Attention(scaling=module.inv_norm_factor, slopes=slopes)
 
     def forward(hidden: Tensor, residual: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         query, key, value = module._reshape(module.query_key_value(hidden))
@@ -148,8 +149,8 @@ def _mpt(module: Any) -> Callable[..., Any] | None:
     build = _beside(module, "build_mpt_alibi_tensor")
     if build is None or not hasattr(module, "Wqkv"):
         return None
-    alibi = build(module.n_heads, 2)  # of the key before the newest, and of that
-    how = Attention(scaling=module.softmax_scale, slopes=-alibi[:, 0, 0].to(module.out_proj.weight.device))
+    slopes = _mpts_slopes(build, module.n_heads, module.out_proj.weight.device)
+    how = Attention(scaling=module.softmax_scale, slopes=slopes)
 
     def forward(hidden: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         mixed = module.Wqkv(hidden)
@@ -160,6 +161,16 @@ def _mpt(module: Any) -> Callable[..., Any] | None:
         return module.out_proj(attend(module, query, key, value, how).flatten(2)), None
 
     return forward
+
+
+@cache  # all layers have one tensor, and so what is made of it for a step
+def _blooms_slopes(build: Callable[..., Tensor], heads: int, device: torch.device) -> Tensor:
+    return build(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].to(device)  # of keys at positions 0 and 1
+
+
+@cache
+def _mpts_slopes(build: Callable[..., Tensor], heads: int, device: torch.device) -> Tensor:
+    return -build(heads, 2)[:, 0, 0].to(device)  # of the key before the newest, and of that
 
 
 def _beside(module: nn.Module, name: str) -> Callable[..., Any] | None:

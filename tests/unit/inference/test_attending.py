@@ -104,6 +104,12 @@ def test_a_layer_keeps_what_heads_share_once() -> None:
     assert [probed.heads for probed in layers.attending.values()] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("name", SLOPED)
+def test_layers_share_their_slopes_and_so_what_is_made_of_them_for_a_step(name: str) -> None:
+    layers = find_layers(model_of(name), 64).attending.values()
+    assert len({id(probed.how.slopes) for probed in layers}) == 1 < len(layers)
+
+
 def test_falcons_that_round_what_distances_add_attend_by_their_own_code() -> None:
     model = toy_model("falcon")
     model.config.alibi = True
