@@ -20,6 +20,7 @@ from inference.kernels.reference import Attention
 
 ATTENTION = "parley_paged"
 _LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
+_SCALES = ("scale_attn", "norm_factor", "attention_type", "scale")  # that are known: GPT-Neo has none
 _STANDS = "parley_stand_in"  # the attribute of what stands for some of a module's code
 
 
@@ -49,9 +50,10 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, how: At
 
 def attend_by(model: PreTrainedModel, name: str) -> None:
     """Have a model attend by what is registered under a name; by ours where it has none, if that can be."""
-    if model._can_set_attn_implementation():  # others say that they can't each time
-        model.set_attn_implementation(name)
-    for module in model.modules():
+    modules = list(model.modules())
+    if any(each._can_set_attn_implementation() for each in modules if isinstance(each, PreTrainedModel)):
+        model.set_attn_implementation(name)  # others would but say that they can't, each time
+    for module in modules:
         if name == ATTENTION:
             _stand_in(module)
         else:
@@ -59,8 +61,8 @@ def attend_by(model: PreTrainedModel, name: str) -> None:
 
 
 def attending_by(model: PreTrainedModel) -> str:
-    """Return the name under which it attends."""
-    name: str = ATTENTION if stood_for(model) else model.config._attn_implementation
+    """Return the name under which its text attends."""
+    name: str = ATTENTION if stood_for(model) else model.config.get_text_config()._attn_implementation
     return name
 
 
@@ -88,7 +90,7 @@ def _stand_back(module: nn.Module) -> None:
 
 def _method(module: Any) -> Callable[..., Any] | None:
     """Return what stands for a method `_attn`, which is given rotated queries and keys; None: it has none."""
-    if not callable(getattr(module, "_attn", None)):
+    if not callable(getattr(module, "_attn", None)) or not any(hasattr(module, name) for name in _SCALES):
         return None
     names = [*inspect.signature(module._attn).parameters][:3]
     local = getattr(module, "attention_type", None) == "local"
