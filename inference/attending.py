@@ -20,7 +20,6 @@ from inference.kernels.reference import Attention
 
 ATTENTION = "parley_paged"
 _LAYER = "parley_layer"  # the attribute of an attention module that holds its layer
-_SCALES = ("scale_attn", "norm_factor", "attention_type", "scale")  # that are known: GPT-Neo has none
 _STANDS = "parley_stand_in"  # the attribute of what stands for some of a module's code
 
 
@@ -90,15 +89,14 @@ def _stand_back(module: nn.Module) -> None:
 
 def _method(module: Any) -> Callable[..., Any] | None:
     """Return what stands for a method `_attn`, which is given rotated queries and keys; None: it has none."""
-    if not callable(getattr(module, "_attn", None)) or not any(hasattr(module, name) for name in _SCALES):
-        return None
-    names = [*inspect.signature(module._attn).parameters][:3]
-    local = getattr(module, "attention_type", None) == "local"
-    window = module.config.window_size if local else None
-    divisor = float(getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0)))
+    own = getattr(module, "_attn", None)
+    names = [*inspect.signature(own).parameters][:3] if callable(own) else []
+    kind = getattr(module, "attention_type", None)  # GPT-Neo's, which divides by nothing
+    divisor: Any = getattr(module, "scale_attn", getattr(module, "norm_factor", kind and 1.0))
 
     def attend_to(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
-        how = Attention(scaling=1.0 / divisor, window=window)
+        window = module.config.window_size if kind == "local" else None
+        how = Attention(scaling=1.0 / float(divisor), window=window)
         found = attend(module, query.to(value.dtype), key.to(value.dtype), value, how)
         return found.transpose(1, 2), None
 
@@ -106,7 +104,7 @@ def _method(module: Any) -> Callable[..., Any] | None:
         how = Attention(scaling=v.shape[-1] ** -0.5 if module.scale else 1.0)
         return [attend(module, q, k.transpose(2, 3), v, how).transpose(1, 2)]
 
-    if names == ["query", "key", "value"]:
+    if names == ["query", "key", "value"] and divisor is not None:
         return attend_to
     return attend_across if names == ["q", "k", "v"] and hasattr(module, "scale") else None
 

@@ -181,14 +181,13 @@ def _attend_decodes(
     seen = seen | (lengths == 0)  # padding sees anything, or it would be divided by nothing
     bias = torch.zeros(seen.shape, dtype=query.dtype, device=query.device).masked_fill(~seen, -torch.inf)
     biases = how.with_slopes(bias[:, None], (at - lengths + 1)[:, None])
-    biases = biases if how.slopes is not None else biases[:, None]
     attended = attend_padded(query[:, :, None], k, v, biases, how)[:, :, 0]
     return attended.masked_fill((batch.lengths == 0)[:, None, None], 0.0)
 
 
 def _bias(seen: Tensor, at: Tensor, how: Attention, dtype: torch.dtype) -> Tensor:
-    """Return what is added to scores (queries, keys) of which `seen` are seen without a window or chunks."""
+    """Return what is added to a text's scores, of which `seen` (queries, keys) are seen without a window."""
     queries = at[len(at) - len(seen) :, None]
     seen = seen & (at >= how.first_seen(queries))
     bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -torch.inf)
-    return how.with_slopes(bias, at - queries)
+    return how.with_slopes(bias[None], (at - queries)[None])

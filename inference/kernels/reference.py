@@ -63,14 +63,14 @@ class Attention:
         assert self.slopes is None or self.softcap is None, "no model was seen that has both"
 
     def with_slopes(self, bias: Tensor, distances: Tensor) -> Tensor:
-        """Return what is added to scores, `bias` and what slopes make of keys' distances, 0 or less.
+        """Return what is added to scores, (n, 1, queries, keys), or (n, heads, queries, keys) with slopes.
 
-        Both (..., queries, keys); with slopes the result is (..., heads, queries, keys).
+        That is `bias`, and what slopes make of the keys' `distances`, 0 or less: (n, queries, keys) each.
         """
         if self.slopes is None:
-            return bias
-        lost = self.slopes.to(distances.device)[:, None, None] * distances[..., None, :, :]
-        return bias[..., None, :, :] + lost.to(bias.dtype)
+            return bias[:, None]
+        lost = self.slopes.to(distances.device)[:, None, None] * distances[:, None]
+        return bias[:, None] + lost.to(bias.dtype)
 
     def first_seen(self, positions: Tensor) -> Tensor:
         """Return the first position that tokens at such positions see, of the same shape."""
@@ -112,11 +112,8 @@ class Step:
         """Return what is added to the decodes' scores, of shape (decodes, 1 or heads, 1, pages * PAGE)."""
         at = torch.arange(self.table.shape[1] * PAGE, device=self._device)[None, :]
         last = self.lengths[:, None] - 1
-        bias = self._as_bias((at <= last) & (at >= how.first_seen(last)))[:, None]
-        biases = how.with_slopes(
-            bias, (at - last)[:, None]
-        )  # (decodes, 1, keys), or (decodes, heads, 1, keys)
-        return biases if how.slopes is not None else biases[:, None]
+        bias = self._as_bias((at <= last) & (at >= how.first_seen(last)))
+        return how.with_slopes(bias[:, None], (at - last)[:, None])
 
     def bias(self, index: int, how: Attention) -> Tensor | None:
         """Return what is added to the scores of span `index` (-1: the decodes); None: nothing."""
@@ -137,7 +134,7 @@ class Step:
         keys = torch.arange(span.stop, device=self._device)[None, :]
         seen = keys <= queries if span.limits is None else keys < span.limits[:, None]
         seen &= keys >= how.first_seen(queries)
-        return how.with_slopes(self._as_bias(seen), keys - queries)  # (size, stop), or (heads, size, stop)
+        return how.with_slopes(self._as_bias(seen)[None], (keys - queries)[None])
 
     def _as_bias(self, seen: Tensor) -> Tensor:
         return torch.zeros(seen.shape, device=self._device, dtype=self._dtype).masked_fill(~seen, -torch.inf)
@@ -196,7 +193,7 @@ def attend_padded(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | No
         if shape[2] == 1:  # heads that share keys become queries of one head: those are read once
             query, grouped = query.reshape(shape[0], keys.shape[1], -1, shape[3]), False
             if bias is not None and how.slopes is not None:
-                bias = bias.reshape(*bias.shape[:-3], keys.shape[1], -1, bias.shape[-1])
+                bias = bias.reshape(shape[0], keys.shape[1], -1, bias.shape[-1])
         attended = scaled_dot_product_attention(
             query, keys, values, attn_mask=bias, scale=how.scaling, enable_gqa=grouped
         )

@@ -6,11 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from transformers.pytorch_utils import Conv1D  # noqa: E402
 
 from inference.kernels.native import Library, WeightKind, open_library  # noqa: E402
 from inference.linears import NativeLinear, Pack, Packed, native_pack, pack_linears, reorder  # noqa: E402
+from inference.lora import AdaptedLinear, Adapters, Adapting  # noqa: E402
 from inference.weights import NarrowLinear  # noqa: E402
 
 
@@ -137,3 +139,9 @@ def test_what_torch_makes_of_few_outputs_has_the_same_bits_in_any_batch(
     linear = pack(torch.randn(outputs, 48), None)
     together = function(linear(x))
     assert all(torch.equal(function(linear(x[at : at + 1])), together[at : at + 1]) for at in range(len(x)))
+    step = Adapting(Adapters((), ()), x.device)
+    step.begin_rows(np.where(np.arange(len(x)) == 7, 0, -1))
+    beside = function(AdaptedLinear(linear, [(lambda x: x[:, :1], lambda x: x.expand(-1, outputs))], step)(x))
+    assert torch.equal(beside[:7], together[:7])
+    assert torch.equal(beside[8:], together[8:])
+    assert not torch.equal(beside[7], together[7])
