@@ -21,7 +21,7 @@ from torch import Tensor
 
 from inference.kernels.arena import Arena
 from inference.kernels.coding import survey
-from inference.kernels.quantizing import quantize_rows
+from inference.kernels.quantizing import quantize_rows, sums_of_rows
 
 PANEL = 32  # outputs that are packed side by side
 INTERFACE = 17  # as in native.h
@@ -245,7 +245,7 @@ class PackedLinear:
         if kind is WeightKind.INT6 and not library.has_vnni:
             raise ValueError("int6 weights need a CPU with AVX-512 VNNI")
         struct = LinearStruct(kind=list(WeightKind).index(kind), n=n, k=k)
-        sums = rows.sum(1, dtype=torch.int32) * 128
+        sums = sums_of_rows(rows, paired=library.isa == "avx2")
         beside = {"scales": padded(scales), "sums": padded(sums)}
         return cls._placed(library, struct, rows.contiguous(), beside, bias, arena)
 

@@ -20,3 +20,19 @@ def quantize_rows(weight: Tensor, step: int = 1) -> tuple[Tensor, Tensor]:
         rows[first : first + _ROWS_AT_ONCE] = ((part / scale[:, None] / step).round() * step).to(torch.int8)
         scales[first : first + _ROWS_AT_ONCE] = scale
     return rows, scales
+
+
+def sums_of_rows(rows: Tensor, *, paired: bool) -> Tensor:
+    """Return what the C extension subtracts for each row (n, k) of int8: int32 (n).
+
+    128 times its sum, as inputs have 128 added; or `paired`, the products of neighbours (linear_int8.inc.h).
+    """
+    if not paired:
+        return rows.sum(1, dtype=torch.int32) * 128
+    sums = torch.empty(rows.shape[0], dtype=torch.int32)
+    for first in range(0, rows.shape[0], _ROWS_AT_ONCE):
+        part = rows[first : first + _ROWS_AT_ONCE].short()
+        half = part.shape[1] // 2  # an odd last one has zero beside it
+        products = part[:, : 2 * half : 2] * part[:, 1::2]
+        sums[first : first + _ROWS_AT_ONCE] = products.sum(1, dtype=torch.int32)
+    return sums

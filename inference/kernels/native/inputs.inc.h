@@ -23,8 +23,8 @@ INLINE float scale_of(const float *x, int64_t k) {
     return best >= 0x7f800000 ? __builtin_nanf("") : greatest / 127.0f;
 }
 
-/* 64 inputs to int8 + 128 in the order of k (unsigned), or to int16, of every four the even ones first; for AVX2 to
- * int8, before every four their magnitudes. */
+/* 64 inputs to int8 + 128 in the order of k (unsigned), or to int16, of every four the even ones first; for AVX2 less
+ * 128. */
 #if NATIVE_ISA == 2
 INLINE void store_quantized(const vi q[4], char *to, const int is_unsigned) {
     for (int i = 0; i < 4; i++) {
@@ -39,16 +39,13 @@ INLINE void store_quantized(const vi q[4], char *to, const int is_unsigned) {
 }
 #elif NATIVE_ISA == 1
 INLINE void store_quantized(const vi *q, char *to, const int is_unsigned) {
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing goes by halves of registers */
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6, 7,
+                                           8, 9, 12, 13, 10, 11, 14, 15);
     (void)is_unsigned;
-    for (int i = 0; i < 2; i++, q += 4, to += 64) {
-        __m256i low = _mm256_packs_epi32((__m256i)q[0], (__m256i)q[1]);
-        __m256i high = _mm256_packs_epi32((__m256i)q[2], (__m256i)q[3]);
-        __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-        __m256i sizes = _mm256_abs_epi8(bytes);
-        __m256i first = _mm256_unpacklo_epi32(sizes, bytes), second = _mm256_unpackhi_epi32(sizes, bytes);
-        _mm256_storeu_si256((__m256i *)to, _mm256_permute2x128_si256(first, second, 0x20));
-        _mm256_storeu_si256((__m256i *)(to + 32), _mm256_permute2x128_si256(first, second, 0x31));
+    for (int i = 0; i < 4; i++) {
+        __m256i words = _mm256_packs_epi32((__m256i)q[2 * i], (__m256i)q[2 * i + 1]); /* by halves of registers */
+        words = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(words, 0xd8), order);
+        _mm256_storeu_si256((__m256i *)(to + 32 * i), _mm256_sub_epi16(words, _mm256_set1_epi16(128)));
     }
 }
 #else
@@ -60,7 +57,27 @@ INLINE void store_quantized(const vi *q, char *to, const int is_unsigned) {
 }
 #endif
 
-INLINE float quantize(const float *x, int64_t k, char *row, const int is_unsigned) {
+/* Of each two neighbours the product, summed: what linear_int8.inc.h subtracts. */
+#if NATIVE_ISA == 1
+typedef __m256i Pairs;
+
+INLINE Pairs add_pairs(Pairs sum, vi q) {
+    return _mm256_add_epi64(sum, _mm256_mul_epi32((__m256i)q, _mm256_srli_epi64((__m256i)q, 32)));
+}
+
+INLINE int32_t sum_pairs(Pairs sum) {
+    return (int32_t)(_mm256_extract_epi64(sum, 0) + _mm256_extract_epi64(sum, 1) + _mm256_extract_epi64(sum, 2) +
+                     _mm256_extract_epi64(sum, 3));
+}
+#else
+typedef vi Pairs;
+
+INLINE Pairs add_pairs(Pairs sum, vi q) { return (void)q, sum; }
+INLINE int32_t sum_pairs(Pairs sum) { return sum[0]; }
+#endif
+
+INLINE float quantize(const float *x, int64_t k, char *row, int32_t *pairs, const int is_unsigned) {
+    Pairs products = (Pairs)vizero();
     float scale = scale_of(x, k), inverse = 1.0f / scale;
     if (!(scale > 1e-30f)) inverse = 0.0f; /* all zeros, too small to divide by, or NaN */
     for (int64_t from = 0; from < k; from += 64) {
@@ -71,14 +88,16 @@ INLINE float quantize(const float *x, int64_t k, char *row, const int is_unsigne
             if (left > 0 && left < LANES) v = vload_part(x + from + i * LANES, left);
             q[i] = vtoint(v * vset1(inverse));
             if (inverse == 0.0f) q[i] = vizero();
+            products = add_pairs(products, q[i]);
         }
         store_quantized(q, row + (is_unsigned ? 1 : 2) * from, is_unsigned);
     }
+    if (pairs) *pairs = sum_pairs(products);
     return scale;
 }
 
 #define DEFINE_QUANTIZE(name, is_unsigned) \
-    float name(const float *x, int64_t k, void *row) { return quantize(x, k, row, is_unsigned); }
+    float name(const float *x, int64_t k, void *row, int32_t *pairs) { return quantize(x, k, row, pairs, is_unsigned); }
 
 #if defined(NATIVE_BF16)
 INLINE void round_row(const float *x, int64_t k, uint16_t *row) {

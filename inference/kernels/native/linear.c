@@ -61,6 +61,11 @@ static int64_t scales_bytes(int kind, int64_t rows) {
     return is_rounded(kind) || is_split(kind) ? 0 : round_up(rows * (int64_t)sizeof(float), LINE);
 }
 
+/* Of rows in KIND_INT8, behind their scales: what they subtract (linear_int8.inc.h). */
+static int64_t pairs_bytes(int kind, int64_t rows) { return kind == KIND_INT8 ? scales_bytes(kind, rows) : 0; }
+
+static int64_t beside_bytes(int kind, int64_t rows) { return scales_bytes(kind, rows) + pairs_bytes(kind, rows); }
+
 int linear_needs_input(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
     return is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind);
@@ -71,7 +76,7 @@ size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t 
     if (!linear_needs_input(library, linear)) return 0;
     /* Tiles behind whole ones are read whole, and what lies there is dropped */
     int64_t beyond = library->amx && rows > AMX_TILE_ROWS ? AMX_TILE_ROWS : 0;
-    return (size_t)(scales_bytes(kind, rows) + (rows + beyond) * input_stride(kind, linear->k));
+    return (size_t)(beside_bytes(kind, rows) + (rows + beyond) * input_stride(kind, linear->k));
 }
 
 static QuantizeFunction *quantizer(const Library *library) {
@@ -98,7 +103,8 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
                   int64_t from, int64_t to, void *prepared) {
     int kind = kind_of(library, linear);
     int64_t stride = input_stride(kind, linear->k);
-    char *first = (char *)prepared + scales_bytes(kind, rows);
+    char *first = (char *)prepared + beside_bytes(kind, rows);
+    int32_t *pairs = kind == KIND_INT8 ? (int32_t *)((char *)prepared + scales_bytes(kind, rows)) : NULL;
     for (int64_t row = from; row < to; row++) {
 #if defined(__x86_64__)
         if (is_rounded(kind) || is_split(kind)) {
@@ -106,7 +112,8 @@ void linear_input(const Library *library, const Linear *linear, const float *x, 
             continue;
         }
 #endif
-        ((float *)prepared)[row] = quantizer(library)(x + row * x_stride, linear->k, first + row * stride);
+        ((float *)prepared)[row] =
+            quantizer(library)(x + row * x_stride, linear->k, first + row * stride, pairs ? pairs + row : NULL);
     }
 }
 
@@ -116,7 +123,7 @@ const void *linear_integer_row(const Library *library, const Linear *linear, con
                                int64_t row, float *scale) {
     int kind = kind_of(library, linear);
     *scale = ((const float *)prepared)[row];
-    return (const char *)prepared + scales_bytes(kind, rows) + row * input_stride(kind, linear->k);
+    return (const char *)prepared + beside_bytes(kind, rows) + row * input_stride(kind, linear->k);
 }
 
 /* --- tiles ---------------------------------------------------------------------------------- */
@@ -161,13 +168,15 @@ void linear_tile(const Library *library, const Linear *linear, const Input *inpu
                  int64_t panel_from, int64_t panel_to, float *y, int64_t y_stride) {
     int kind = kind_of(library, linear);
     int is_prepared = linear_needs_input(library, linear);
-    int64_t offset = scales_bytes(kind, input->rows);
+    int64_t offset = beside_bytes(kind, input->rows);
     Tile tile = {
         .linear = linear,
         .x = is_prepared ? (const char *)input->prepared + offset : (const char *)input->x,
         .x_stride = is_prepared ? input_stride(kind, linear->k) : input->x_stride * (int64_t)sizeof(float),
         .x_bytes = input_bytes(kind),
         .x_scales = is_prepared && offset ? input->prepared : NULL,
+        .x_pairs = kind == KIND_INT8 ? (const int32_t *)((const char *)input->prepared + scales_bytes(kind, input->rows))
+                                     : NULL,
         .w = linear->packed,
         .panel_bytes = panel_bytes(linear),
         .panel_step = panel_step(linear->kind),

@@ -59,6 +59,7 @@ typedef struct Tile {
     int64_t x_stride; /* bytes */
     int64_t x_bytes; /* of one input */
     const float *x_scales; /* int8: by row */
+    const int32_t *x_pairs; /* int8, the same, see linear_int8.inc.h */
     const char *w;
     int64_t panel_bytes, panel_step; /* of a panel; of a panel's outputs at one k */
     int64_t row_from, row_to, panel_from, panel_to;
@@ -80,7 +81,7 @@ TileFunction linear_rounded_amx, linear_coded_rounded_amx, linear_split_amx, lin
 #endif
 
 /* Preparing a row of inputs, in the same ISAs. `k` is rounded up; what lies beyond is zeros. */
-typedef float QuantizeFunction(const float *x, int64_t k, void *row); /* returns the scale */
+typedef float QuantizeFunction(const float *x, int64_t k, void *row, int32_t *pairs); /* returns the scale */
 typedef void RoundFunction(const float *x, int64_t k, uint16_t *row);
 QuantizeFunction quantize_signed_baseline;
 #if defined(__x86_64__)

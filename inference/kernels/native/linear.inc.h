@@ -6,13 +6,13 @@
 #include "linear.h"
 
 /* Rows of a block: two accumulators each, and weights as loaded and as widened, in 32 or 16 registers. int8
- * without VNNI widens to twice as many, or with AVX2 takes registers for signs. */
+ * without VNNI widens to twice as many. */
 #if NATIVE_ISA == 2
 #define MOST_ROWS 12
 #define MOST_INT8_ROWS 10
 #elif NATIVE_ISA == 1
 #define MOST_ROWS 6
-#define MOST_INT8_ROWS 5
+#define MOST_INT8_ROWS 4
 #else
 #define MOST_ROWS 4
 #define MOST_INT8_ROWS 4
@@ -25,6 +25,7 @@ typedef struct Block {
     const char *x; /* inputs at (row 0, k 0): float, or as prepared */
     int64_t x_stride; /* bytes */
     const float *x_scales; /* int8: by row */
+    const int32_t *x_pairs; /* int8 with AVX2, too: the sum of products of neighbours */
     const char *w; /* the panel at k 0 */
     int64_t k; /* of this block, in inputs */
     float *y;
@@ -167,7 +168,8 @@ INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
         if (b->bias) sum.f += vload(b->bias + column);
         return sum.f;
     }
-    if (kind != KIND_INT8) sum.i -= viload(b->sums + column); /* inputs had 128 added, to be unsigned */
+    if (kind != KIND_INT8 || NATIVE_ISA == 1) sum.i -= viload(b->sums + column);
+    if (kind == KIND_INT8 && NATIVE_ISA == 1) sum.i -= viset1(b->x_pairs[row]);
     vf y = vtofloat(sum.i) * vload(b->scales + column) * vset1(b->x_scales[row]);
     if (b->bias) y += vload(b->bias + column);
     return y;
@@ -253,6 +255,7 @@ INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW
 
 #if NATIVE_ISA == 1
 #include "linear_near.inc.h"
+#include "linear_near_int8.inc.h"
 #endif
 
 /* One panel, all rows of the tile: blocks of about equal height, for each slice of k in turn. */
@@ -262,7 +265,10 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
 #if NATIVE_ISA == 1
     if (columns >= PANEL && multiplies_near(kind, blocks)) {
-        multiply_near(kind, t, panel, blocks);
+        if (kind == KIND_INT8)
+            multiply_near_int8(t, panel, blocks);
+        else
+            multiply_near(kind, t, panel, blocks);
         return;
     }
 #endif
@@ -286,6 +292,7 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
                 .x = t->x + (t->row_from + from) * t->x_stride + k * t->x_bytes,
                 .x_stride = t->x_stride,
                 .x_scales = t->x_scales ? t->x_scales + t->row_from + from : NULL,
+                .x_pairs = t->x_pairs ? t->x_pairs + t->row_from + from : NULL,
                 .w = widened && i ? (const char *)widened : slice,
                 .k = length,
                 .y = columns < PANEL ? edge : y + from * t->y_stride,

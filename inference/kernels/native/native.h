@@ -91,7 +91,8 @@ typedef struct Linear {
     int64_t n, k;
     const void *packed;   /* 64-byte aligned */
     const float *scales;  /* int8, int6: (n rounded up to 32) */
-    const int32_t *sums;  /* int8, int6: (n rounded up to 32), 128 times the sum of a row of W */
+    const int32_t *sums;  /* int8, int6: (n rounded up to 32), 128 times the sum of a row of W; with AVX2
+                           of int8 the sum of products of neighbours */
     const float *bias;    /* (n rounded up to 32), or NULL */
     int64_t lanes;        /* coded: of 32 bits, of the vectors that read it */
     const uint8_t *bases; /* coded: (n/32), the least exponent of each panel that has a code, an even one */

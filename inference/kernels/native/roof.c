@@ -40,7 +40,7 @@ EXPORT void parley_read(const Library *library, const float *x, int64_t count) {
 }
 
 /* Multiply and add from registers; return how many operations that was, 0 where the CPU has no such instruction.
- * `kind`: 0 float, 1 int8 by AMX, VPDPBUSD or AVX2's VPMADDUBSW, 2 bfloat16 by AMX or VDPBF16PS. */
+ * `kind`: 0 float, 1 int8 by AMX, VPDPBUSD or AVX2's VPMADDWD, 2 bfloat16 by AMX or VDPBF16PS. */
 EXPORT int64_t parley_peak(const Library *library, int32_t kind, int64_t rounds) {
     Roof r = {.peak = peak_float_baseline, .rounds = rounds};
 #if defined(__x86_64__)

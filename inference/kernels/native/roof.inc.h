@@ -50,14 +50,13 @@ int64_t ISA(peak_float)(int64_t rounds, float *use) {
  * them leave registers for the rest. */
 int64_t ISA(peak_int8)(int64_t rounds, float *use) {
     enum { FEW_CHAINS = 8 };
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i x = (__m256i)viset1((int32_t)use[0]), y = (__m256i)viset1((int32_t)use[1]);
+    __m256i x = (__m256i)viset1((int32_t)use[0]), y = (__m256i)viset1((int32_t)use[1]), z = x;
     vi sums[FEW_CHAINS];
     for (int j = 0; j < FEW_CHAINS; j++) sums[j] = viset1(j);
     for (int64_t i = 0; i < rounds; i++)
         UNROLL for (int j = 0; j < FEW_CHAINS; j++) {
-            __asm__("" : "+x"(y)); /* or it is done once */
-            sums[j] += (vi)_mm256_madd_epi16(_mm256_maddubs_epi16(x, _mm256_sign_epi8(y, x)), ones);
+            __asm__("" : "+x"(x), "+x"(y), "+x"(z)); /* or it is done once */
+            sums[j] += (vi)_mm256_madd_epi16(_mm256_add_epi16(x, y), _mm256_add_epi16(y, z));
         }
     for (int j = 0; j < FEW_CHAINS; j++) use[2] += vsum(vtofloat(sums[j]));
     return 8 * FEW_CHAINS * LANES;

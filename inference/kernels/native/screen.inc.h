@@ -20,11 +20,11 @@ INLINE float ISA(rounded)(float x) {
     return x;
 }
 
-/* A number of a row of inputs as inputs.inc.h lays them: for AVX2 signed, behind four magnitudes; for VPDPBUSD
- * unsigned. Where neither is, no screen is made. */
+/* A number of a row of inputs as inputs.inc.h lays them: for AVX2 int16 less 128, the even ones of four first; for
+ * VPDPBUSD bytes with 128 added. Where neither is, no screen is made. */
 INLINE int ISA(integer_at)(const void *taken, int64_t i) {
 #if NATIVE_ISA == 1
-    return ((const int8_t *)taken)[i / 4 * 8 + 4 + i % 4];
+    return ((const int16_t *)taken)[(i & ~3) + (i & 1) * 2 + (i >> 1 & 1)] + 128;
 #else
     return (int)((const uint8_t *)taken)[i] - 128;
 #endif

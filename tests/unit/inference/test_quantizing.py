@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inference.kernels.quantizing import quantize_rows  # noqa: E402
+from inference.kernels.quantizing import quantize_rows, sums_of_rows  # noqa: E402
 
 
 def test_each_output_has_its_greatest_weight_at_127() -> None:
@@ -33,3 +33,12 @@ def test_no_weight_is_more_than_half_a_step_off(step: int) -> None:
     rows, scales = quantize_rows(weight, step)
     off = (rows.double() * scales[:, None].double() - weight.double()).abs()
     assert (off <= 0.5001 * step * scales[:, None]).all()
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 64])
+def test_what_is_subtracted_of_a_row_is_its_sum_times_128_or_the_products_of_neighbours(k: int) -> None:
+    rows = torch.randint(-128, 128, (5000, k), generator=torch.Generator().manual_seed(k), dtype=torch.int8)
+    exact = rows.long()
+    assert torch.equal(sums_of_rows(rows, paired=False), (exact.sum(1) * 128).int())
+    products = sum((exact[:, i] * exact[:, i + 1] for i in range(0, k - 1, 2)), torch.zeros(5000).long())
+    assert torch.equal(sums_of_rows(rows, paired=True), products.int())
