@@ -3,19 +3,15 @@
 
 /* As integers, magnitudes compare like floats, NaN above infinity. */
 INLINE vi magnitude(vf v) { return (vi)v & viset1(0x7fffffff); }
-INLINE vi greater(vi a, vi b) {
-    vi more = b > a;
-    return (more & b) | (~more & a);
-}
 
 /* Symmetric, by the row's greatest magnitude. A row that isn't finite gets the scale NaN, and so its outputs. */
 INLINE float scale_of(const float *x, int64_t k) {
     vi four[4] = {vizero(), vizero(), vizero(), vizero()}; /* the next comparison needn't wait for the last */
     int64_t i = 0;
     for (; i + 4 * LANES <= k; i += 4 * LANES)
-        for (int j = 0; j < 4; j++) four[j] = greater(four[j], magnitude(vload(x + i + j * LANES)));
-    for (; i < k; i += LANES) four[0] = greater(four[0], magnitude(vload_part(x + i, k - i)));
-    vi most = greater(greater(four[0], four[1]), greater(four[2], four[3]));
+        for (int j = 0; j < 4; j++) four[j] = vimax(four[j], magnitude(vload(x + i + j * LANES)));
+    for (; i < k; i += LANES) four[0] = vimax(four[0], magnitude(vload_part(x + i, k - i)));
+    vi most = vimax(vimax(four[0], four[1]), vimax(four[2], four[3]));
     int32_t best = 0;
     for (int lane = 0; lane < LANES; lane++) best = most[lane] > best ? most[lane] : best;
     float greatest;

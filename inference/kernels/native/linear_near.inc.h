@@ -27,7 +27,7 @@ typedef struct Near {
 
 /* Whether the slice pays: two blocks of rows read float32's panel as fast as it can be copied. */
 INLINE int multiplies_near(const int kind, int64_t blocks) {
-    return blocks >= (kind == KIND_FLOAT32 || kind == KIND_INT8 ? 3 : 2);
+    return blocks >= (kind == KIND_FLOAT32 ? 3 : kind == KIND_INT8 ? 4 : 2);
 }
 
 INLINE void widen_one(const vf *wide, int64_t k, NearSlice slice) {

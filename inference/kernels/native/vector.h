@@ -90,6 +90,7 @@ INLINE vi vfirst_mask(int64_t n) {
 INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vi vimax(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
 INLINE vf vsqrt(vf v) { return _mm512_sqrt_ps(v); }
 INLINE vi vtoint(vf v) { return (vi)_mm512_cvtps_epi32(v); } /* to nearest, ties to even */
 INLINE vf vtofloat(vi v) { return _mm512_cvtepi32_ps((__m512i)v); }
@@ -104,6 +105,7 @@ INLINE vf vload_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si2
 INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vi vimax(vi a, vi b) { return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b); }
 INLINE vf vsqrt(vf v) { return _mm256_sqrt_ps(v); }
 INLINE vi vtoint(vf v) { return (vi)_mm256_cvtps_epi32(v); }
 INLINE vf vtofloat(vi v) { return _mm256_cvtepi32_ps((__m256i)v); }
@@ -120,6 +122,10 @@ INLINE vf vload_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128(
 INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
 INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+INLINE vi vimax(vi a, vi b) {
+    vi less = a < b;
+    return (less & b) | (~less & a);
+}
 INLINE vf vsqrt(vf v) {
     for (int i = 0; i < LANES; i++) v[i] = __builtin_sqrtf(v[i]);
     return v;
