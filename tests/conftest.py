@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.interpreted import find_builtins_once, settle_products
+from tests.interpreted import find_builtins_once, replace_once_a_launch, settle_products, spare_what_is_known
 
 if importlib.util.find_spec("connexion") is not None:  # a machine with a GPU may have the engine alone
     from tests.once import read_documents_once
@@ -48,5 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs an accelerator where there is none; settle how Triton's interpreter works."""
     settle_products()
     find_builtins_once()
+    replace_once_a_launch()
+    spare_what_is_known()
     if item.get_closest_marker("gpu") is not None and not _GPU:
         pytest.skip("needs a GPU")
