@@ -60,6 +60,7 @@ class Document:
         self.data = data
         self.components: Node = data.get("components", {})
         self.schemas: Node = self.components.get("schemas", {})
+        self._draft4: dict[str, dict[str, Any]] = {}  # of schemas that are but a reference
 
     @classmethod
     def load(cls) -> Document:
@@ -112,7 +113,12 @@ class Document:
 
     def draft4(self, schema: Node) -> dict[str, Any]:
         """Return a schema of this document as self-contained JSON Schema."""
-        return to_draft4(schema, self.components)
+        if schema.keys() != {"$ref"}:
+            return to_draft4(schema, self.components)
+        name = schema["$ref"]
+        if name not in self._draft4:
+            self._draft4[name] = to_draft4(schema, self.components)
+        return self._draft4[name]
 
     def _schema_holders(self) -> Iterator[At]:
         """Yield media types, headers and parameters."""

@@ -30,6 +30,8 @@ def narrow(name: str) -> Shape:
         "initializer_range": spread,
     }
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    if "linear_num_key_heads" in config:
+        heads |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2}  # a key for each value, as there
     return Shape(SHAPES[name].kind, {**config, **sizes, **heads})
 
 
