@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,21 @@ _GPU = Path("/dev/nvidiactl").exists()
 # transformers does by itself; nothing else in the tests uses triton, so nothing else changes.
 if not _GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist hand out modules in the order that is made here, not those with most tests first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In several processes, begin with the modules that have slow tests: else one is left at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    tests = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))  # in a module as before
 
 
 def pytest_collection_finish() -> None:
