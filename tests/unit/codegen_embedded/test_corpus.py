@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -30,13 +32,20 @@ FILES = {
 CALL = {"name": "get_weather", "arguments": {"city": "Zürich"}}
 
 
-def templated(messages: list[dict[str, Any]], tools: list[dict[str, Any]], generation: bool = False) -> str:
-    """Render by the template that ships, in the environment that transformers gives to templates."""
+@cache
+def shipped_template() -> Template:
+    """Return the template that ships, in the environment that transformers gives to templates."""
     shipped = json.loads((SHIPPED / "tokenizer_config.json").read_text())["chat_template"]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    rendered = environment.from_string(shipped)
-    return rendered.render(messages=messages, tools=tools or None, add_generation_prompt=generation)
+    return environment.from_string(shipped)
+
+
+def templated(messages: list[dict[str, Any]], tools: list[dict[str, Any]], generation: bool = False) -> str:
+    """Render by the template that ships."""
+    return shipped_template().render(
+        messages=messages, tools=tools or None, add_generation_prompt=generation
+    )
 
 
 @pytest.fixture(scope="module")
