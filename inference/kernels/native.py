@@ -24,7 +24,7 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows, sums_of_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 17  # as in native.h
+INTERFACE = 18  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32

@@ -7,11 +7,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
+from setuptools import Distribution, Extension
+from setuptools.command.build_ext import build_ext
 
+from inference.kernels.compiling import CompileInParallel
 from inference.kernels.native import library_path, open_library
 
 ROOT = Path(__file__).parents[3]
@@ -50,10 +54,46 @@ def test_where_it_can_be_built_it_was() -> None:
     assert open_library(threads=1) is not None
 
 
+class Compiler:
+    """Compiles nothing: each source waits for another one that is compiled beside it."""
+
+    def __init__(self) -> None:
+        self.two = threading.Barrier(2)
+
+    def compile(self, sources: list[str], **options: object) -> list[str]:
+        (source,) = sources
+        assert options == {"debug": False}
+        self.two.wait(timeout=20)
+        return [source.replace(".c", ".o")]
+
+
+def test_sources_are_compiled_beside_each_other_and_linked_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    linked: list[str] = []
+
+    def build(self: build_ext, ext: Extension) -> None:
+        linked.extend(self.compiler.compile(ext.sources, debug=False))
+
+    monkeypatch.setattr(build_ext, "build_extension", build)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    command = CompileInParallel(Distribution())
+    command.compiler = Compiler()
+    command.build_extension(Extension("kernels", ["a.c", "b.c", "c.c", "d.c"]))
+    assert linked == ["a.o", "b.o", "c.o", "d.o"]
+
+
+def test_an_install_compiles_so() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    ours = f"{CompileInParallel.__module__}.{CompileInParallel.__qualname__}"
+    assert settings["cmdclass"]["build_ext"] == ours
+
+
 def test_without_a_compiler_the_install_succeeds(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(SOURCES, tmp_path / "inference" / "kernels" / "native")
+    shutil.copy(ROOT / "inference" / "kernels" / "compiling.py", tmp_path / "inference" / "kernels")
     done = subprocess.run(
         [sys.executable, "-c", "import setuptools; setuptools.setup()", "build_ext", "--build-lib", "built"],
         cwd=tmp_path,
