@@ -83,8 +83,9 @@ def replace_once_a_launch() -> None:
     def patch(fn: Any) -> Any:
         if fn in replaced:
             return Scope()
+        scope = patch_lang(fn)
         replaced.add(fn)
-        return patch_lang(fn)
+        return scope
 
     patch.settled = True  # type: ignore[attr-defined]
     interpreter._LangPatchScope = Scope

@@ -31,6 +31,7 @@ INDIRECT = {
     "safetensors": "read by transformers",
     "opentelemetry-exporter-otlp-proto-grpc": "a part of the namespace opentelemetry",
 }
+BUILDS = {"setuptools"}  # imported by what an install runs
 # imported, and declared under another name
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
@@ -153,15 +154,15 @@ def test_the_commands_are_installed(installed: Path) -> None:
         assert done.stdout.startswith("parley "), done.stderr
 
 
-def third_party(package: str) -> Iterator[str]:
-    """Yield the packages of others that one of ours imports."""
+def imports(package: str) -> Iterator[tuple[Path, str]]:
+    """Yield the packages of others that one of ours imports, and where."""
     for path in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
             tops = {name.partition(".")[0] for name in names}
-            yield from tops - set(SHIPPED) - set(sys.stdlib_module_names)
+            yield from ((path, top) for top in tops - set(SHIPPED) - set(sys.stdlib_module_names))
 
 
 def declared() -> dict[str, str]:
@@ -177,9 +178,16 @@ def normal(name: str) -> str:
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
-    imported = {normal(DISTRIBUTIONS.get(name, name)) for package in SHIPPED for name in third_party(package)}
-    assert set() == imported - declared().keys()
+    imported = {normal(DISTRIBUTIONS.get(name, name)) for package in SHIPPED for _, name in imports(package)}
+    assert imported - declared().keys() == BUILDS
     assert set() == declared().keys() - imported - INDIRECT.keys()
+
+
+def test_what_builds_is_imported_by_what_builds_alone() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {re.split(r"[<>=]", line)[0] for line in settings["build-system"]["requires"]} == BUILDS
+    importing = {path for package in SHIPPED for path, name in imports(package) if name in BUILDS}
+    assert importing == {ROOT / "inference" / "kernels" / "compiling.py"}
 
 
 def test_each_dependency_is_bounded_above_and_below() -> None:

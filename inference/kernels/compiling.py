@@ -12,6 +12,7 @@ from typing import Any
 
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 MOST_AT_ONCE = 8  # a compiler takes up to a quarter of a gigabyte
 
@@ -20,14 +21,20 @@ class CompileInParallel(build_ext):
     """setuptools' build_ext, with a compiler for each core."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile and link; raise CompileError for the first source that has a fault."""
+        """Compile and link; raise CompileError for a source that has a fault.
+
+        Where one fails all are compiled one after the other: there may be no memory for several.
+        """
         compile_one_by_one = self.compiler.compile
-        at_once = min(os.cpu_count() or 1, MOST_AT_ONCE)
+        at_once = min(len(os.sched_getaffinity(0)), MOST_AT_ONCE) if hasattr(os, "sched_getaffinity") else 1
 
         def compile_at_once(sources: list[str], **options: Any) -> list[str]:
-            with ThreadPoolExecutor(at_once) as pool:
-                parts = pool.map(lambda source: compile_one_by_one([source], **options), sources)
-                return list(chain.from_iterable(parts))  # in the order of the sources, as they are linked
+            try:
+                with ThreadPoolExecutor(at_once) as pool:
+                    parts = pool.map(lambda source: compile_one_by_one([source], **options), sources)
+                    return list(chain.from_iterable(parts))  # in the order of the sources, as they are linked
+            except CompileError:
+                return list(compile_one_by_one(sources, **options))
 
         self.compiler.compile = compile_at_once
         try:

@@ -27,7 +27,7 @@ PANEL = 32  # outputs that are packed side by side
 INTERFACE = 18  # as in native.h
 _ISAS = ("baseline", "avx2", "avx512", "amx")  # enum Isa
 _LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16}  # of 32 bits, as in vector.h
-MOST_INT8_INPUTS = 1 << 16  # of one output: 255 * 127 * 65,536 fits int32
+MOST_INT8_INPUTS = 1 << 16  # of one output: sums of 255 * 128, or of 255 * 255 for two, fit int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
 log = logging.getLogger(__name__)

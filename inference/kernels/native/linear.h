@@ -59,7 +59,7 @@ typedef struct Tile {
     int64_t x_stride; /* bytes */
     int64_t x_bytes; /* of one input */
     const float *x_scales; /* int8: by row */
-    const int32_t *x_pairs; /* int8, the same, see linear_int8.inc.h */
+    const int32_t *x_pairs; /* the same of KIND_INT8, where AVX2 multiplies: see linear_int8.inc.h */
     const char *w;
     int64_t panel_bytes, panel_step; /* of a panel; of a panel's outputs at one k */
     int64_t row_from, row_to, panel_from, panel_to;

@@ -43,9 +43,7 @@ def shipped_template() -> Template:
 
 def templated(messages: list[dict[str, Any]], tools: list[dict[str, Any]], generation: bool = False) -> str:
     """Render by the template that ships."""
-    return shipped_template().render(
-        messages=messages, tools=tools or None, add_generation_prompt=generation
-    )
+    return shipped_template().render(messages=messages, tools=tools or None, add_generation_prompt=generation)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 from inference.kernels.compiling import CompileInParallel
 from inference.kernels.native import library_path, open_library
@@ -67,20 +68,49 @@ class Compiler:
         return [source.replace(".c", ".o")]
 
 
-def test_sources_are_compiled_beside_each_other_and_linked_in_their_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class SmallCompiler:
+    """Has no memory for several sources at once."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.two, self.broken = threading.Barrier(2), broken
+
+    def compile(self, sources: list[str], **options: object) -> list[str]:
+        if len(sources) == 1:
+            self.two.wait(timeout=20)
+            raise CompileError("killed")
+        if self.broken in sources:
+            raise CompileError(f"{self.broken}: a fault")
+        return [source.replace(".c", ".o") for source in sources]
+
+
+def compile_by(compiler: Compiler | SmallCompiler, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is linked, of four sources on two cores."""
     linked: list[str] = []
 
     def build(self: build_ext, ext: Extension) -> None:
         linked.extend(self.compiler.compile(ext.sources, debug=False))
 
     monkeypatch.setattr(build_ext, "build_extension", build)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 5})
     command = CompileInParallel(Distribution())
-    command.compiler = Compiler()
+    command.compiler = compiler
     command.build_extension(Extension("kernels", ["a.c", "b.c", "c.c", "d.c"]))
-    assert linked == ["a.o", "b.o", "c.o", "d.o"]
+    return linked
+
+
+def test_sources_are_compiled_beside_each_other_and_linked_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert compile_by(Compiler(), monkeypatch) == ["a.o", "b.o", "c.o", "d.o"]
+
+
+def test_where_there_is_no_memory_for_two_each_is_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_by(SmallCompiler(), monkeypatch) == ["a.o", "b.o", "c.o", "d.o"]
+
+
+def test_a_source_with_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompileError, match=r"c\.c: a fault"):
+        compile_by(SmallCompiler(broken="c.c"), monkeypatch)
 
 
 def test_an_install_compiles_so() -> None:
