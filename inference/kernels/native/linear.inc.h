@@ -168,6 +168,7 @@ INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
         if (b->bias) sum.f += vload(b->bias + column);
         return sum.f;
     }
+    /* Of inputs that had 128 added, to be unsigned; or of the products of neighbours, the weights' and the inputs' */
     if (kind != KIND_INT8 || NATIVE_ISA == 1) sum.i -= viload(b->sums + column);
     if (kind == KIND_INT8 && NATIVE_ISA == 1) sum.i -= viset1(b->x_pairs[row]);
     vf y = vtofloat(sum.i) * vload(b->scales + column) * vset1(b->x_scales[row]);

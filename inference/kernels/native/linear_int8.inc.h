@@ -4,8 +4,9 @@
 /* By Winograd's inner product (1968): x0 w0 + x1 w1 = (x0 + w1) (x1 + w0) - x0 x1 - w0 w1, of which what is subtracted
  * is summed once for each row of the inputs and of the weights. So two products take one multiplication and two
  * additions, of which CPUs do more at a time. Beside products of bytes (VPMADDUBSW), for which the weights took the
- * inputs' signs, that are as many instructions: it takes 3 % less time for one row, 8 to 10 % less for three to eight,
- * and 13 to 17 % less for 32 and more (Zen 1); int16 without the trick took longer than either.
+ * inputs' signs, that are as many instructions: three to eight rows take 7 to 9 % less time, 32 and more 12 to 16 % less,
+ * and one row, whose weights must be widened, 1 to 4 % more (Zen 1, medians). int16 without the trick took as long as
+ * bytes did.
  *
  * Inputs lie as int16 less 128, of every four the even ones first; weights get the 128 that makes the upper bits of
  * their bytes zeros. */

@@ -30,6 +30,27 @@ INLINE int multiplies_near(const int kind, int64_t blocks) {
     return blocks >= (kind == KIND_FLOAT32 ? 3 : kind == KIND_INT8 ? 4 : 2);
 }
 
+/* Of slices that are about equally deep, in whole steps. */
+INLINE int64_t near_depth(int64_t k, int64_t most) {
+    const int64_t steps = (k + most - 1) / most * NEAR_STEP;
+    return (k + steps - 1) / steps * NEAR_STEP;
+}
+
+/* A block of rows of about equal height, and a group of columns: all blocks of a group after each other. */
+typedef struct NearPass {
+    int64_t from, to, group, column;
+} NearPass;
+
+INLINE NearPass near_pass(const Tile *t, int64_t panel, int64_t blocks, int64_t pass) {
+    const int64_t rows = t->row_to - t->row_from, block = pass % blocks, group = pass / blocks;
+    return (NearPass){
+        .from = t->row_from + rows * block / blocks,
+        .to = t->row_from + rows * (block + 1) / blocks,
+        .group = group,
+        .column = panel * PANEL + group * NEAR_COLUMNS,
+    };
+}
+
 INLINE void widen_one(const vf *wide, int64_t k, NearSlice slice) {
     UNROLL for (int v = 0; v < PANEL / LANES; v++) vstore(slice[v / 2][k] + v % 2 * LANES, wide[v]);
 }
@@ -128,9 +149,8 @@ DEFINE_NEAR(6)
 INLINE void multiply_near(const int kind, const Tile *t, int64_t panel, int64_t blocks) {
     static void (*const near[])(const Near *) = {NULL, NULL, NULL, near_3, near_4, near_5, near_6};
     const Linear *linear = t->linear;
-    const int64_t slices = (linear->k + NEAR_DEPTH - 1) / NEAR_DEPTH, steps = slices * NEAR_STEP;
-    const int64_t depth = (linear->k + steps - 1) / steps * NEAR_STEP, passes = blocks * NEAR_GROUPS;
-    const int64_t rows = t->row_to - t->row_from, share = depth * t->panel_step / passes;
+    const int64_t depth = near_depth(linear->k, NEAR_DEPTH), passes = blocks * NEAR_GROUPS;
+    const int64_t share = depth * t->panel_step / passes;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     NearSlice slice __attribute__((aligned(64)));
     for (int64_t k = 0; k < linear->k; k += depth) {
@@ -142,22 +162,20 @@ INLINE void multiply_near(const int kind, const Tile *t, int64_t panel, int64_t 
         else
             widen_slice(kind, w, length, slice);
         for (int64_t pass = 0; pass < passes; pass++) {
-            int64_t block = pass % blocks, from = t->row_from + rows * block / blocks;
-            int64_t to = t->row_from + rows * (block + 1) / blocks, group = pass / blocks;
-            int64_t column = panel * PANEL + group * NEAR_COLUMNS;
+            const NearPass p = near_pass(t, panel, blocks, pass);
             Near n = {
-                .x = (const float *)row_of(t->x, t->x_stride, (int)from) + k,
+                .x = (const float *)row_of(t->x, t->x_stride, (int)p.from) + k,
                 .x_stride = t->x_stride / (int64_t)sizeof(float),
                 .k = length,
-                .w = (const float(*)[NEAR_COLUMNS])slice[group],
-                .y = t->y + from * t->y_stride + column,
+                .w = (const float(*)[NEAR_COLUMNS])slice[p.group],
+                .y = t->y + p.from * t->y_stride + p.column,
                 .y_stride = t->y_stride,
-                .bias = linear->bias && k + depth >= linear->k ? linear->bias + column : NULL,
+                .bias = linear->bias && k + depth >= linear->k ? linear->bias + p.column : NULL,
                 .share = w + length * t->panel_step + pass * share,
                 .share_step = share * NEAR_STEP / depth,
                 .first = k == 0,
             };
-            near[to - from](&n);
+            near[p.to - p.from](&n);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* The template of int8 of many rows with AVX2: as linear_near.inc.h does it, a slice of a panel is made what is added to
- * inputs once, and multiplied from the first cache by all rows. On Zen 1, which has few units for what is left, 96 rows
- * take 2 % less time so; of instructions it is a sixth less. */
+ * inputs once, and multiplied from the first cache by all rows. Each block of rows would do it again otherwise, which is
+ * a sixth of its instructions. With three blocks that took 5 % less time all the same (Zen 1). */
 
 #define INT8_DEPTH 1024 /* of k at most: 192 to 640 took up to 4 % longer */
 
@@ -36,45 +36,40 @@ INLINE void multiply_near_int8_rows(const int rows, const Block *b) {
 /* By themselves: within another function they have too few registers. */
 #define DEFINE_NEAR_INT8(rows) \
     static __attribute__((noinline)) void near_int8_##rows(const Block *b) { multiply_near_int8_rows(rows, b); }
-DEFINE_NEAR_INT8(1)
-DEFINE_NEAR_INT8(2)
 DEFINE_NEAR_INT8(3)
 DEFINE_NEAR_INT8(4)
 
 /* A whole panel, all rows of the tile: blocks of about equal height. */
 INLINE void multiply_near_int8(const Tile *t, int64_t panel, int64_t blocks) {
-    static void (*const near[])(const Block *) = {NULL, near_int8_1, near_int8_2, near_int8_3, near_int8_4};
+    static void (*const near[])(const Block *) = {NULL, NULL, NULL, near_int8_3, near_int8_4};
     const Linear *linear = t->linear;
-    const int64_t slices = (linear->k + INT8_DEPTH - 1) / INT8_DEPTH, steps = 4 * slices;
-    const int64_t depth = (linear->k + steps - 1) / steps * 4, passes = blocks * NEAR_GROUPS;
-    const int64_t rows = t->row_to - t->row_from, share = depth * t->panel_step / passes;
+    const int64_t depth = near_depth(linear->k, INT8_DEPTH), passes = blocks * NEAR_GROUPS;
+    const int64_t share = depth * t->panel_step / passes;
     HalvesSlice slice __attribute__((aligned(64)));
     for (int64_t k = 0; k < linear->k; k += depth) {
         const char *w = t->w + panel * t->panel_bytes + k * t->panel_step;
         int64_t length = linear->k - k < depth ? linear->k - k : depth;
         widen_int8(w, length, slice);
         for (int64_t pass = 0; pass < passes; pass++) {
-            int64_t block = pass % blocks, from = t->row_from + rows * block / blocks;
-            int64_t to = t->row_from + rows * (block + 1) / blocks, group = pass / blocks;
-            int64_t column = panel * PANEL + group * NEAR_COLUMNS;
+            const NearPass p = near_pass(t, panel, blocks, pass);
             Block b = {
-                .x = row_of(t->x, t->x_stride, (int)from) + 2 * k,
+                .x = row_of(t->x, t->x_stride, (int)p.from) + 2 * k,
                 .x_stride = t->x_stride,
-                .x_scales = t->x_scales + from,
-                .x_pairs = t->x_pairs + from,
-                .w = (const char *)slice[group],
+                .x_scales = t->x_scales + p.from,
+                .x_pairs = t->x_pairs + p.from,
+                .w = (const char *)slice[p.group],
                 .k = length,
-                .y = t->y + from * t->y_stride + column,
+                .y = t->y + p.from * t->y_stride + p.column,
                 .y_stride = t->y_stride,
-                .bias = linear->bias ? linear->bias + column : NULL,
-                .scales = linear->scales + column,
-                .sums = linear->sums + column,
+                .bias = linear->bias ? linear->bias + p.column : NULL,
+                .scales = linear->scales + p.column,
+                .sums = linear->sums + p.column,
                 .share = w + length * t->panel_step + pass * share,
-                .share_step = share * 4 / depth,
+                .share_step = share * NEAR_STEP / depth,
                 .first = k == 0,
                 .last = k + depth >= linear->k,
             };
-            near[to - from](&b);
+            near[p.to - p.from](&b);
         }
     }
 }

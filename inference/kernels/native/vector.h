@@ -4,7 +4,7 @@
  *
  *   vf, vi          vectors of LANES floats, int32; + - * / & | ^ ~ << >> and comparisons (giving vi) are C operators
  *   vfma(a, b, c)   a * b + c, fused where the ISA can (the baseline can't)
- *   vmax(a, b)      b where either is NaN; so is vmin
+ *   vmax(a, b)      b where either is NaN; so is vmin; vimax(a, b) of integers
  *   vsum, vhmax     over the lanes, in a fixed order
  */
 #ifndef PARLEY_VECTOR_H
