@@ -18,6 +18,7 @@ import openapi
 from handlers.access_log import AccessLog
 from handlers.account import Observer
 from handlers.aliases import with_aliases
+from handlers.cloud import compile_shapes
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
 from handlers.http.docs import docs_app
@@ -59,6 +60,7 @@ def create_app(
     """
     settings = service.settings
     document, operations = with_aliases(openapi.load(), operations, settings)
+    compile_shapes(document["components"], settings.validator)
     app = contract_app(
         document,
         operations,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import openapi
@@ -24,6 +25,8 @@ SHAPES: dict[str, tuple[str, Answer]] = {  # the member that tells the shape: it
     "messages": ("ChatRequest", chat_completions),
     "prompt": ("CompletionRequest", completions),
 }
+INSTANCE = "GenerateInstance"  # of Vertex AI's, beside a chat
+_verdicts: dict[tuple[str, str], Verdict] = {}
 
 
 async def sagemaker_compatibility(service: Service, call: Call[SagemakerRequest]) -> Reply:
@@ -38,8 +41,15 @@ def operation_of(body: SagemakerRequest, validator: str) -> Answer:
     return next(answer for schema, answer in named if len(named) == 1 or fits(schema, validator)(body))
 
 
-@cache
 def fits(schema: str, validator: str) -> Verdict:
     """Return the function that tells whether a body fits a schema of the contract."""
-    components = openapi.load()["components"]
-    return compile_schema(to_draft4(components["schemas"][schema], components), available(validator))
+    if (schema, validator) not in _verdicts:
+        compile_shapes(openapi.load()["components"], validator)
+    return _verdicts[schema, validator]
+
+
+def compile_shapes(components: Mapping[str, Any], validator: str) -> None:
+    """Compile what `fits` is asked for, so that no request waits until the document is read again."""
+    for schema in (*(schema for schema, _ in SHAPES.values()), INSTANCE):
+        draft = to_draft4(components["schemas"][schema], components)
+        _verdicts[schema, validator] = compile_schema(draft, available(validator))

@@ -92,7 +92,7 @@ class Settings(ImageSettings):
         "TGI: scaling of rotary embeddings", support=LATER,
         reason="write rope_scaling into the model's config.json", metavar="KIND")
     rope_factor: float | None = row(None, decimal(0, 1_000_000, above=True), MODEL,
-        "TGI: factor of the scaling", support=LATER, reason="write rope_scaling into the model's config.json")
+        "TGI: its factor", support=LATER, neutral=(1.0,), reason="write rope_scaling into config.json")
     lora_adapters: tuple[str, ...] = row((), adapter_list, MODEL,
         "LoRA adapters to load beside the model, for requests that name them by `adapter_id` or as `model`: "
         "hub ids, or name=directory, each with @revision if need be", metavar="ADAPTERS")
@@ -104,7 +104,7 @@ class Settings(ImageSettings):
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
         "requests in flight, counting each prompt, each of `n` and each candidate of `best_of`; one more is "
-        "refused with 429", unit="requests")
+        "refused with 429, one that has more with 422", unit="requests")
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
         "requests in flight of one API key, counted in the same way; without it as many as of all; of "
         "several API workers each gives its share", unit="requests", tgi=False)

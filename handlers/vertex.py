@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import TypeIs
 
 from handlers.chat import prepare
-from handlers.cloud import fits
+from handlers.cloud import INSTANCE, fits
 from handlers.generate import generated, looked_at, understood
 from handlers.http.aside import Aside
 from handlers.http.call import Call
@@ -104,4 +104,4 @@ def _is_chat(instance: VertexInstance, validator: str) -> TypeIs[ChatRequest]:
     """Return whether an instance is a chat; of one that could be both, TGI takes the prompt."""
     if "inputs" not in instance or "messages" not in instance:
         return "messages" in instance
-    return not fits("GenerateInstance", validator)(instance)
+    return not fits(INSTANCE, validator)(instance)

@@ -65,12 +65,16 @@ class Budget:
         return True
 
     def chunks(self) -> list[Chunk]:
-        """Return the pieces, what was left given to the prompt that doesn't fit."""
+        """Return the pieces, what was left given to the prompt that doesn't fit.
+
+        Only now it is known where states are to be kept: of a prompt when it is let in, of one that runs when
+        another waits for how both begin.
+        """
         if self._long is not None:
             remaining, size = self._long.remaining, self._sizes[self._long]
-            more = max(min(remaining - size, self._tokens, self._spare_rows()), 0)
-            self._sizes[self._long] = _cut(self._long, remaining, size + more)
-        return [Chunk(s, s.computed, s.computed + size) for s, size in self._sizes.items()]
+            self._sizes[self._long] += max(min(remaining - size, self._tokens, self._spare_rows()), 0)
+        sizes = {sequence: _cut(sequence, sequence.remaining, size) for sequence, size in self._sizes.items()}
+        return [Chunk(s, s.computed, s.computed + size) for s, size in sizes.items()]
 
     def _size(self, remaining: int) -> int:
         if not self._limits.chunked:

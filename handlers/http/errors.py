@@ -36,6 +36,7 @@ from inference.errors import (
 RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
 OPENAI_CLIENT = b"x-stainless-lang"  # a header that OpenAI's own clients send, in every language
+AI_SDK = b"ai-sdk/"  # in the `user-agent` of Vercel's AI SDK, which shows nobody a text either
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -98,7 +99,7 @@ class Failure:
         return {"type": "error", "code": self.error_type, "message": self.error, "param": None, **told}
 
     def detailed(self) -> dict[str, object]:
-        """Return the JSON body for OpenAI's clients, which find a message nowhere else."""
+        """Return the JSON body for clients of OpenAI's API that find a message nowhere else."""
         kind = OPENAI_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
@@ -114,8 +115,11 @@ class Failure:
 
 
 def reads_details(scope: Scope) -> bool:
-    """Return whether errors are to be objects: for OpenAI's clients, and on a route that TGI hasn't."""
-    return scope["path"] == RESPONSES or any(name == OPENAI_CLIENT for name, _ in scope["headers"])
+    """Return whether errors are objects: for OpenAI's and Vercel's clients, and on a route that TGI hasn't."""
+    return scope["path"] == RESPONSES or any(
+        name == OPENAI_CLIENT or (name == b"user-agent" and AI_SDK in value)
+        for name, value in scope["headers"]
+    )
 
 
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late

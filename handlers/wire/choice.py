@@ -40,17 +40,18 @@ class TextChoice:
 
     def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choice of the event's chunk."""
-        delta: ChatCompletionDelta = {"content": event.delta}
+        delta: ChatCompletionDelta = text_delta(event.delta)
+        before: tuple[ChatCompletionChoice, ...] = ()
         if not self._begun:
-            delta, self._begun = with_role(delta), True
-        return (
-            {
-                "index": self._index,
-                "delta": delta,
-                "logprobs": None if self._tell is None else self._tell((event,)),
-                "finish_reason": None if event.finish is None else finish_reason(event),
-            },
-        )
+            delta, before = _begin(self._index, delta, self._tell)
+            self._begun = True
+        chunk: ChatCompletionChoice = {
+            "index": self._index,
+            "delta": delta,
+            "logprobs": None if self._tell is None else self._tell((event,)),
+            "finish_reason": None if event.finish is None else finish_reason(event),
+        }
+        return (*before, chunk)
 
     def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer."""
@@ -81,12 +82,14 @@ class ToolChoice:
         deltas = self._calls.push(event)
         if not deltas:
             return ()
+        before: tuple[ChatCompletionChoice, ...] = ()
         if not self._begun:
-            deltas[0], self._begun = with_role(deltas[0]), True
+            deltas[0], before = _begin(self._index, deltas[0], self._tell)
+            self._begun = True
         told, self._untold = self._untold, []
         chunks = [self._chunk(delta, told if place == 0 else []) for place, delta in enumerate(deltas)]
         chunks[-1]["finish_reason"] = None if event.finish is None else self._reason(event.finish)
-        return chunks
+        return (*before, *chunks)
 
     def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer."""
@@ -110,3 +113,17 @@ class ToolChoice:
         if finish.reason_before_stop is FinishReason.LENGTH or not self._calls.complete:
             return end_reason(finish)
         return "tool_calls"
+
+
+def _begin(
+    index: int, delta: ChatCompletionDelta, tell: Tell | None
+) -> tuple[ChatCompletionDelta, tuple[ChatCompletionChoice, ...]]:
+    """Return the first delta of a choice, and the chunk that goes before it.
+
+    A text with log-probabilities begins with a chunk that has an empty list of them: OpenAI's JavaScript
+    client has those of a choice's first chunk twice. Of a call every chunk has a piece, as at TGI.
+    """
+    if tell is None or "tool_calls" in delta:
+        return with_role(delta), ()
+    opening = with_role(text_delta(""))
+    return delta, ({"index": index, "delta": opening, "logprobs": tell(()), "finish_reason": None},)

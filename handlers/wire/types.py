@@ -14,7 +14,7 @@ Json: TypeAlias = object
 
 @final
 class ErrorDetails(TypedDict):
-    """What went wrong, as OpenAI's clients read it: in requests with the header `x-stainless-lang`, and on
+    """What went wrong, as OpenAI's clients read it: in answers to them and to Vercel's AI SDK, and on
     `/v1/responses`."""
 
     message: str

@@ -26,6 +26,7 @@ from inference.errors import (
 
 TGI_SCOPE = {"path": "/v1/chat/completions", "headers": [(b"user-agent", b"curl")]}
 OPENAI_SCOPE = {"path": "/v1/chat/completions", "headers": [(b"x-stainless-lang", b"python")]}
+AI_SDK = b"ai/6.0.326 ai-sdk/provider-utils/4.0.65 runtime/node.js/v20"
 
 ROWS = [
     (InvalidInput("`x` is bad"), 422, "validation", "Input validation error: `x` is bad"),
@@ -126,7 +127,14 @@ def test_an_error_of_no_request_has_no_id() -> None:
     assert failure.body() == {"error": "no", "error_type": "overloaded"}
 
 
-@pytest.mark.parametrize("scope", [OPENAI_SCOPE, {"path": "/v1/responses", "headers": []}])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        OPENAI_SCOPE,
+        {"path": "/v1/responses", "headers": []},
+        {"path": "/v1/chat/completions", "headers": [(b"user-agent", AI_SDK)]},
+    ],
+)
 def test_openais_clients_find_the_message_where_they_look_for_it(scope: dict[str, object]) -> None:
     failure = describe(InvalidInput("`x` is bad"), "id")
     assert json.loads(bytes(failure.reply(scope).body)) == {

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import openapi
+from handlers import cloud
 from tests.contract.serving import served
 from tests.support import error_of
 
@@ -193,3 +195,16 @@ async def test_the_addresses_that_vertex_chose_answer_behind_the_key() -> None:
     assert answer.json() == {"predictions": [" Ada"]}
     assert (wrong.status_code, alive.status_code) == (422, 200)
     assert {"/v1/endpoints/1:predict", "/v1/endpoints/1"} <= shown.keys()
+
+
+async def test_no_request_waits_until_the_document_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first body would that could be of two kinds, and everybody's streams with it."""
+    monkeypatch.setattr(cloud, "_verdicts", {})
+    async with served() as server:
+        monkeypatch.setattr(openapi, "load", None)
+        both = {"inputs": 5, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        chat = await server.post("/invocations", both)
+        instance = {"inputs": "Hi", "messages": [{"role": "user", "content": "Hi"}]}
+        prediction = await server.post(PATH, {"instances": [instance]})
+    assert (chat.status_code, prediction.status_code) == (200, 200)
+    assert chat.json()["object"] == "chat.completion"

@@ -37,16 +37,19 @@ def on_device(request: pytest.FixtureRequest) -> bool:
 
 
 def begin(directory: Path, *, on_device: bool, **settings: int) -> Session:
-    found = config(directory, max_batch_prefill_tokens=40, max_batch_size=4, max_total_tokens=256)
+    settings = {"max_batch_prefill_tokens": 40, **settings}
+    found = config(directory, max_batch_size=4, max_total_tokens=256)
     # On a GPU it would be computed in 16 bits if nobody said otherwise
     model = replace(found.model, device="auto" if on_device else "cpu", dtype="float32")
     found = replace(found, model=model, **settings)  # type: ignore[arg-type]
     return Session(found, device_path=on_device)
 
 
-@pytest.fixture(scope="module")
-def session(toy: tuple[Path, PreTrainedModel], on_device: bool) -> Iterator[Session]:
-    session = begin(toy[0], on_device=on_device)
+@pytest.fixture(scope="module", params=[40, 256], ids=["in steps", "in one step"])
+def session(
+    toy: tuple[Path, PreTrainedModel], on_device: bool, request: pytest.FixtureRequest
+) -> Iterator[Session]:
+    session = begin(toy[0], on_device=on_device, max_batch_prefill_tokens=request.param)
     yield session
     session.close()
 

@@ -103,7 +103,7 @@ ENVIRONMENT_ONLY = [
 # what this version can't do yet: (flag, variable, a text that asks for it, a text that doesn't)
 LATER = [
     ("--rope-scaling", "ROPE_SCALING", "linear", None),
-    ("--rope-factor", "ROPE_FACTOR", "2.0", None),
+    ("--rope-factor", "ROPE_FACTOR", "2.0", "1.0"),
     ("--ngrok", "NGROK", "true", "false"),
 ]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
-from handlers.http.body import read_body
+from handlers.http.body import parse_json, read_body
 from handlers.http.errors import ClientDisconnected, Refused
 
 SCOPE: dict[str, Any] = {"type": "http", "headers": []}
@@ -90,3 +93,41 @@ def test_a_source_that_breaks_after_a_wait_is_heard_of() -> None:
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(read_body(SCOPE, receive, 100, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ('{"max_tokens": 2, "max_tokens": 5}', "max_tokens"),
+        ('{"a":1,"a":1}', "a"),
+        ('{"a": [{"b": 1, "c" : {"d": "x", "d"\n: "y"}}]}', "d"),
+        (r'{"a\u0061": 1, "aa": 2}', "aa"),
+        (r'{"a": "\":", "b": 1, "b": 2}', "b"),
+        ('{"": 1, "": 2}', ""),
+    ],
+)
+def test_a_member_that_stands_twice_is_refused_with_its_name(body: str, name: str) -> None:
+    with pytest.raises(Refused, match=f"duplicate field `{name}`") as refused:
+        parse_json(body.encode())
+    assert refused.value.status == 422
+
+
+def test_a_member_that_stands_twice_is_refused_however_deeply() -> None:
+    with pytest.raises(Refused, match="duplicate field"):
+        parse_json(b'{"a":1,"a":' * 1020 + b"1" + b"}" * 1020)
+
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.integers(-5, 5) | some.text('":\\{} ,\n', max_size=8),
+    lambda parts: (
+        some.lists(parts, max_size=3) | some.dictionaries(some.text('":\\{ab', max_size=3), parts, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, some.sampled_from([None, 1]), some.booleans())
+def test_what_no_object_has_twice_is_read_whatever_its_texts_look_like(
+    value: Any, indent: int | None, ascii: bool
+) -> None:
+    assert parse_json(json.dumps(value, indent=indent, ensure_ascii=ascii).encode()) == value

@@ -121,7 +121,7 @@ def test_logprobs_are_told_when_asked_for_and_only_then(sample: Any, fits: Fits)
     asked: Any = answer(logprobs=True, top_logprobs=1).body([output])
     assert asked["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["token"] == "a"
     assert fits("ChatCompletion", asked)
-    chunk: Any = answer(logprobs=True).chunks(0, output[0])[0]
+    chunk: Any = answer(logprobs=True).chunks(0, output[0])[1]
     assert chunk["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
     assert fits("ChatCompletionChunk", chunk)
     without = answer(top_logprobs=1).body([output])

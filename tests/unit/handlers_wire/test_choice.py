@@ -156,13 +156,33 @@ def test_text_before_a_call_is_the_messages_content(fits: Fits) -> None:
 def test_log_probabilities_of_notation_come_with_the_next_chunk() -> None:
     chunks = streamed(calling([[], [TextPart("x")], [], CALL]), events_of(4))
     told = [[entry["token"] for entry in chunk["logprobs"]["content"]] for chunk in chunks]
-    assert told == [["t0", "t1"], ["t2", "t3"], []]
+    assert told == [[], ["t0", "t1"], ["t2", "t3"], []]
 
 
 def test_text_alone_is_a_chunk_for_each_token(fits: Fits) -> None:
     events = events_of(3)
     chunks = streamed(TextChoice(2, TELL), events)
-    assert [chunk["delta"]["content"] for chunk in chunks] == ["t0", "t1", "t2"]
+    assert [chunk["delta"]["content"] for chunk in chunks] == ["", "t0", "t1", "t2"]
     assert added_up(chunks) == told_at_once(TextChoice(2, TELL).whole(events))
     assert all(fits("ChatCompletionChoice", chunk) for chunk in chunks)
     assert chunks[0]["index"] == 2
+
+
+def test_text_with_log_probabilities_begins_with_a_chunk_that_has_none() -> None:
+    """OpenAI's JavaScript client has the log-probabilities of a choice's first chunk twice."""
+    for choice in (TextChoice(3, TELL), calling([[TextPart("t0")], [TextPart("t1")]])):
+        first, *chunks = streamed(choice, events_of(2))
+        assert first["delta"] == {"role": "assistant", "content": ""}
+        assert (first["logprobs"], first["finish_reason"]) == ({"content": []}, None)
+        assert [chunk["delta"] for chunk in chunks] == [{"content": "t0"}, {"content": "t1"}]
+        assert [len(chunk["logprobs"]["content"]) for chunk in chunks] == [1, 1]
+
+
+def test_text_without_log_probabilities_begins_with_its_first_token() -> None:
+    first, second = streamed(TextChoice(0, None), events_of(2))
+    assert (first["delta"], second["delta"]) == ({"role": "assistant", "content": "t0"}, {"content": "t1"})
+
+
+def test_every_chunk_of_a_call_has_a_piece_of_it() -> None:
+    """As TGI's clients take for granted, also with log-probabilities."""
+    assert all("tool_calls" in chunk["delta"] for chunk in streamed(calling([CALL]), events_of(1)))
