@@ -115,7 +115,7 @@ class Failure:
 
 
 def reads_details(scope: Scope) -> bool:
-    """Return whether errors are objects: for OpenAI's and Vercel's clients, and on a route that TGI hasn't."""
+    """Return whether errors are objects: to clients that read no texts, and on a route that TGI hasn't."""
     return scope["path"] == RESPONSES or any(
         name == OPENAI_CLIENT or (name == b"user-agent" and AI_SDK in value)
         for name, value in scope["headers"]

@@ -145,9 +145,17 @@ def test_a_parameter_of_the_wrong_type_is_422(client: httpx.Client, path: str, b
     assert_refused(answer, 422, "Failed to deserialize the JSON body into the target type: parameters")
 
 
-def test_of_a_repeated_member_the_last_counts(client: httpx.Client) -> None:
-    body = b'{"inputs": 5, "inputs": "Hi", "parameters": {"max_new_tokens": "x", "max_new_tokens": 1}}'
-    assert client.post("/generate", content=body, headers={"content-type": JSON}).status_code == 200
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"inputs": 5, "inputs": "Hi"}', "inputs"),
+        (b'{"inputs": "Hi", "parameters": {"max_new_tokens": 2, "max_new_tokens": 1}}', "max_new_tokens"),
+    ],
+)
+def test_a_repeated_member_is_refused_as_by_tgi(client: httpx.Client, body: bytes, name: str) -> None:
+    answer = client.post("/generate", content=body, headers={"content-type": JSON})
+    words = f"Failed to deserialize the JSON body into the target type: duplicate field `{name}`"
+    assert_refused(answer, 422, words)
 
 
 def test_a_null_character_in_a_text_is_a_character(client: httpx.Client) -> None:

@@ -23,6 +23,7 @@ def objects(properties: Mapping[str, Json], required: int) -> Json:
     }
 
 
+SPECIAL = ("<|python_tag|>", "[TOOL_CALLS]", "[ARGS]")  # tokens of the models that call
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=6)
 LEAVES: list[st.SearchStrategy[Json]] = [
     st.just({"type": "boolean"}),
@@ -46,7 +47,9 @@ SCHEMAS = st.recursive(
     ),
     max_leaves=4,
 )
-NAMES = st.sampled_from(["get_weather", "add", "Größe", 'say "hi"', "[x]/{y}"]) | WORDS.filter(bool)
+NAMES = st.sampled_from(["get_weather", "add", "Größe", 'say "hi"', "[x]/{y}"]) | WORDS.filter(
+    lambda word: word != "" and not any(special in word for special in SPECIAL)  # such are refused
+)
 HISTORIES = ("nothing", "integers", "others", "mixed")
 
 

@@ -23,13 +23,12 @@ from inference.text.stand_in import CHATML, EOS, plausible_tokens, small_tokeniz
 from inference.text.tokenizer import FastTokenizer, TextTokenizer
 from inference.tools.formats import ToolFormat
 from tests.contract.serving import events_of
-from tests.contract.tool_conversations import Answer, Json, plain_answer, streamed_answer
+from tests.contract.tool_conversations import SPECIAL, Answer, Json, plain_answer, streamed_answer
 from tests.support import serving
 from tests.unit.inference_tools.answers import Piece
 
 PATH = "/v1/chat/completions"
 CONTEXT_TOKENS = 20_000
-SPECIAL = ("<|python_tag|>", "[TOOL_CALLS]", "[ARGS]")
 NAME, ARGUMENTS = "{{ c.function.name | tojson }}", "{{ c.function.arguments | tojson }}"
 CALLS = {  # as the templates of each format write them
     "llama3": f'\n\n{{"name": {NAME}, "parameters": {ARGUMENTS}}}',

@@ -60,7 +60,7 @@ def test_a_change_of_names_is_found(edit: Edit, key: str, level: str) -> None:
         ("max_n", {"exclusive": True}, "setting-exclusive-changed max_n", "MAJOR"),
         ("max_n", {"support": Support.ACCEPTED}, "setting-support-withdrawn max_n", "MAJOR"),
         ("rope_factor", {"support": Support.HONOURED}, "setting-support-added rope_factor", "MINOR"),
-        ("rope_factor", {"neutral": (1.0,)}, "setting-neutral-added rope_factor 1.0", "MINOR"),
+        ("rope_scaling", {"neutral": ("none",)}, "setting-neutral-added rope_scaling none", "MINOR"),
         ("device", {"parse": choice("auto", "cpu")}, "setting-choice-removed device cuda", "MAJOR"),
         (
             "device",
@@ -106,7 +106,7 @@ def test_a_change_of_meaning_is_found(attribute: str, fields: Any, key: str, lev
 
 def test_what_no_version_could_do_may_not_be_refused_where_it_asks_for_nothing() -> None:
     old = deepcopy(OLD)
-    old["rope_factor"]["neutral"] = ["1"]
+    old["rope_factor"]["neutral"] = ["1.0", "1"]
     assert {change.key: change.level.name for change in setting_changes(old, OLD)} == {
         "setting-neutral-removed rope_factor 1": "MAJOR"
     }

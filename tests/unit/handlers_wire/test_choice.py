@@ -173,7 +173,7 @@ def test_text_with_log_probabilities_begins_with_a_chunk_that_has_none() -> None
     for choice in (TextChoice(3, TELL), calling([[TextPart("t0")], [TextPart("t1")]])):
         first, *chunks = streamed(choice, events_of(2))
         assert first["delta"] == {"role": "assistant", "content": ""}
-        assert (first["logprobs"], first["finish_reason"]) == ({"content": []}, None)
+        assert (first["logprobs"]["content"], first["finish_reason"]) == ([], None)
         assert [chunk["delta"] for chunk in chunks] == [{"content": "t0"}, {"content": "t1"}]
         assert [len(chunk["logprobs"]["content"]) for chunk in chunks] == [1, 1]
 
