@@ -75,8 +75,8 @@ def _refuse_repeated(raw: bytes, body: Any) -> None:
     """Raise 422 if there are more names in `raw` than members in what it was parsed to."""
     alone = isinstance(body, dict) and raw.count(b"{") == 1
     members = len(body) if alone else _members(body)
-    # Within a string, what looks like the end of a name may stand, too
-    if raw.count(b'":') == members or len(NAME_END.findall(STRING.sub(b'"', raw))) == members:
+    # Where strings begin and end, what looks like the end of a name may stand, too: never too few are found
+    if len(NAME_END.findall(raw)) == members or len(NAME_END.findall(STRING.sub(b'"', raw))) == members:
         return
     raise Refused(
         f"Failed to deserialize the JSON body into the target type: duplicate field `{_repeated(raw)}`: "

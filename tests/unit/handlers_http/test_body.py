@@ -100,6 +100,7 @@ def test_a_source_that_breaks_after_a_wait_is_heard_of() -> None:
     [
         ('{"max_tokens": 2, "max_tokens": 5}', "max_tokens"),
         ('{"a":1,"a":1}', "a"),
+        ('{"a" :1,"a":2}', "a"),
         ('{"a": [{"b": 1, "c" : {"d": "x", "d"\n: "y"}}]}', "d"),
         (r'{"a\u0061": 1, "aa": 2}', "aa"),
         (r'{"a": "\":", "b": 1, "b": 2}', "b"),
@@ -117,17 +118,37 @@ def test_a_member_that_stands_twice_is_refused_however_deeply() -> None:
         parse_json(b'{"a":1,"a":' * 1020 + b"1" + b"}" * 1020)
 
 
+TEXTS = some.text('":\\{ab', max_size=3)
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-5, 5) | some.text('":\\{} ,\n', max_size=8),
-    lambda parts: (
-        some.lists(parts, max_size=3) | some.dictionaries(some.text('":\\{ab', max_size=3), parts, max_size=3)
-    ),
+    lambda parts: some.lists(parts, max_size=3) | some.dictionaries(TEXTS, parts, max_size=3),
     max_leaves=12,
 )
 
 
-@given(JSON, some.sampled_from([None, 1]), some.booleans())
+WRITTEN: list[dict[str, Any]] = [
+    {},
+    {"indent": 1},
+    {"separators": (",", ":")},
+    {"separators": (" , ", "\n: ")},
+    {"ensure_ascii": False},
+]
+
+
+@given(JSON, some.sampled_from(WRITTEN))
 def test_what_no_object_has_twice_is_read_whatever_its_texts_look_like(
-    value: Any, indent: int | None, ascii: bool
+    value: Any, how: dict[str, Any]
 ) -> None:
-    assert parse_json(json.dumps(value, indent=indent, ensure_ascii=ascii).encode()) == value
+    assert parse_json(json.dumps(value, **how).encode()) == value
+
+
+@given(some.lists(some.dictionaries(TEXTS, JSON, min_size=1, max_size=3), max_size=3), some.data())
+def test_whatever_stands_twice_is_refused(objects: list[Any], data: some.DataObject) -> None:
+    """An object is written so that one of its members comes once more, with any space around its name."""
+    first = data.draw(some.dictionaries(TEXTS, JSON, min_size=1, max_size=3))
+    name = data.draw(some.sampled_from(sorted(first)))
+    spaces = data.draw(some.tuples(*[some.sampled_from(["", " ", "\n\t"])] * 2))
+    again = f"{json.dumps(name)}{spaces[0]}:{spaces[1]}{json.dumps(data.draw(JSON))}"
+    raw = f"[{json.dumps(first)[:-1]}, {again}}}, {json.dumps(objects)}]"
+    with pytest.raises(Refused, match="duplicate field"):
+        parse_json(raw.encode())
