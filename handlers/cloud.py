@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-import openapi
 from handlers.chat import chat_completions
 from handlers.completions import completions
 from handlers.generate import compat_generate
@@ -42,14 +41,12 @@ def operation_of(body: SagemakerRequest, validator: str) -> Answer:
 
 
 def fits(schema: str, validator: str) -> Verdict:
-    """Return the function that tells whether a body fits a schema of the contract."""
-    if (schema, validator) not in _verdicts:
-        compile_shapes(openapi.load()["components"], validator)
+    """Return the function that tells whether a body fits a schema that `compile_shapes` has compiled."""
     return _verdicts[schema, validator]
 
 
 def compile_shapes(components: Mapping[str, Any], validator: str) -> None:
-    """Compile what `fits` is asked for, so that no request waits until the document is read again."""
+    """Compile what `fits` will be asked for: once at the start, where no stream waits for it."""
     for schema in (*(schema for schema, _ in SHAPES.values()), INSTANCE):
         draft = to_draft4(components["schemas"][schema], components)
         _verdicts[schema, validator] = compile_schema(draft, available(validator))

@@ -136,9 +136,9 @@ def test_a_response_that_breaks_promises() -> None:
 # --- the table, and the tools -----------------------------------------------------------------
 
 
-def test_all_rows_of_the_first_comparison_are_answered() -> None:
+def test_all_rows_of_what_no_schema_shows_are_answered() -> None:
     meanings = parse(openapi.text("compatibility.yaml"))["meanings"]
-    assert {row["row"] for row in meanings} >= set(range(1, 36))
+    assert [row["row"] for row in meanings] == list(range(1, 38))
     assert all(row["topic"] and row["here"] for row in meanings)
 
 

@@ -199,7 +199,7 @@ async def test_the_addresses_that_vertex_chose_answer_behind_the_key() -> None:
 
 async def test_no_request_waits_until_the_document_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the first body would that could be of two kinds, and everybody's streams with it."""
-    monkeypatch.setattr(cloud, "_verdicts", {})
+    monkeypatch.setattr(cloud, "_verdicts", {})  # of other tests' applications
     async with served() as server:
         monkeypatch.setattr(openapi, "load", None)
         both = {"inputs": 5, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
