@@ -5,14 +5,20 @@ from typing import Any
 import pytest
 
 from handlers.chat import chat_completions
-from handlers.cloud import operation_of
+from handlers.cloud import compile_shapes, operation_of
 from handlers.completions import completions
 from handlers.generate import compat_generate
+from openapi import load
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
-@pytest.mark.parametrize("validator", ["compiled", "reference"])
+@pytest.fixture(scope="module", params=["compiled", "reference"])
+def validator(request: pytest.FixtureRequest) -> str:
+    compile_shapes(load()["components"], request.param)
+    return str(request.param)
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
