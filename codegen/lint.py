@@ -17,12 +17,14 @@ from openapi_spec_validator import OpenAPIV30SpecValidator
 from codegen import examples, exchanges
 from codegen.document import EVENTS, SCHEMAS, Document, Node, Operation, at
 from handlers.http.support import SUPPORT
+from handlers.settings import SETTINGS
 
 Finding = tuple[str, str]  # JSON pointer, what to do
 Rule = Callable[[Document], Iterator[Finding]]
 
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
 ERROR = {"error", "error_type"}
+SWITCHES = {row.attribute for row in SETTINGS if isinstance(row.default, bool)}
 DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # hold data, no structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
@@ -221,6 +223,9 @@ def _support(document: Document, member: Node) -> str:
 
 
 def _exclusions(schema: Node, member: Node) -> str:
+    unless = member.get("x-excludes-unless")
+    if unless is not None and ("x-excludes" not in member or unless not in SWITCHES):
+        return f"x-excludes-unless is {unless!r}: it names, beside x-excludes, a setting that is on or off"
     for other, error in member.get("x-excludes", {}).items():
         if other not in schema["properties"]:
             return f"x-excludes names {other!r}, which is no member beside it"

@@ -116,6 +116,12 @@ def _exclusions(old: Node, new: Node) -> Iterator[Mark]:
         yield Mark("exclusion-added", MAJOR, f"it can't stand beside {name} any more", name)
     for name in sorted(before.keys() - after.keys()):
         yield Mark("exclusion-removed", MINOR, f"it may stand beside {name}", name)
+    by, now_by = old.get("x-excludes-unless"), new.get("x-excludes-unless")
+    if by != now_by and before.keys() & after.keys():
+        if by is not None:
+            yield Mark("lifting-removed", MAJOR, f"{by} lets it stand beside others no more", by)
+        if now_by is not None:
+            yield Mark("lifting-added", MINOR, f"{now_by} lets it stand beside others", now_by)
 
 
 def _known_words(old: Node, new: Node) -> Iterator[Mark]:

@@ -19,6 +19,7 @@ from handlers.access_log import AccessLog
 from handlers.account import Observer
 from handlers.aliases import with_aliases
 from handlers.cloud import compile_shapes
+from handlers.exclusions import lift_exclusions
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
 from handlers.http.docs import docs_app
@@ -60,6 +61,7 @@ def create_app(
     """
     settings = service.settings
     document, operations = with_aliases(openapi.load(), operations, settings)
+    lift_exclusions(document, settings)
     compile_shapes(document["components"], settings.validator)
     app = contract_app(
         document,

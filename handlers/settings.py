@@ -13,9 +13,15 @@ from handlers import settings_effects as effects
 from handlers.engine_settings import engine_config
 from handlers.keys import MAX_RATE
 from handlers.logs import directives
-from handlers.settings_images import ImageSettings
+from handlers.settings_requests import RequestSettings
 from handlers.settings_table import (
+    BYTES,
+    COUNT,
+    DAY,
     LARGEST_BATCH,
+    PORT,
+    TIMEOUT,
+    TOKENS,
     Group,
     Setting,
     Support,
@@ -35,26 +41,19 @@ from handlers.settings_table import (
     rows_of,
     text,
 )
-from inference.config import TEMPLATE_CHARACTERS, EngineConfig
-from inference.grammar.limits import SOURCE_BYTES
+from inference.config import EngineConfig
 
-MODEL, ENGINE, REQUEST = Group.MODEL, Group.ENGINE, Group.REQUEST
-HTTP, LOGS, DEVICES = Group.HTTP, Group.LOGS, Group.DEVICES
+MODEL, ENGINE, HTTP = Group.MODEL, Group.ENGINE, Group.HTTP
+LOGS, DEVICES = Group.LOGS, Group.DEVICES
 ACCEPTED, LATER = Support.ACCEPTED, Support.LATER
-PORT = integer(1, 65535)
-COUNT = integer(1, 1_000_000)
-TOKENS = integer(1, 2**31 - 1)  # the engine counts positions in 32 bits
-BYTES = integer(1, 2**40)
 THREADS = integer(1, 1024)
 RATE = integer(1, MAX_RATE)
-DAY = 86_400  # seconds; a timer for much longer overflows somewhere
-TIMEOUT = decimal(0.001, DAY)
 LOCAL_SHARDS = "shards find each other by themselves"
 PROXY = "put a proxy in front of the port, or run ngrok beside it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ImageSettings):
+class Settings(RequestSettings):
     """What the server is started with; `Settings()` holds every default."""
 
     # fmt: off
@@ -178,38 +177,6 @@ class Settings(ImageSettings):
     prefill_chunking: str | None = row(None, text, ENGINE,
         "TGI: split long prompts over steps", flags=(), support=ACCEPTED,
         reason="a prompt longer than a step's token budget is split wherever the model allows it")
-
-    max_best_of: int = row(2, COUNT, REQUEST, "largest `best_of` on TGI's routes", unit="sequences")
-    max_n: int = row(16, COUNT, REQUEST,
-        "largest `n` on OpenAI's routes, and largest `best_of` on /v1/completions", unit="sequences",
-        env=("PARLEY_MAX_N", "MAX_N"), tgi=False)
-    max_stop_sequences: int = row(4, integer(0, 1_000_000), REQUEST, "most stop sequences", unit="sequences")
-    max_top_n_tokens: int = row(5, integer(0, 1_000_000), REQUEST, "largest `top_n_tokens`", unit="tokens")
-    max_client_batch_size: int = row(4, COUNT, REQUEST,
-        "most prompts in one request to /v1/completions", unit="prompts")
-    payload_limit: int = row(2_000_000, BYTES, REQUEST, "largest request body", unit="bytes")
-    max_grammar_size: int = row(SOURCE_BYTES, integer(1, SOURCE_BYTES), REQUEST,
-        "largest schema, of `grammar`, `response_format` or one tool, or regular expression", unit="bytes",
-        tgi=False, effect=effects.GRAMMARS)
-    max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
-        "most log-probabilities of alternatives that one body may ask for, those of all its texts, and of "
-        "their prompts, counted; a body without `max_tokens` gets texts no longer than that",
-        unit="numbers", tgi=False)
-    template_timeout: float = row(5.0, TIMEOUT, REQUEST,
-        "longest that the chat template may take over one conversation", unit="seconds", tgi=False)
-    max_template_output: int = row(TEMPLATE_CHARACTERS, integer(1, TEMPLATE_CHARACTERS), REQUEST,
-        "longest prompt that the chat template may make of one conversation", unit="characters", tgi=False)
-    enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
-        "answer `decoder_input_details` with the prompt's log-probabilities")
-    logprobs_mode: str = row("auto", choice("auto", "raw", "processed"), REQUEST,
-        "distribution that log-probabilities are of: the model's own (raw) or the one that is sampled from "
-        "(processed); auto: processed on TGI's routes, raw on OpenAI's", tgi=False)
-    disable_grammar_support: bool = row(False, boolean, REQUEST,
-        "refuse whatever needs a grammar: `grammar`, `response_format` and tools that may be called")
-    watermark_gamma: float = row(0.5, decimal(0, 1, above=True, below=True), REQUEST,
-        "share of the vocabulary that `watermark` prefers at each token")
-    watermark_delta: float = row(2.0, decimal(0, 1000), REQUEST,
-        "what `watermark` adds to the logits of that share")
 
     hostname: str = row("0.0.0.0", text, HTTP,
         "address to listen on; from the environment only an IP address counts, as containers put their "

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers import settings_effects as effects
-from handlers.settings_table import Group, choice, decimal, host_list, integer, row
+from handlers.settings_table import BYTES, TIMEOUT, Group, choice, host_list, integer, row
 from inference.images import ENOUGH_BYTES
 
 IMAGES = Group.IMAGES
-BYTES = integer(1, 2**40)
-DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class ImageSettings:
         "minio.internal:9000, *.example.org", metavar="HOSTS", tgi=False, effect=effects.FETCHED)
     max_image_fetch_size: int = row(20_000_000, integer(0, 2**40), IMAGES,
         "largest image that is fetched; TGI's default is 1 GiB", unit="bytes", effect=effects.FETCHED)
-    image_fetch_timeout: float = row(10.0, decimal(0.001, DAY), IMAGES,
+    image_fetch_timeout: float = row(10.0, TIMEOUT, IMAGES,
         "longest that all images of a request may take to be fetched", unit="seconds", tgi=False,
         effect=effects.FETCHED)
     # fmt: on

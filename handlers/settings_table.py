@@ -292,3 +292,12 @@ def decimal(
         return number
 
     return parse
+
+
+# what rows of several groups take
+PORT = integer(1, 65535)
+COUNT = integer(1, 1_000_000)
+TOKENS = integer(1, 2**31 - 1)  # the engine counts positions in 32 bits
+BYTES = integer(1, 2**40)
+DAY = 86_400  # seconds; a timer for much longer overflows somewhere
+TIMEOUT = decimal(0.001, DAY)

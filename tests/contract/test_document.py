@@ -80,6 +80,10 @@ def _label(document: Any) -> Any:
     return _schemas(document)["JsonSchemaConfig"]["properties"]["name"]
 
 
+def _form(document: Any) -> Any:
+    return _schemas(document)["ChatRequest"]["properties"]["response_format"]
+
+
 def _instances(document: Any) -> Any:
     return _schemas(document)["VertexRequest"]["properties"]["instances"]
 
@@ -150,6 +154,8 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("support_told", "an error of what is honoured", _set(_parameter("min_p"), "x-error", ERROR)),
     ("support_told", "excludes nothing", _set(_parameter("min_p"), "x-excludes", {"none": {}})),
     ("support_told", "excludes in silence", _set(_parameter("min_p"), "x-excludes", {"top_p": {}})),
+    ("support_told", "lifts nothing", _set(_parameter("min_p"), "x-excludes-unless", "deterministic")),
+    ("support_told", "lifted by no switch", _set(_form, "x-excludes-unless", "max_n")),
     ("support_told", "neutral and honoured", _set(_parameter("top_k"), "x-neutral", [0])),
     ("support_told", "neutral and descriptive", _set(_label, "x-neutral", [""])),
     ("support_told", "descriptive and no name", _set(_label, "type", "boolean")),

@@ -133,3 +133,45 @@ async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
         "error_type": "tool_error",
     }
     assert nothing_asked.status_code == 200
+
+
+SCHEMA = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+BOTH: dict[str, Any] = {**BODY, "tools": TOOLS, "response_format": FORM, "max_tokens": 60}
+
+
+@pytest.mark.parametrize("path", [PATH, "/invocations"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_by_a_setting_an_answer_is_calls_or_a_text_of_its_form(path: str, seed: int) -> None:
+    async with served(response_format_with_tools=True) as server:
+        response = await server.post(path, {**BOTH, "seed": seed, "temperature": 1})
+        document = (await server.http.get("/openapi.json")).json()
+    message = response.json()["choices"][0]["message"]
+    texts = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    assert response.status_code == 200
+    assert all(json.loads(text)["unit"] in ("C", "F") for text in texts or [message["content"]])
+    members = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert "x-excludes" not in members["response_format"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tools": []}, {"tool_choice": "none"}, {"tools": None}, {"response_format": {"type": "text"}}],
+)
+async def test_by_a_setting_either_goes_without_the_other(changes: dict[str, Any]) -> None:
+    async with served(response_format_with_tools=True) as server:
+        response = await server.post(PATH, {**BOTH, **changes})
+    assert response.status_code == 200
+    if "response_format" not in changes:
+        assert json.loads(response.json()["choices"][0]["message"]["content"])["unit"] in ("C", "F")
+
+
+async def test_beside_tools_a_form_is_a_schema() -> None:
+    async with served(response_format_with_tools=True) as server:
+        response = await server.post(PATH, {**BOTH, "response_format": {"type": "regex", "value": "a+"}})
+    assert response.status_code == 422
+    assert error_of(response)["error"] == (
+        "Tool error: `response_format.value` and `tools` are mutually exclusive: "
+        "beside tools, give a JSON Schema"
+    )

@@ -167,6 +167,10 @@ BREAKING: list[tuple[Edit, str]] = [
         "exclusion-added request ChatRequest/seed n",
     ),
     (
+        lambda d: member(d, "ChatRequest", "response_format").pop("x-excludes-unless"),
+        "lifting-removed request ChatRequest/response_format response_format_with_tools",
+    ),
+    (
         lambda d: member(d, "KserveInferRequest", "parameters")["x-without-effect"].append("seed"),
         'effect-removed request KserveInferRequest/parameters "seed"',
     ),

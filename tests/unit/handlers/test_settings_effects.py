@@ -42,6 +42,11 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
     (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
     (("--max-grammar-size", "5", "--disable-grammar-support"), "--disable-grammar-support refuses", None),
+    (
+        ("--response-format-with-tools", "--disable-grammar-support"),
+        "--disable-grammar-support refuses",
+        None,
+    ),
     (("--image-hosts", "a", "--image-fetching=off"), "--image-fetching off fetches none", None),
     (("--max-image-fetch-size", "5", "--image-fetching=off"), "--image-fetching off fetches none", None),
     (("--image-fetch-timeout", "5", "--image-fetching=off"), "--image-fetching off fetches none", None),
