@@ -24,7 +24,7 @@ Rule = Callable[[Document], Iterator[Finding]]
 
 NULL: Node = {"type": "object", "nullable": True, "enum": [None]}
 ERROR = {"error", "error_type"}
-SWITCHES = {row.attribute for row in SETTINGS if isinstance(row.default, bool)}
+SETTING_NAMES = {row.attribute for row in SETTINGS}
 DATA = ("example", "value", "x-neutral", "x-error", "x-excludes")  # hold data, no structure
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
@@ -224,8 +224,8 @@ def _support(document: Document, member: Node) -> str:
 
 def _exclusions(schema: Node, member: Node) -> str:
     unless = member.get("x-excludes-unless")
-    if unless is not None and ("x-excludes" not in member or unless not in SWITCHES):
-        return f"x-excludes-unless is {unless!r}: it names, beside x-excludes, a setting that is on or off"
+    if unless is not None and ("x-excludes" not in member or unless not in SETTING_NAMES):
+        return f"x-excludes-unless is {unless!r}: it names, beside x-excludes, a setting"
     for other, error in member.get("x-excludes", {}).items():
         if other not in schema["properties"]:
             return f"x-excludes names {other!r}, which is no member beside it"

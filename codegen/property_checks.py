@@ -171,8 +171,10 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
         yield "an error without a message"
     if isinstance(error["error"], str) == (promise.path == RESPONSES):
         yield f"an error in the form of other routes: {error['error']!r}"
-    if error.get("request_id") != exchange.headers.get(REQUEST_ID):
-        yield f"an error's request_id is {error.get('request_id')!r}, not that of the header"
+    whole = isinstance(error["error"], str) and (error["error"], error["error_type"]) in promise.whole_errors
+    expected = None if whole else exchange.headers.get(REQUEST_ID)
+    if error.get("request_id") != expected:
+        yield f"an error's request_id is {error.get('request_id')!r}, not {expected!r}"
 
 
 def _verdict_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:

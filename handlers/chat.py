@@ -125,15 +125,18 @@ async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limit
     return await aside.on_thread(partial(grammar_or_refusal, of_calls))
 
 
-def choices_of(engine: EngineClient, chat: Chat) -> tuple[Choice, ...]:
-    """Return what makes the answer's choices of the engine's events."""
-    tell = None
+def choices_of(
+    engine: EngineClient, prepared: Prepared, *, speaks_openai: bool = False
+) -> tuple[Choice, ...]:
+    """Return what makes the answer's choices of the engine's events; `speaks_openai`: whose client asks."""
+    chat, tell = prepared.chat, None
     if chat.logprobs:
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
     tools, count = chat.conversation.tools, chat.choices
     if tools is None:
         return tuple(TextChoice(index, tell) for index in range(count))
-    ids = CallIds(chat.conversation.messages, count)
+    answer = prepared.requests[0].id if speaks_openai else ""
+    ids = CallIds(chat.conversation.messages, count, answer=answer)
     return tuple(
         ToolChoice(index, tell, CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)))
         for index in range(count)
@@ -149,7 +152,11 @@ async def _complete(
         service.metrics.finished(finish, request)
     prompt, compute_type = prepared.requests[0].prompt, service.settings.compute_type
     headers = answer_headers(compute_type, prompt, finishes, call.received) | prepared.ignored
-    answer = ChatAnswer(prepared.chat, prepared.stamp, choices_of(service.engine, prepared.chat))
+    answer = ChatAnswer(
+        prepared.chat,
+        prepared.stamp,
+        choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
+    )
     return json_reply(answer.body(outputs), headers=headers)
 
 
@@ -158,7 +165,7 @@ async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) 
     answer = ChatAnswer(
         prepared.chat,
         prepared.stamp,
-        choices_of(service.engine, prepared.chat),
+        choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
         prompt_tokens=generations[0].prompt_tokens,
     )
     return Flow(generations, service.metrics, answer.chunks)

@@ -45,9 +45,14 @@ def launcher(arguments: Sequence[str] | None = None) -> int:
     """Run `text-generation-launcher`, which is `parley serve` with TGI's `--env` and `--version`."""
     _open_standard_streams()
     line = list(sys.argv[1:] if arguments is None else arguments)
-    command = "env" if {"-e", "--env"} & set(line) else "serve"
     flags = [flag for flag in line if flag not in ("-e", "--env")]
-    return _run("text-generation-launcher", command, flags)
+    if len(flags) < len(line) and not {"-V", "--version"} & set(
+        line
+    ):  # it is told, and then served, as by TGI
+        status = _run("text-generation-launcher", "env", flags)
+        if status:
+            return status
+    return _run("text-generation-launcher", "serve", flags)
 
 
 def _open_standard_streams() -> None:

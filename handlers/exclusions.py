@@ -1,6 +1,6 @@
-"""Members of a body that exclude each other unless a setting lets them stand together.
+"""Members of a body that exclude each other, as in TGI, unless a setting lets them stand together.
 
-The document names the setting beside `x-excludes`, by `x-excludes-unless`.
+The document names the setting by `x-excludes-unless`, beside `x-excludes`: whose bodies may have both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ EXCLUDES, UNLESS = "x-excludes", "x-excludes-unless"
 
 
 def lift_exclusions(document: dict[str, Any], settings: Settings) -> None:
-    """Take what the settings lift out of the document, which is changed."""
+    """Have the document, which is changed, say what the settings say: what is left of a mark holds.
+
+    A setting is `all`, `none`, or `openai`: clients made for OpenAI's API alone.
+    """
     for schema in document["components"]["schemas"].values():
         for member in schema.get("properties", {}).values():
-            if UNLESS in member and getattr(settings, member[UNLESS]):
-                del member[EXCLUDES], member[UNLESS]
+            whose = getattr(settings, member[UNLESS]) if UNLESS in member else "openai"
+            if whose != "openai":
+                del member[UNLESS]
+            if whose == "all":
+                del member[EXCLUDES]

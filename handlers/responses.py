@@ -69,7 +69,7 @@ async def _complete(
 
 def _answer(engine: EngineClient, asked: Asked, prepared: Prepared) -> ResponseAnswer:
     numbers, conversation = count(), asked.chat.conversation
-    tools, ids = conversation.tools, CallIds(conversation.messages)
+    tools, ids = conversation.tools, CallIds(conversation.messages, answer=prepared.requests[0].id)
     output = Output(
         prepared.requests[0].id,
         numbers,

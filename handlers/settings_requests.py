@@ -56,10 +56,10 @@ class RequestSettings(ImageSettings):
         "(processed); auto: processed on TGI's routes, raw on OpenAI's", tgi=False)
     disable_grammar_support: bool = row(False, boolean, REQUEST,
         "refuse whatever needs a grammar: `grammar`, `response_format` and tools that may be called")
-    response_format_with_tools: bool = row(False, boolean, REQUEST,
-        "let a chat have `response_format` beside `tools`, as OpenAI does and agents' clients ask for: it "
-        "answers by calls, or by a text of that form; TGI refuses the pair", tgi=False,
-        effect=effects.GRAMMARS)
+    response_format_with_tools: str = row("openai", choice("openai", "all", "none"), REQUEST,
+        "whose chats may have `response_format` beside `tools`, which TGI refuses, and are answered by "
+        "calls, or by a text of that form: those of OpenAI's own clients and Vercel's AI SDK, which agents "
+        "are made with, everybody's, or nobody's", tgi=False, effect=effects.GRAMMARS)
     watermark_gamma: float = row(0.5, decimal(0, 1, above=True, below=True), REQUEST,
         "share of the vocabulary that `watermark` prefers at each token")
     watermark_delta: float = row(2.0, decimal(0, 1000), REQUEST,

@@ -2,6 +2,7 @@
 
 InferenceError
 ├── InvalidInput          the request can't be served as it is: the caller's to mend
+│   ├── ContextExceeded   it is longer than the model can read
 │   ├── GrammarRefused    its grammar is invalid, unsupported or too much work
 │   └── InvalidImage      an image of it can't be read
 ├── ToolRefused           its tools or its choice of one can't be served: the caller's to mend
@@ -30,6 +31,14 @@ class InferenceError(Exception):
 
 class InvalidInput(InferenceError):
     """The request's input is out of its limits; the message names field, limit and value."""
+
+
+class ContextExceeded(InvalidInput):
+    """The prompt, or the prompt with what is to be generated, has more tokens than fit; `limit` do."""
+
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit  # tokens
 
 
 class GrammarRefused(InvalidInput):

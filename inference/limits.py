@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.errors import InvalidInput
+from inference.errors import ContextExceeded, InvalidInput
 from inference.types import ModelInfo, Request
 
 SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
@@ -50,9 +50,10 @@ def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> No
     size = len(prompt.encode("utf-8", "replace"))
     least = -(-size // longest_token)
     if least > model.max_input_tokens:
-        raise InvalidInput(
+        raise ContextExceeded(
             f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {size} bytes, which are "
-            f"at least {least}"
+            f"at least {least}",
+            model.max_input_tokens,
         )
 
 
@@ -154,16 +155,16 @@ def _no_token(wrong: int, vocabulary: int, where: str) -> InvalidInput:
     )
 
 
-def too_many(model: ModelInfo, prompt_tokens: int) -> InvalidInput:
+def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
     """Return TGI's message for a prompt that is too long by itself."""
-    return InvalidInput(
-        f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {prompt_tokens}"
-    )
+    limit = model.max_input_tokens
+    return ContextExceeded(f"`inputs` must have less than {limit} tokens. Given: {prompt_tokens}", limit)
 
 
-def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> InvalidInput:
+def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
     """Return TGI's message for a request that exceeds the context."""
-    return InvalidInput(
+    return ContextExceeded(
         f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
-        f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`"
+        f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`",
+        total,
     )

@@ -28,6 +28,7 @@ class Call(Generic[Body_co]):
     received: float  # time.monotonic() at which the request came in
     owner: str = ""  # whose it is: a digest of the bearer token that came with it, "" without one
     aside: Aside = AT_ONCE  # runs what is made of the body: a large one's on a thread
+    speaks_openai: bool = False  # whether a client made for OpenAI's API sent it
     hold: Hold | None = None  # what is held for it of images; None where there can't be any
 
 

@@ -35,6 +35,7 @@ from handlers.http.errors import ClientDisconnected
 from handlers.http.exchange import Exchange, exchange_of
 from handlers.http.middleware import ErrorBoundary
 from handlers.http.operations import operation_table
+from handlers.http.sender import speaks_openai
 from handlers.http.sse import EventStream
 from handlers.http.support import NotSupported, header_value
 from handlers.http.validation import RequestCheck, available, request_check
@@ -166,13 +167,15 @@ class ValidationStep:
         self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         exchange.received_bytes = len(raw)
+        exchange.speaks_openai = speaks_openai(scope)
+        read = partial(self._read, raw, speaks_openai=exchange.speaks_openai)
         try:
             if is_large(raw):
                 exchange.aside = OnThread(self._lane, len(raw))
                 async with UntilDisconnect(receive):
-                    exchange.body, exchange.ignored = await exchange.aside(partial(self._read, raw))
+                    exchange.body, exchange.ignored = await exchange.aside(read)
             else:
-                exchange.body, exchange.ignored = self._read(raw)
+                exchange.body, exchange.ignored = read()
         except NotSupported:  # the body is understood: a refusal like those of the operation itself
             if self._counts:
                 self._service.metrics.count_request()
@@ -180,12 +183,12 @@ class ValidationStep:
             raise
         await self._next(scope, receive, send)
 
-    def _read(self, raw: bytes) -> tuple[Any, str]:
+    def _read(self, raw: bytes, *, speaks_openai: bool) -> tuple[Any, str]:
         """Return a body, parsed and checked, and the names of what has no effect."""
         body = parse_json(raw)
         if len(raw) > self._limit and len(raw) - image_characters(body) > self._limit:
             raise too_large()
-        ignored = self._check(body)
+        ignored = self._check(body, speaks_openai=speaks_openai)
         return body, header_value(ignored) if ignored else ""
 
 
@@ -230,6 +233,7 @@ class DispatchStep:
             received=exchange.received,
             owner=exchange.owner,
             aside=exchange.aside,
+            speaks_openai=exchange.speaks_openai,
             hold=exchange.hold,
         )
         reply = await (self._watch(call, receive) if self._watched else self._function(self._service, call))

@@ -19,7 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
+from handlers.http.sender import speaks_openai
 from inference.errors import (
+    ContextExceeded,
     GenerationFailed,
     ImagesOverloaded,
     IncompleteGeneration,
@@ -35,8 +37,8 @@ from inference.errors import (
 
 RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
-OPENAI_CLIENT = b"x-stainless-lang"  # a header that OpenAI's own clients send, in every language
-AI_SDK = b"ai-sdk/"  # in the `user-agent` of Vercel's AI SDK, which shows nobody a text either
+TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
+WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -51,7 +53,10 @@ class Dialect(StrEnum):
 
 
 class Refused(Exception):
-    """A request that is refused by the HTTP side; the message is sent as it stands."""
+    """A request that is refused by the HTTP side; the message is sent as it stands.
+
+    With `to_the_letter` the body is TGI's and nothing else: somebody may compare it whole.
+    """
 
     def __init__(
         self,
@@ -60,8 +65,10 @@ class Refused(Exception):
         status: int = 422,
         error_type: str = "validation",
         headers: Mapping[str, str] | None = None,
+        to_the_letter: bool = False,
     ) -> None:
         super().__init__(message)
+        self.to_the_letter = to_the_letter
         self.status = status
         self.error_type = error_type
         self.headers = dict(headers or {})
@@ -81,11 +88,14 @@ class Failure:
     headers: Mapping[str, str] = field(default_factory=dict)
     unexpected: bool = False  # not in the table: log it with its traceback
     request_id: str = ""  # "" for none: the body doesn't have it then
+    to_the_letter: bool = False  # TGI's body has no id either
+    code: str = ""  # OpenAI's, by which its clients know it; "" for none
+    in_openais_words: str = ""  # what its clients look for in the message, behind what TGI says
 
     def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
         """Return the JSON body as TGI has it, or in another dialect the event of a stream."""
         told = {"error_type": self.error_type}
-        if self.request_id:
+        if self.request_id and not self.to_the_letter:
             told["request_id"] = self.request_id
         if dialect is Dialect.TGI:
             return {"error": self.error, **told}
@@ -103,8 +113,9 @@ class Failure:
         kind = OPENAI_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
-        details = {"message": self.error, "type": kind, "param": None, "code": self.error_type}
-        return {**self.body(), "error": details}
+        message, code = self.error + self.in_openais_words, self.code or self.error_type
+        details = {"message": message, "type": kind, "param": None, "code": code}
+        return {**replace(self, to_the_letter=False).body(), "error": details}
 
     def reply(self, scope: Scope) -> Response:
         """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""
@@ -116,10 +127,7 @@ class Failure:
 
 def reads_details(scope: Scope) -> bool:
     """Return whether errors are objects: to clients that read no texts, and on a route that TGI hasn't."""
-    return scope["path"] == RESPONSES or any(
-        name == OPENAI_CLIENT or (name == b"user-agent" and AI_SDK in value)
-        for name, value in scope["headers"]
-    )
+    return scope["path"] == RESPONSES or speaks_openai(scope)
 
 
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
@@ -179,14 +187,19 @@ def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Fail
 
 def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
     if isinstance(error, Refused):
-        return Failure(error.status, str(error), error.error_type, error.headers)
+        return Failure(
+            error.status, str(error), error.error_type, error.headers, to_the_letter=error.to_the_letter
+        )
     if isinstance(error, HTTPException):
         return _refusal(error)
     row = _row(error, streamed)
     if row is None:
         message = f"Internal error: the server's log has the details under request id {request_id}"
         return Failure(500, message, "internal", unexpected=True)
-    return Failure(row.status, _message(row, error), row.error_type, _headers(row, error))
+    failure = Failure(row.status, _message(row, error), row.error_type, _headers(row, error))
+    if isinstance(error, ContextExceeded):
+        return replace(failure, code=TOO_LONG, in_openais_words=WINDOW.format(limit=error.limit))
+    return failure
 
 
 def _row(error: Exception, streamed: bool) -> Row | None:

@@ -22,6 +22,7 @@ class Exchange(Account):
 
     body: Any = None  # set by the validation: the JSON body
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
+    speaks_openai: bool = False  # set by the validation: a client made for OpenAI's API sent it
     aside: Aside = AT_ONCE  # set by the validation: where the body is worked on
     hold: Hold | None = None  # set by the validation: what the request holds of images
     key: Key | None = None  # set by the authentication, where a key is asked for

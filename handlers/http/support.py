@@ -6,8 +6,9 @@
 * `later`, `refused`: 422, unless the value is null or one of `x-neutral`, which ask for nothing.
 
 A member with `x-excludes` can't stand beside the members named there: 422 with the words given there, unless
-its own value is neutral or theirs null. `x-without-effect` names members of what stands below that are
-`reported` there, whatever they are elsewhere, unless their value is the default.
+its own value is neutral or theirs null; where `x-excludes-unless` stands beside it, clients of OpenAI's API
+may send both. `x-without-effect` names members of what stands below that are `reported` there, whatever they
+are elsewhere, unless their value is the default.
 
 The rules hold at every depth: inside of objects, of arrays, and of the alternative of an `anyOf` that
 applies.
@@ -68,9 +69,12 @@ class Exclusion:
     other: str
     member: Member
     error: Mapping[str, str]  # TGI's words
+    by_sender: bool  # clients of OpenAI's API may send both
 
-    def applies(self, value: Mapping[str, Json]) -> bool:
-        """Return whether the object has both."""
+    def applies(self, value: Mapping[str, Json], speaks_openai: bool) -> bool:
+        """Return whether the object has both, and its sender may not."""
+        if speaks_openai and self.by_sender:
+            return False
         return value.get(self.other) is not None and not self.member.is_neutral(value.get(self.name))
 
 
@@ -142,11 +146,27 @@ class SupportRules:
         """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
         self._shape = Compiler(components, verdict, synonyms).shape(schema)
 
-    def check(self, body: Json) -> tuple[str, ...]:
-        """Return the names of the members without effect; raise NotSupported for one that isn't."""
-        ignored: set[str] = set()
-        _walk(self._shape, body, "", ignored)
-        return tuple(sorted(ignored))
+    def check(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
+        """Return the names of the members without effect; raise NotSupported for one that isn't.
+
+        `speaks_openai` says that a client of OpenAI's API has sent them.
+        """
+        reading = Reading(speaks_openai)
+        _walk(self._shape, body, "", reading)
+        return tuple(sorted(reading.ignored))
+
+
+@dataclass(slots=True)
+class Reading:
+    """One body on its way through the rules."""
+
+    speaks_openai: bool  # its sender does
+    ignored: set[str] = field(default_factory=set)  # names of members without effect
+
+    def ignore(self, path: str) -> None:
+        """Note a member without effect."""
+        if len(self.ignored) < MOST_COLLECTED:
+            self.ignored.add(path)
 
 
 class Compiler:
@@ -204,7 +224,7 @@ class Compiler:
         )
         is_open = schema.get("additionalProperties") not in (None, False)
         exclusions = tuple(
-            Exclusion(name, other, members[name], error)
+            Exclusion(name, other, members[name], error, by_sender="x-excludes-unless" in member)
             for name, member in schema["properties"].items()
             for other, error in member.get("x-excludes", {}).items()
         )
@@ -254,46 +274,41 @@ def merged(values: Iterable[str]) -> str:
     return header_value(name for value in values for name in value.split(","))
 
 
-def _walk(shape: Shape, value: Json, prefix: str, ignored: set[str]) -> None:
+def _walk(shape: Shape, value: Json, prefix: str, reading: Reading) -> None:
     if isinstance(value, dict):
         chosen = shape.object_for(value)
         if chosen is not None:
-            _refuse_excluded(chosen, value)
+            _refuse_excluded(chosen, value, reading.speaks_openai)
             for name in value:  # in the body's order: of several that are refused the first is told
                 if name not in chosen.plain:
-                    _member(chosen, name, value[name], prefix, ignored)
+                    _member(chosen, name, value[name], prefix, reading)
     elif isinstance(value, list):
         within = f"{prefix[:-1]}[]."
         for items in shape.items:
             if not items.leaf:
                 for item in value:
                     if isinstance(item, (dict, list)):  # most of half a million tokens aren't
-                        _walk(items, item, within, ignored)
+                        _walk(items, item, within, reading)
 
 
-def _member(owner: ObjectShape, name: str, value: Json, prefix: str, ignored: set[str]) -> None:
+def _member(owner: ObjectShape, name: str, value: Json, prefix: str, reading: Reading) -> None:
     member = owner.members.get(name)
     if member is None:
         if not owner.open:
-            _ignore(prefix + name, ignored)
+            reading.ignore(prefix + name)
     elif member.support == HONOURED:
-        _walk(member.shape, value, f"{prefix}{name}.", ignored)
+        _walk(member.shape, value, f"{prefix}{name}.", reading)
     elif member.support == DESCRIPTIVE or member.is_neutral(value):
         return
     elif member.support == REPORTED:
-        _ignore(prefix + name, ignored)
+        reading.ignore(prefix + name)
     else:
         _refuse(member, prefix + name)
 
 
-def _ignore(path: str, ignored: set[str]) -> None:
-    if len(ignored) < MOST_COLLECTED:
-        ignored.add(path)
-
-
-def _refuse_excluded(shape: ObjectShape, value: Mapping[str, Json]) -> None:
+def _refuse_excluded(shape: ObjectShape, value: Mapping[str, Json], speaks_openai: bool) -> None:
     for exclusion in shape.exclusions:
-        if exclusion.applies(value):
+        if exclusion.applies(value, speaks_openai):
             raise _in_tgis_words(exclusion.error)
 
 
@@ -309,7 +324,7 @@ def _refuse(member: Member, path: str) -> NoReturn:
 
 
 def _in_tgis_words(error: Mapping[str, str]) -> NotSupported:
-    return NotSupported(error["error"], error_type=error["error_type"])
+    return NotSupported(error["error"], error_type=error["error_type"], to_the_letter=True)
 
 
 def _name(schema: Schema) -> str:

@@ -60,9 +60,10 @@ class RequestCheck:
     rules: SupportRules
     bounds: Bounds = NONE
 
-    def __call__(self, body: Json) -> tuple[str, ...]:
+    def __call__(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
         """Return the names of members without effect.
 
+        `speaks_openai` says that a client of OpenAI's API has sent them, which may send some together.
         Raises 422 for too many of something, a wrong shape, or what isn't supported; in this order, as the
         first costs next to nothing.
         """
@@ -70,7 +71,7 @@ class RequestCheck:
         if not self.is_valid(body):
             reason = explain(self.schema, body)
             raise Refused(f"Failed to deserialize the JSON body into the target type: {reason}")
-        return self.rules.check(body)
+        return self.rules.check(body, speaks_openai=speaks_openai)
 
 
 def request_check(

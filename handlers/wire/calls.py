@@ -132,10 +132,13 @@ class CallIds:
     """The ids of the calls in the answers to a conversation; none comes twice in it.
 
     They are integers that go on from the largest in the conversation, as TGI's do, side by side in answers
-    side by side; UUIDs if an id of the conversation is no integer.
+    side by side; UUIDs if an id of the conversation is no integer. With an `answer`, the id of what has the
+    calls, they are made of that, as OpenAI's come in no other conversation either: its clients put
+    conversations together by them.
     """
 
-    def __init__(self, messages: Messages, choices: int = 1) -> None:
+    def __init__(self, messages: Messages, choices: int = 1, *, answer: str = "") -> None:
+        self._answer = answer
         given = list(_ids(messages))
         known = all(id.isascii() and id.isdecimal() and len(id) <= LONGEST_ID for id in given)
         self._first = 1 + max(map(int, given), default=-1) if known else None
@@ -143,6 +146,8 @@ class CallIds:
 
     def of(self, choice: int) -> Iterator[str]:
         """Yield the ids of one answer's calls."""
+        if self._answer:
+            return (f"call_{self._answer}{place}" for place in count(choice, self._choices))
         if self._first is None:
             return (str(uuid4()) for _ in count())
         return map(str, count(self._first + choice, self._choices))

@@ -71,20 +71,20 @@ def _content(
 
 def _part(part: MessageChunk, where: str) -> str | ImageUrl:
     """Return a part's text, or its image."""
-    kind = part["type"]
+    kind, text, image = part["type"], part.get("text"), part.get("image_url")  # TGI's client sends nulls
     if kind == "image_url":
-        if "image_url" not in part:
+        if image is None:
             raise InvalidInput(f"`{where}` is of type 'image_url' and has no `image_url`: add it")
-        if part.get("text"):
+        if text:
             raise InvalidInput(f"`{where}` is of type 'image_url' and has a `text`: {APART}")
-        return to_image_url(part["image_url"], f"{where}.image_url")
+        return to_image_url(image, f"{where}.image_url")
     if kind != "text":
         raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'text' or 'image_url'")
-    if "text" not in part:
+    if text is None:
         raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
-    if "image_url" in part:
+    if image is not None:
         raise InvalidInput(f"`{where}` is of type 'text' and has an `image_url`: {APART}")
-    return part["text"]
+    return text
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:

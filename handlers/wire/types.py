@@ -234,8 +234,8 @@ class MessageChunk(TypedDict):
     """A part of a message; `type` names the member that holds it."""
 
     type: str
-    text: NotRequired[str]
-    image_url: NotRequired[ImageUrl]
+    text: NotRequired[str | None]
+    image_url: NotRequired[ImageUrl | None]
     input_audio: NotRequired[Mapping[str, Json] | None]
     file: NotRequired[Mapping[str, Json] | None]
     refusal: NotRequired[str | None]
@@ -414,6 +414,10 @@ class ChatRequest(TypedDict):
     guided_regex: NotRequired[str | None]
     guided_choice: NotRequired[Json]
     guided_grammar: NotRequired[str | None]
+    json_schema: NotRequired[Json]
+    regex: NotRequired[str | None]
+    ebnf: NotRequired[str | None]
+    structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
     structured_outputs: NotRequired[Mapping[str, Json] | None]
     moderation: NotRequired[Mapping[str, Json] | None]
@@ -769,6 +773,10 @@ class ResponsesRequest(TypedDict):
     guided_regex: NotRequired[str | None]
     guided_choice: NotRequired[Json]
     guided_grammar: NotRequired[str | None]
+    json_schema: NotRequired[Json]
+    regex: NotRequired[str | None]
+    ebnf: NotRequired[str | None]
+    structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
     structured_outputs: NotRequired[Mapping[str, Json] | None]
 
@@ -1138,6 +1146,10 @@ class CompletionRequest(TypedDict):
     guided_regex: NotRequired[str | None]
     guided_choice: NotRequired[Json]
     guided_grammar: NotRequired[str | None]
+    json_schema: NotRequired[Json]
+    regex: NotRequired[str | None]
+    ebnf: NotRequired[str | None]
+    structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
     structured_outputs: NotRequired[Mapping[str, Json] | None]
     response_format: NotRequired[Mapping[str, Json] | None]

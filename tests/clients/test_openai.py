@@ -12,7 +12,16 @@ from tests.clients.interpreters import Ask, Results, ask_any
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("chat", "chat_stream", "chat_stream_with_usage", "chat_logprobs", "continue_final_message"),
-    *("tools", "tool_results", "tool_not_found", "parsed", "choices", "biased"),
+    *(
+        "tools",
+        "tool_results",
+        "tool_not_found",
+        "parsed",
+        "parsed_beside_tools",
+        "too_long",
+        "choices",
+        "biased",
+    ),
     *("completion", "completion_prompts", "models", "unknown_model"),
     *("validation_error", "validation_error_streamed"),
 )
@@ -69,11 +78,12 @@ def test_a_tools_call_is_the_same_whole_and_streamed(results: Results) -> None:
     (call,) = whole["message"]["tool_calls"]
     arguments = json.loads(call["function"]["arguments"])
     assert arguments.keys() == {"city", "unit"}
-    assert (call["id"], call["function"]["name"]) == ("0", "get_weather")
+    assert (call["id"][:5], call["function"]["name"]) == ("call_", "get_weather")
     assert whole["finish_reason"] == "tool_calls"
     assert told["finished"] == ["get_weather"]
     (streamed,) = final["message"]["tool_calls"]
-    assert (streamed["id"], streamed["type"]) == (call["id"], call["type"])
+    assert (streamed["id"][:5], streamed["type"]) == ("call_", call["type"])
+    assert streamed["id"] != call["id"]  # that of another conversation
     for member in ("name", "arguments"):
         assert streamed["function"][member] == call["function"][member]
     assert (final["finish_reason"], final["message"]["content"]) == ("tool_calls", None)
@@ -94,7 +104,8 @@ def test_log_probabilities_of_a_call_are_those_of_all_its_tokens(results: Result
 
 
 def test_a_calls_result_can_be_given_back(results: Results) -> None:
-    assert results["tool_results"] == ["0", "1"]
+    first, second = results["tool_results"]
+    assert first != second
 
 
 def test_a_tool_that_is_not_there_is_refused(results: Results) -> None:
@@ -108,6 +119,23 @@ def test_a_tool_that_is_not_there_is_refused(results: Results) -> None:
 def test_an_answer_has_the_form_of_a_class(results: Results) -> None:
     assert results["parsed"]["whole"].keys() == {"city", "unit", "sunny"}
     assert results["parsed"]["whole"] == results["parsed"]["streamed"]
+
+
+def test_beside_tools_an_answer_is_calls_or_has_the_form_of_a_class(results: Results) -> None:
+    told = results["parsed_beside_tools"]
+    assert told["hidden"]["parsed"].keys() == {"city", "unit", "sunny"}
+    assert told["called"]["parsed"] is None
+    (call,) = told["called"]["tool_calls"]
+    assert call["function"]["parsed_arguments"].keys() == {"city", "unit"}
+
+
+def test_a_prompt_that_is_too_long_is_known_as_such(results: Results) -> None:
+    refused = results["too_long"]
+    assert (refused["raised"], refused["body"]["code"]) == (
+        "UnprocessableEntityError",
+        "context_length_exceeded",
+    )
+    assert "exceeds the context window" in refused["message"]
 
 
 def test_three_answers_are_told_apart_whole_and_streamed(results: Results) -> None:

@@ -17,7 +17,7 @@ from codegen.examples import Transcript, read_transcript
 # what is another each time: ids, times, and tokens found in the cache; and what marks an object that has some
 ITS_OWN = {
     *("id", "created", "prompt_tokens_details"),
-    *("item_id", "created_at", "completed_at", "input_tokens_details"),
+    *("item_id", "call_id", "created_at", "completed_at", "input_tokens_details"),
 }
 MARKS = {"created", "created_at", "prompt_tokens_details", "input_tokens_details", "item_id", "status"}
 ECHOED = {  # in OpenAI's Responses: a member that is told and forgotten is to show
@@ -114,6 +114,6 @@ def _by_token(example: dict[str, Any], at: str) -> bool:
 
 
 def without_id(error: Any) -> dict[str, Any]:
-    """Return an error of the document without the request id, which each of them shows."""
+    """Return an error of the document without the request id, which it shows."""
     assert "request_id" in error
     return {name: value for name, value in error.items() if name != "request_id"}

@@ -155,7 +155,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("support_told", "excludes nothing", _set(_parameter("min_p"), "x-excludes", {"none": {}})),
     ("support_told", "excludes in silence", _set(_parameter("min_p"), "x-excludes", {"top_p": {}})),
     ("support_told", "lifts nothing", _set(_parameter("min_p"), "x-excludes-unless", "deterministic")),
-    ("support_told", "lifted by no switch", _set(_form, "x-excludes-unless", "max_n")),
+    ("support_told", "lifted by nothing", _set(_form, "x-excludes-unless", "max_m")),
     ("support_told", "neutral and honoured", _set(_parameter("top_k"), "x-neutral", [0])),
     ("support_told", "neutral and descriptive", _set(_label, "x-neutral", [""])),
     ("support_told", "descriptive and no name", _set(_label, "type", "boolean")),

@@ -12,6 +12,7 @@ import openapi
 from handlers.http.errors import TABLE, Dialect, Failure, Refused, describe
 from inference import errors
 from inference.errors import (
+    ContextExceeded,
     GenerationFailed,
     GrammarRefused,
     IncompleteGeneration,
@@ -165,6 +166,24 @@ def test_openais_clients_find_the_message_where_they_look_for_it(scope: dict[str
 def test_openais_word_for_an_error_goes_by_its_status(status: int, kind: str) -> None:
     told = Failure(status, "no", "word").detailed()["error"]
     assert told == {"message": "no", "type": kind, "param": None, "code": "word"}
+
+
+def test_a_prompt_that_is_too_long_is_known_by_openais_code_and_words() -> None:
+    failure = describe(ContextExceeded("`inputs` must have less than 8 tokens. Given: 9", 8), "id")
+    details = json.loads(bytes(failure.reply(OPENAI_SCOPE).body))["error"]
+    assert details["code"] == "context_length_exceeded"
+    assert "exceeds the context window: the maximum context length is 8 tokens" in details["message"]
+    assert json.loads(bytes(failure.reply(TGI_SCOPE).body)) == {
+        "error": "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
+        "error_type": "validation",
+        "request_id": "id",
+    }
+
+
+def test_where_tgis_body_is_known_whole_the_id_is_for_openais_clients_alone() -> None:
+    failure = describe(Refused("no", error_type="tool_error", to_the_letter=True), "id")
+    assert json.loads(bytes(failure.reply(TGI_SCOPE).body)) == {"error": "no", "error_type": "tool_error"}
+    assert json.loads(bytes(failure.reply(OPENAI_SCOPE).body))["request_id"] == "id"
 
 
 def test_401_has_no_body_and_names_the_scheme() -> None:

@@ -226,7 +226,7 @@ async def test_what_cannot_be_done_is_refused_with_what_to_do(members: Any, word
         (
             {"input": "sun " * 1200, "max_output_tokens": 1000},
             r"`input` tokens \+ `max_output_tokens` must be <= \d+\. "
-            r"Given: \d+ `input` tokens and 1000 `max_output_tokens`$",
+            r"Given: \d+ `input` tokens and 1000 `max_output_tokens`\. That exceeds the context window",
         ),
         (
             {"min_tokens": 9, "max_output_tokens": 8},

@@ -128,10 +128,11 @@ async def test_tools_and_a_response_format_exclude_each_other_in_tgis_words(
         response = await server.post(path, asked)
         nothing_asked = await server.post(path, {**BODY, "tools": [], "response_format": {"type": "text"}})
     assert response.status_code == 422
-    assert error_of(response) == {
+    assert response.json() == {
         "error": "Tool error: Grammar and tools are mutually exclusive",
         "error_type": "tool_error",
     }
+    assert response.headers["x-request-id"]
     assert nothing_asked.status_code == 200
 
 
@@ -144,7 +145,7 @@ BOTH: dict[str, Any] = {**BODY, "tools": TOOLS, "response_format": FORM, "max_to
 @pytest.mark.parametrize("path", [PATH, "/invocations"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_by_a_setting_an_answer_is_calls_or_a_text_of_its_form(path: str, seed: int) -> None:
-    async with served(response_format_with_tools=True) as server:
+    async with served(response_format_with_tools="all") as server:
         response = await server.post(path, {**BOTH, "seed": seed, "temperature": 1})
         document = (await server.http.get("/openapi.json")).json()
     message = response.json()["choices"][0]["message"]
@@ -160,7 +161,7 @@ async def test_by_a_setting_an_answer_is_calls_or_a_text_of_its_form(path: str, 
     [{"tools": []}, {"tool_choice": "none"}, {"tools": None}, {"response_format": {"type": "text"}}],
 )
 async def test_by_a_setting_either_goes_without_the_other(changes: dict[str, Any]) -> None:
-    async with served(response_format_with_tools=True) as server:
+    async with served(response_format_with_tools="all") as server:
         response = await server.post(PATH, {**BOTH, **changes})
     assert response.status_code == 200
     if "response_format" not in changes:
@@ -168,10 +169,28 @@ async def test_by_a_setting_either_goes_without_the_other(changes: dict[str, Any
 
 
 async def test_beside_tools_a_form_is_a_schema() -> None:
-    async with served(response_format_with_tools=True) as server:
+    async with served(response_format_with_tools="all") as server:
         response = await server.post(PATH, {**BOTH, "response_format": {"type": "regex", "value": "a+"}})
     assert response.status_code == 422
     assert error_of(response)["error"] == (
         "Tool error: `response_format.value` and `tools` are mutually exclusive: "
         "beside tools, give a JSON Schema"
     )
+
+
+@pytest.mark.parametrize(
+    ("whose", "headers", "status"),
+    [
+        ("openai", {}, 422),
+        ("openai", {"x-stainless-lang": "python"}, 200),
+        ("openai", {"user-agent": "ai/6.0.326 ai-sdk/provider-utils/4.0.65"}, 200),
+        ("none", {"x-stainless-lang": "python"}, 422),
+        ("all", {}, 200),
+    ],
+)
+async def test_it_is_the_sender_that_may_ask_for_both(
+    whose: str, headers: dict[str, str], status: int
+) -> None:
+    async with served(response_format_with_tools=whose) as server:
+        response = await server.http.post(PATH, json=BOTH, headers=headers)
+    assert response.status_code == status

@@ -42,7 +42,7 @@ SHAPE = "Failed to deserialize the JSON body into the target type: "
         (
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
-            "messages[0].content[0].text: expected a string, got 5",
+            "messages[0].content[0].text: expected a string or null, got 5",
         ),
         (
             "/v1/chat/completions",

@@ -122,6 +122,27 @@ def parsed(url: str) -> Any:
     return {"whole": whole.model_dump(), "streamed": streamed.model_dump()}
 
 
+def parsed_beside_tools(url: str) -> Any:
+    """Ask for a form beside tools, one of which has to be called, or none can be."""
+    strict = {
+        "name": "get_weather",
+        "parameters": {**PARAMETERS, "additionalProperties": False},
+        "strict": True,
+    }
+    tools = [{"type": "function", "function": strict}]
+    parse = connect(url).chat.completions.parse
+    told = {
+        name: parse(**{**CALLING, "tools": tools, "tool_choice": choice}, response_format=Weather)
+        for name, choice in (("called", "required"), ("hidden", "none"))
+    }
+    return {name: answer.choices[0].message.model_dump() for name, answer in told.items()}
+
+
+def too_long(url: str) -> Any:
+    messages: Any = [{"role": "user", "content": "sun " * 5000}]
+    return connect(url).chat.completions.create(model="tgi", messages=messages)
+
+
 def choices(url: str) -> Any:
     """Have three answers: whole, and streamed."""
     asked: Any = {"model": "tgi", "messages": MESSAGES, "n": 3, "seed": 3, "temperature": 2, "max_tokens": 8}
@@ -231,7 +252,7 @@ def generation_error_in_a_stream(url: str) -> Any:
 
 ON_ANY_SERVER = [
     *(chat, chat_stream, chat_stream_with_usage, chat_logprobs, continue_final_message),
-    *(tools, tool_results, tool_not_found, parsed, choices, biased),
+    *(tools, tool_results, tool_not_found, parsed, parsed_beside_tools, too_long, choices, biased),
     *(completion, completion_prompts, models, unknown_model, validation_error, validation_error_streamed),
 ]
 ON_A_NARROW_SERVER = [wrong_key, overloaded, generation_error_in_a_stream]

@@ -126,11 +126,6 @@ def test_env_shows_what_was_given_and_no_secret() -> None:
     assert "DISABLE_CUSTOM_KERNELS=true has no effect here" in answer.stderr
 
 
-def test_the_launchers_env_flag_prints_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert 0 == cli.launcher(["--env", "--port", "80"])
-    assert "speaks TGI: 3.3" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("flag", ["-V", "--version"])
 def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == cli.main([flag])

@@ -43,7 +43,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
     (("--max-grammar-size", "5", "--disable-grammar-support"), "--disable-grammar-support refuses", None),
     (
-        ("--response-format-with-tools", "--disable-grammar-support"),
+        ("--response-format-with-tools", "all", "--disable-grammar-support"),
         "--disable-grammar-support refuses",
         None,
     ),

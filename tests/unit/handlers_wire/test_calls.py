@@ -163,3 +163,9 @@ def test_no_id_comes_twice_in_answers_side_by_side(taken: list[int], choices: in
     ids = CallIds(history(*given_ids), choices)
     made = [id for choice in range(choices) for id in islice(ids.of(choice), 4)]
     assert len({*made, *given_ids}) == 4 * choices + len(set(given_ids))
+
+
+@pytest.mark.parametrize("messages", [[], history("4"), history("call_x0")])
+def test_ids_that_last_are_made_of_the_answers_own(messages: list[Json]) -> None:
+    made = [list(islice(CallIds(messages, 2, answer="3f").of(choice), 2)) for choice in range(2)]
+    assert made == [["call_3f0", "call_3f2"], ["call_3f1", "call_3f3"]]

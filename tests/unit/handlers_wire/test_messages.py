@@ -191,3 +191,11 @@ def test_arguments_nested_without_end_stay_text() -> None:
     endless = "[" * 50_000 + "]" * 50_000
     (message,) = to_template([{"role": "assistant", "tool_calls": [call(endless)]}])
     assert message["tool_calls"][0]["function"]["arguments"] == endless  # type: ignore[index]
+
+
+def test_parts_may_have_null_for_what_they_have_not() -> None:
+    text: Any = {"type": "text", "text": "a"}
+    image: Any = {"type": "image_url", "image_url": {"url": "https://x/1"}}
+    with_nulls: Any = [{**text, "image_url": None}, {**image, "text": None}]
+    told = [wire.to_template([{"role": "user", "content": parts}]) for parts in (with_nulls, [text, image])]
+    assert told[0] == told[1]

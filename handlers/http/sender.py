@@ -1,0 +1,16 @@
+"""Who sends a request, as its headers tell: clients made for OpenAI's API read answers by what that does."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+OPENAI_CLIENT = b"x-stainless-lang"  # a header that OpenAI's own clients send, in every language
+AI_SDK = b"ai-sdk/"  # in the `user-agent` of Vercel's AI SDK
+
+
+def speaks_openai(scope: Scope) -> bool:
+    """Return whether a client made for OpenAI's API sends a request, and so expects what that answers."""
+    return any(
+        name == OPENAI_CLIENT or (name == b"user-agent" and AI_SDK in value)
+        for name, value in scope["headers"]
+    )

@@ -1,0 +1,20 @@
+"""Whose client has sent a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers.http.sender import speaks_openai
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ((b"x-stainless-lang", b"js"), True),
+        ((b"user-agent", b"ai/6.0.326 ai-sdk/provider-utils/4.0.65 runtime/node.js/v20"), True),
+        ((b"user-agent", b"text-generation/0.7"), False),
+        ((b"x-client", b"ai-sdk/"), False),
+    ],
+)
+def test_it_is_told_by_its_headers(header: tuple[bytes, bytes], expected: bool) -> None:
+    assert speaks_openai({"headers": [(b"accept", b"*/*"), header]}) is expected
