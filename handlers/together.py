@@ -39,4 +39,5 @@ async def _named(place: str, job: Coroutine[Any, Any, T]) -> T:
     try:
         return await job
     except CALLERS_FAULT as error:
-        raise type(error)(f"{place}: {error}") from error
+        error.args = (f"{place}: {error}",)
+        raise

@@ -127,7 +127,7 @@ def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -
     `event` is the one of a stream.
     """
     told = dict(response.json() if event is None else event)
-    id = None if told["error"] in TGIS_WHOLE else response.headers["x-request-id"]
+    id = None if told.get("error") in TGIS_WHOLE else response.headers["x-request-id"]
     assert told.pop("request_id", None) == id
     return told
 

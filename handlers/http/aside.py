@@ -17,7 +17,9 @@ from inference.text.lanes import Lane
 
 LARGE_BYTES = 65_536
 MANY_VALUES = 2_048  # of an answer: told in some milliseconds
+MANY_OBJECTS = 24  # fewer make no schema whose meaning takes tens of milliseconds to find
 MANY_COMMAS = 1_000  # there are about as many values as commas, and each takes some microseconds
+ESCAPED = b"\\u007"  # the beginning of an escaped brace
 
 Result = TypeVar("Result")
 
@@ -83,5 +85,9 @@ async def made(work: Callable[[], Result], values: int) -> Result:
 
 
 def is_large(raw: bytes) -> bool:
-    """Return whether a body is long, or has many values."""
-    return len(raw) > LARGE_BYTES or (len(raw) > MANY_COMMAS and raw.count(b",") > MANY_COMMAS)
+    """Return whether a body is long, or has many values or objects, also in texts, which may be schemas."""
+    return (
+        len(raw) > LARGE_BYTES
+        or raw.count(b"{") + raw.count(ESCAPED) > MANY_OBJECTS
+        or (len(raw) > MANY_COMMAS and raw.count(b",") > MANY_COMMAS)
+    )

@@ -26,8 +26,10 @@ from handlers.http.undelimited import end_by_closing
 HEAD_LIMIT = 512 * 1024  # bytes; what is longer than `header_limit`, but not endless, gets a proper 431
 GRACE_SECONDS = 2.0  # that a body may be late: the application answers by itself
 FRAMING = (b"content-length", b"transfer-encoding")
+MOST_PIPELINED = 64  # requests of a connection that wait for answers to those before them; then it is closed
 SPARE = 16  # connections beyond their number, for probes
 FULL = Failure(503, "As many connections as `max_connections` are open", "overloaded", {"retry-after": "1"})
+PIPELINED = Failure(429, "Too many requests wait on this connection", "overloaded", {"retry-after": "1"})
 
 logger = logging.getLogger("parley.connections")
 
@@ -93,6 +95,7 @@ class BoundedProtocol(LingeringProtocol):
             self._timer.cancel()
         self._room.busy(self)
         super().connection_lost(exc)
+        self.pipeline.clear()  # each of them refers to this, and nobody would collect them for long
 
     def leave(self) -> bool:
         """Close for another one; return false if an answer is still being read, or a request has arrived."""
@@ -163,7 +166,7 @@ class BoundedProtocol(LingeringProtocol):
     def decline_upgrade(self) -> httptools.HttpRequestParser:
         """Return a parser that stands where the body of the present request begins, or the next request."""
         framing = [name + b": " + value for name, value in self.headers if name in FRAMING]
-        head = [self.scope["method"].encode() + b" / HTTP/1.1", *framing, b"", b""]
+        head = [b"POST / HTTP/1.1", *framing, b"", b""]  # CONNECT would be an upgrade again
         self.parser = Parser(self)
         self._repeating = True
         try:
@@ -176,6 +179,8 @@ class BoundedProtocol(LingeringProtocol):
         """Note that a request begins; raises Unfit."""
         if self._repeating:
             return
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise Unfit(PIPELINED)
         super().on_message_begin()
         self._unset_keepalive_if_required()  # not at bytes of any kind: line breaks before it put off nothing
         self._stage = Stage.HEAD

@@ -13,6 +13,10 @@ from inference.grammar.limits import GrammarLimits
 from inference.grammar.tree import SchemaTree
 
 MAX_FLOAT = int(sys.float_info.max)
+# llguidance clamps the bounds of integers to 64 bits: a lower one beyond lets smaller numbers pass, and where
+# an upper one becomes the least number it recurses until the process ends; a float's width is left beside
+CLAMPED = 2**63 - 2**11
+UPPER = ("maximum", "exclusiveMaximum")
 
 
 def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
@@ -20,6 +24,12 @@ def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
     for key in node.keys() & BOUNDS:
         if not is_exact(node[key]) and not is_tightened(key, node[key]):
             raise _inexact(node[key], join(at, key))
+        if key != "multipleOf" and is_clamped(key, node[key]):
+            raise GrammarFault(
+                f"`{key}` must be {'>' if key in UPPER else '<'} {'-' if key in UPPER else ''}{CLAMPED}. "
+                f"Given: {excerpt(str(node[key]))}. Give such numbers as strings",
+                join(at, key),
+            )
     for key in LITERALS:
         if key in node:
             for pointer, value in scalars(node[key], join(at, key)):
@@ -78,12 +88,17 @@ def is_literal(value: int | float) -> bool:
     return is_exact(value) and (isinstance(value, int) or abs(value) < 2**64)
 
 
+def is_clamped(key: str, value: int | float) -> bool:
+    """Return whether a bound that leaves only larger numbers, or only lesser ones, is clamped to 64 bits."""
+    return value <= -CLAMPED if key in UPPER else value >= CLAMPED
+
+
 def is_tightened(key: str, value: int | float) -> bool:
     """Return whether the float nearest to a bound lets nothing pass that the bound doesn't."""
     if abs(value) > MAX_FLOAT or key == "multipleOf":
         return False
     nearest = (float(value), Decimal(repr(float(value))))  # as it is compared, and as it is written
-    if key in ("maximum", "exclusiveMaximum"):
+    if key in UPPER:
         return all(each <= value for each in nearest)
     return all(each >= value for each in nearest)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from handlers.together import side_by_side, together
-from inference.errors import GenerationFailed, GrammarRefused, InvalidInput, Overloaded
+from inference.errors import ContextExceeded, GenerationFailed, GrammarRefused, InvalidInput, Overloaded
 
 pytestmark = pytest.mark.anyio
 
@@ -56,3 +56,9 @@ async def test_what_is_not_the_callers_fault_stays_as_it_is(error: Exception) ->
     with pytest.raises(type(error)) as raised:
         await together("instances", [give(1, 5), fail(error)])
     assert raised.value is error
+
+
+async def test_a_prompt_that_is_too_long_still_says_how_long_it_may_be() -> None:
+    with pytest.raises(ContextExceeded, match=r"^instances\[1\]: 9 tokens$") as raised:
+        await together("instances", [give(1, 5), fail(ContextExceeded("9 tokens", 8))])
+    assert raised.value.limit == 8

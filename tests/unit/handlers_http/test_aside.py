@@ -7,7 +7,16 @@ import threading
 
 import pytest
 
-from handlers.http.aside import AT_ONCE, LARGE_BYTES, MANY_COMMAS, MANY_VALUES, OnThread, is_large, made
+from handlers.http.aside import (
+    AT_ONCE,
+    LARGE_BYTES,
+    MANY_COMMAS,
+    MANY_OBJECTS,
+    MANY_VALUES,
+    OnThread,
+    is_large,
+    made,
+)
 from inference.errors import Overloaded
 from inference.grammar import meaning
 from inference.text.lanes import WAITING_SIZE, Lane
@@ -21,9 +30,12 @@ from inference.text.lanes import WAITING_SIZE, Lane
         (b"x" * (LARGE_BYTES + 1), True),
         (b"," * MANY_COMMAS, False),
         (b"," * (MANY_COMMAS + 1), True),
+        (b"{" * MANY_OBJECTS, False),
+        (b"{" * (MANY_OBJECTS + 1), True),
+        (rb"\u007b" * (MANY_OBJECTS + 1), True),  # a schema in a text
     ],
 )
-def test_a_body_is_large_by_its_bytes_or_by_its_values(raw: bytes, expected: bool) -> None:
+def test_a_body_is_large_by_its_bytes_its_values_or_its_objects(raw: bytes, expected: bool) -> None:
     assert is_large(raw) is expected
 
 

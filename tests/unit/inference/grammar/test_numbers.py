@@ -61,6 +61,28 @@ def test_numbers_that_would_become_others_or_cost_too_much_are_refused(
     assert pointer is None or caught.value.pointer == pointer
 
 
+@pytest.mark.parametrize(
+    ("value", "pointer"),
+    [
+        ({"type": "integer", "minimum": -2e20, "maximum": -1e20}, "/maximum"),
+        (
+            {"type": ["integer", "null"], "exclusiveMinimum": -1e308, "exclusiveMaximum": -1e19},
+            "/exclusiveMaximum",
+        ),
+        ({"allOf": [{"type": "integer", "minimum": -1e21}, {"maximum": -1e20}]}, "/allOf/1/maximum"),
+        ({"type": "integer", "minimum": -1e20, "maximum": 1 - 2**63}, "/maximum"),
+        ({"type": "integer", "minimum": 1e20, "maximum": 2e20}, "/minimum"),
+        ({"type": "integer", "exclusiveMinimum": 2**64}, "/exclusiveMinimum"),
+    ],
+)
+def test_bounds_that_would_be_clamped_to_looser_ones_or_end_the_process_are_refused(
+    value: Any, pointer: str
+) -> None:
+    with pytest.raises(GrammarFault, match="Give such numbers as strings") as caught:
+        schema(value)
+    assert caught.value.pointer == pointer
+
+
 def test_usual_numbers_pass_and_mean_what_they_say() -> None:
     price = schema({"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 0.01})
     assert follows(price, "9.99")
