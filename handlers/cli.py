@@ -46,9 +46,8 @@ def launcher(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     line = list(sys.argv[1:] if arguments is None else arguments)
     flags = [flag for flag in line if flag not in ("-e", "--env")]
-    if len(flags) < len(line) and not {"-V", "--version"} & set(
-        line
-    ):  # it is told, and then served, as by TGI
+    asks_version = bool({"-V", "--version"} & set(line))
+    if len(flags) < len(line) and not asks_version:  # TGI tells its environment, and goes on
         status = _run("text-generation-launcher", "env", flags)
         if status:
             return status
