@@ -117,7 +117,8 @@ def tools_streamed(url: str) -> None:
     )
     streamed, whole = gathered(request).choices[0], litellm.completion(**request).choices[0]
     check_calls(streamed)
-    assert streamed.message.tool_calls == whole.message.tool_calls
+    (one,), (other,) = streamed.message.tool_calls, whole.message.tool_calls
+    assert (one.type, one.function) == (other.type, other.function)
 
 
 def tools_round_trip(url: str) -> None:
