@@ -80,6 +80,14 @@ def shape(document: Document, schema: Node, *, closed: bool = False) -> Shape:
     return Shape(verdict, lambda value: _first_misfit(draft4, value))
 
 
+def whole_errors(document: Document) -> frozenset[tuple[str, str]]:
+    """Return the errors that the document gives whole, by `x-error` and `x-excludes`."""
+    members = [member for schema in document.walk() for member in schema.node.get("properties", {}).values()]
+    errors = [member["x-error"] for member in members if "x-error" in member]
+    errors += [error for member in members for error in member.get("x-excludes", {}).values()]
+    return frozenset((error["error"], error["error_type"]) for error in errors)
+
+
 def request_schemas(document: Document, schema: Node) -> Iterator[Node]:
     """Yield the object schemas that a request body may be of."""
     resolved = document.resolve(schema)
@@ -104,7 +112,7 @@ def _promise(document: Document, operation: Operation) -> Promise:
         answers={int(status): _answer(document, each) for status, each in node["responses"].items()},
         error=shape(document, error, closed=True),
         error_types=frozenset(error["properties"]["error_type"]["x-extensible-enum"]),
-        whole_errors=_whole_errors(document),
+        whole_errors=whole_errors(document),
         body=shape(document, request["schema"]) if request else None,
         known=frozenset(name for schema in named for name in schema["properties"]),
         unsupported=_unsupported(document),
@@ -118,14 +126,6 @@ def _unsupported(document: Document) -> frozenset[str]:
     return frozenset(
         name for members in holders for name in members if members[name].get("x-support") in UNSUPPORTED
     )
-
-
-def _whole_errors(document: Document) -> frozenset[tuple[str, str]]:
-    """Return the errors that the document gives whole, by `x-error` and `x-excludes`."""
-    members = [member for schema in document.walk() for member in schema.node.get("properties", {}).values()]
-    errors = [member["x-error"] for member in members if "x-error" in member]
-    errors += [error for member in members for error in member.get("x-excludes", {}).values()]
-    return frozenset((error["error"], error["error_type"]) for error in errors)
 
 
 def _without_others_headers(document: Document, union: Promise, found: Mapping[str, Promise]) -> Promise:

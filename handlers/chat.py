@@ -125,9 +125,7 @@ async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limit
     return await aside.on_thread(partial(grammar_or_refusal, of_calls))
 
 
-def choices_of(
-    engine: EngineClient, prepared: Prepared, *, speaks_openai: bool = False
-) -> tuple[Choice, ...]:
+def choices_of(engine: EngineClient, prepared: Prepared, *, speaks_openai: bool) -> tuple[Choice, ...]:
     """Return what makes the answer's choices of the engine's events; `speaks_openai`: whose client asks."""
     chat, tell = prepared.chat, None
     if chat.logprobs:

@@ -19,7 +19,9 @@ def lift_exclusions(document: dict[str, Any], settings: Settings) -> None:
     """
     for schema in document["components"]["schemas"].values():
         for member in schema.get("properties", {}).values():
-            whose = getattr(settings, member[UNLESS]) if UNLESS in member else "openai"
+            if UNLESS not in member:
+                continue
+            whose = getattr(settings, member[UNLESS])
             if whose != "openai":
                 del member[UNLESS]
             if whose == "all":

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
+from codegen.document import Document
+from codegen.property_contract import whole_errors
 from handlers.app import create_app
 from handlers.http.call import Operation
 from handlers.http.responses import ContractViolation
@@ -115,10 +118,10 @@ def logging_kept() -> Iterator[None]:
         logger.disabled = False
 
 
-TGIS_WHOLE = (  # errors whose bodies are TGI's to the letter
-    "Suffix is not supported and can be achieved by preprocessing the prompt.",
-    "Tool error: Grammar and tools are mutually exclusive",
-)
+@cache
+def tgis_whole() -> frozenset[tuple[str, str]]:
+    """Return the errors whose bodies are TGI's to the letter: message and type."""
+    return whole_errors(Document.load())
 
 
 def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -127,8 +130,8 @@ def error_of(response: httpx.Response, event: Mapping[str, Any] | None = None) -
     `event` is the one of a stream.
     """
     told = dict(response.json() if event is None else event)
-    id = None if told.get("error") in TGIS_WHOLE else response.headers["x-request-id"]
-    assert told.pop("request_id", None) == id
+    whole = isinstance(told.get("error"), str) and (told["error"], told["error_type"]) in tgis_whole()
+    assert told.pop("request_id", None) == (None if whole else response.headers["x-request-id"])
     return told
 
 

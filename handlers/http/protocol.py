@@ -29,7 +29,13 @@ FRAMING = (b"content-length", b"transfer-encoding")
 MOST_PIPELINED = 64  # requests of a connection that wait for answers to those before them; then it is closed
 SPARE = 16  # connections beyond their number, for probes
 FULL = Failure(503, "As many connections as `max_connections` are open", "overloaded", {"retry-after": "1"})
-PIPELINED = Failure(429, "Too many requests wait on this connection", "overloaded", {"retry-after": "1"})
+PIPELINED = Failure(
+    429,
+    f"At most {MOST_PIPELINED} requests may wait on one connection for answers to those before them. "
+    "Given: more: send the rest again",
+    "overloaded",
+    {"retry-after": "1"},
+)
 
 logger = logging.getLogger("parley.connections")
 
@@ -73,6 +79,7 @@ class BoundedProtocol(LingeringProtocol):
         self._requests = 0  # begun
         self._head_bytes = 0
         self._trailer_bytes = 0  # since the last piece of a body
+        self._beyond = False  # more requests came than may wait: the last answer tells it
         self._repeating = False  # the parser reads a head that was told already
         self._timed = (0, Stage.NOTHING)  # the request and stage that the timer is for
         self._timer: asyncio.TimerHandle | None = None
@@ -118,6 +125,8 @@ class BoundedProtocol(LingeringProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the socket."""
+        if self._beyond:
+            return
         self._trailer_bytes += len(data)  # until it is known to be something else
         try:
             self.parser.feed_data(data)
@@ -143,6 +152,8 @@ class BoundedProtocol(LingeringProtocol):
 
     def _reject(self, failure: Failure) -> None:
         """Refuse what isn't HTTP, or too much of it; in silence where another answer is awaited or begun."""
+        if self._beyond:
+            return
         if self._refusable:
             self._refuse(failure)
         elif self._stage is Stage.BODY or self._head_bytes > HEAD_LIMIT:
@@ -180,6 +191,7 @@ class BoundedProtocol(LingeringProtocol):
         if self._repeating:
             return
         if len(self.pipeline) >= MOST_PIPELINED:
+            self._beyond = True
             raise Unfit(PIPELINED)
         super().on_message_begin()
         self._unset_keepalive_if_required()  # not at bytes of any kind: line breaks before it put off nothing
@@ -234,7 +246,11 @@ class BoundedProtocol(LingeringProtocol):
     def on_response_complete(self) -> None:
         """Note that a request was answered."""
         super().on_response_complete()
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._beyond and self.cycle.response_complete:
+            self._refuse(PIPELINED)
+        else:
             self._note_work()
 
     def _note_work(self) -> None:

@@ -16,7 +16,7 @@ MAX_FLOAT = int(sys.float_info.max)
 # llguidance clamps the bounds of integers to 64 bits: a lower one beyond lets smaller numbers pass, and where
 # an upper one becomes the least number it recurses until the process ends; a float's width is left beside
 CLAMPED = 2**63 - 2**11
-UPPER = ("maximum", "exclusiveMaximum")
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
 def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
@@ -24,12 +24,8 @@ def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
     for key in node.keys() & BOUNDS:
         if not is_exact(node[key]) and not is_tightened(key, node[key]):
             raise _inexact(node[key], join(at, key))
-        if key != "multipleOf" and is_clamped(key, node[key]):
-            raise GrammarFault(
-                f"`{key}` must be {'>' if key in UPPER else '<'} {'-' if key in UPPER else ''}{CLAMPED}. "
-                f"Given: {excerpt(str(node[key]))}. Give such numbers as strings",
-                join(at, key),
-            )
+        if is_clamped(key, node[key]):
+            raise _clamped(key, node[key], join(at, key))
     for key in LITERALS:
         if key in node:
             for pointer, value in scalars(node[key], join(at, key)):
@@ -89,8 +85,10 @@ def is_literal(value: int | float) -> bool:
 
 
 def is_clamped(key: str, value: int | float) -> bool:
-    """Return whether a bound that leaves only larger numbers, or only lesser ones, is clamped to 64 bits."""
-    return value <= -CLAMPED if key in UPPER else value >= CLAMPED
+    """Return whether a bound leaves no number of 64 bits, and is made one that does."""
+    if key in UPPER:
+        return value <= -CLAMPED
+    return key in LOWER and value >= CLAMPED
 
 
 def is_tightened(key: str, value: int | float) -> bool:
@@ -106,5 +104,14 @@ def is_tightened(key: str, value: int | float) -> bool:
 def _inexact(value: int | float, at: str) -> GrammarFault:
     return GrammarFault(
         f"{excerpt(str(value))} is no number that 64-bit floats hold exactly. Give such numbers as strings",
+        at,
+    )
+
+
+def _clamped(key: str, value: int | float, at: str) -> GrammarFault:
+    allowed = f"> -{CLAMPED}" if key in UPPER else f"< {CLAMPED}"
+    return GrammarFault(
+        f"`{key}` must be {allowed}, as integers have 64 bits. Given: {excerpt(str(value))}. "
+        "Give such numbers as strings",
         at,
     )

@@ -57,9 +57,7 @@ def test_a_call_is_the_same_whole_and_streamed_and_its_result_can_be_given_back(
     assert (whole["type"], whole["name"], whole["status"]) == ("function_call", "get_weather", "completed")
     assert told["deltas"] == final["arguments"] == whole["arguments"]
     assert final["name"] == whole["name"]
-    assert (
-        len({told["call_id"] for told in (whole, final, second)}) == 3
-    )  # each is in a conversation of its own
+    assert len({call["call_id"] for call in (whole, final, second)}) == 3  # of as many answers
 
 
 def test_a_text_has_the_form_of_a_class(results: Results) -> None:
