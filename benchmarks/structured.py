@@ -28,6 +28,7 @@ from benchmarks.machine import RESULTS, about, machine
 from inference.errors import GrammarRefused
 from inference.grammar.compiler import GrammarCompiler
 from inference.grammar.keywords import UNSUPPORTED
+from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.structured.corpora import MISSING, Judge, Verdict, load, present
@@ -89,7 +90,7 @@ def reason(message: str) -> str:
 
 async def hostile(vocabulary: GrammarVocabulary) -> Result:
     """Return what became of each hostile grammar, and in which time."""
-    compiler, table = GrammarCompiler(vocabulary), {}
+    compiler, table = GrammarCompiler(MakerHere(vocabulary)), {}
     for name, grammar in grammars().items():
         began = time.perf_counter()
         try:
@@ -106,7 +107,7 @@ async def hostile(vocabulary: GrammarVocabulary) -> Result:
 
 async def flood(vocabulary: GrammarVocabulary) -> Result:
     """Return the memory that a cache full of the largest grammars takes."""
-    compiler = GrammarCompiler(vocabulary)
+    compiler = GrammarCompiler(MakerHere(vocabulary))
     before, refused = resident(), 0
     for at in range(160):
         names = [f"{at}_{number}" for number in range(600)]
@@ -138,7 +139,7 @@ async def large_vocabulary() -> Result:
         "ms to make": round(1e3 * (time.perf_counter() - began), 1),
         "MB": resident() - before,
     }
-    compiler = GrammarCompiler(vocabulary)
+    compiler = GrammarCompiler(MakerHere(vocabulary))
     schemas: dict[str, Any] = {
         "any object": {"type": "object"},
         "string of a length": {"type": "string", "maxLength": 500},

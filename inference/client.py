@@ -125,11 +125,9 @@ class EngineClient(TextSide):
             self._model = await asyncio.to_thread(self._core.load, progress)
             if (odd := odd_vocabulary(self._text, self._model)) is not None:
                 log.warning("%s", odd)
-            self._compiler = await asyncio.to_thread(self._text.grammar_compiler, self._model.eos_token_ids)
+            await asyncio.to_thread(self._prepare_grammars, self._text, self._model)
             if isinstance(self._core, ReturningCore):
                 self._core.watch(self._on_life)
-                if self._compiler is not None:
-                    await asyncio.to_thread(self._core.share, self._compiler.vocabulary)
             if self._closed:  # the server was told to end while it loaded
                 self._close_text()
                 return
@@ -222,6 +220,16 @@ class EngineClient(TextSide):
         return await self._health.probe()
 
     # --- below ------------------------------------------------------------------------------
+
+    def _prepare_grammars(self, text: TextPipeline, model: ModelInfo) -> None:
+        tokens = text.grammar_tokens(model.eos_token_ids)
+        if tokens is None:
+            return
+        # An engine with a process of its own may be started again: this one may not, so it compiles nothing
+        apart = isinstance(self._core, ReturningCore)
+        self._compiler = text.grammar_compiler(tokens, apart=apart)
+        if isinstance(self._core, ReturningCore):
+            self._core.share(tokens)
 
     def _queue(
         self, request: Request, prepared: CoreRequest, text: TextPipeline, submitted: float

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from inference.types import CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.vocabulary import GrammarVocabulary
+    from inference.grammar.tokens import GrammarTokens
 
 FrameSink = Callable[[Frame], None]
 
@@ -98,5 +98,5 @@ class ReturningCore(Core, Protocol):
     def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
         """Have every change told, from where frames come; UP brings what was loaded. Comes before `start`."""
 
-    def share(self, vocabulary: GrammarVocabulary) -> None:
+    def share(self, tokens: GrammarTokens) -> None:
         """Have the tokens of grammars known before the first request with one; may take a while."""

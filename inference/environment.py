@@ -30,3 +30,11 @@ def child_environment(package: ModuleType) -> dict[str, str]:
     root = str(Path(str(package.__file__)).parents[1])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def bare_environment(package: ModuleType) -> dict[str, str]:
+    """Return the environment for a process that reads what strangers wrote: no secret of the server's."""
+    whole = child_environment(package)
+    names = ["PYTHONPATH", "PATH", "LD_LIBRARY_PATH", "HOME"]
+    kept = {name: whole[name] for name in names if name in whole}
+    return {**kept, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads would do nothing

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from inference.errors import GenerationFailed, Overloaded
-from inference.grammar.build import compile_source, read_source
-from inference.grammar.compiled import LarkGrammar
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
+from inference.grammar.limits import GrammarLimits, too_slow
+from inference.grammar.maker import GrammarMaker
 from inference.grammar.stack import large_stacks
-from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import CompiledGrammar, Grammar
 
 CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to explode
@@ -35,8 +33,8 @@ class Job:
     """A compilation that has been asked for."""
 
     started: asyncio.Event
-    work: Future[LarkGrammar]  # the thread's
-    result: asyncio.Future[LarkGrammar]  # the same for the event loop
+    work: Future[CompiledGrammar]  # the thread's
+    result: asyncio.Future[CompiledGrammar]  # the same for the event loop
     waiting: int = 0  # requests
 
 
@@ -72,16 +70,13 @@ class GrammarCache(Generic[Kept]):
 class GrammarCompiler:
     """Makes grammars ready for use; belongs to one event loop, works on threads of its own."""
 
-    def __init__(
-        self, vocabulary: GrammarVocabulary, limits: GrammarLimits | None = None, workers: int = 2
-    ) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, maker: GrammarMaker, limits: GrammarLimits | None = None, workers: int = 2) -> None:
+        self._maker = maker
         self._limits = limits or GrammarLimits()
         self._threads = _start_threads(max(1, workers - 1))
         # What takes long waits for its like: no flood of large grammars keeps a small one from a thread
         self._threads_for_large = _start_threads(1) if workers > 1 else self._threads
-        self._readers = ThreadPoolExecutor(workers, thread_name_prefix="grammar-reader")
-        self._cache: GrammarCache[LarkGrammar] = GrammarCache()
+        self._cache: GrammarCache[CompiledGrammar] = GrammarCache()
         self._jobs: dict[Key, Job] = {}
 
     async def compile(self, grammar: Grammar) -> CompiledGrammar:
@@ -109,18 +104,16 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """Drop what is queued and let the threads end."""
-        for threads in (self._threads, self._threads_for_large, self._readers):
+        for threads in (self._threads, self._threads_for_large):
             threads.shutdown(wait=False, cancel_futures=True)
+        self._maker.close()
 
     def _begin(self, key: Key, grammar: Grammar) -> Job:
         loop = asyncio.get_running_loop()
         started = asyncio.Event()
 
-        def work() -> LarkGrammar:
-            _tell(loop, started.set)
-            # A thread that yields must not hold the GIL for long: the others would wait with it
-            source = self._readers.submit(read_source, grammar, self._limits).result()
-            return compile_source(self.vocabulary, source, self._limits)
+        def work() -> CompiledGrammar:
+            return self._maker.make(grammar, self._limits, lambda: _tell(loop, started.set))
 
         threads = self._threads if len(grammar.source) <= SMALL_CHARACTERS else self._threads_for_large
         working = threads.submit(work)
@@ -134,17 +127,17 @@ class GrammarCompiler:
         if not job.result.cancelled() and job.result.exception() is None:
             self._cache.put(key, job.result.result())
 
-    async def _wait(self, job: Job) -> LarkGrammar:
+    async def _wait(self, job: Job) -> CompiledGrammar:
         seconds = self._limits.seconds
         try:
             async with asyncio.timeout(seconds):
                 await job.started.wait()
         except TimeoutError:
             raise Overloaded(RETRY_SECONDS) from None
-        # The thread can't be stopped, and need not be: the other limits end its work
+        # The thread can't be stopped, and need not be: the other limits end its work, or its process's
         done, _ = await asyncio.wait([job.result], timeout=seconds)
         if not done:
-            raise GrammarFault(f"compiling it takes more than {seconds:g} seconds. Shorten it")
+            raise too_slow(self._limits)
         error = job.result.exception()
         if error is not None and not isinstance(error, Exception):  # a panic of native code
             raise GenerationFailed(f"The grammar's compiler failed: {type(error).__name__}") from error

@@ -44,3 +44,8 @@ def check_source(source: str, most: int) -> None:
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > most:
         raise GrammarFault(f"it must have <= {most} bytes (`max_grammar_size`). Given: {size}. Shorten it")
+
+
+def too_slow(limits: GrammarLimits) -> GrammarFault:
+    """Return the error for a grammar on which a process or thread has worked for too long."""
+    return GrammarFault(f"compiling it takes more than {limits.seconds:g} seconds. Shorten it")

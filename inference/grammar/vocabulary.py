@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+from inference.grammar.tokens import GrammarTokens
 
 
 class GrammarVocabulary:
@@ -29,8 +32,12 @@ class GrammarVocabulary:
         tokens = _Tokens(named, special, next(iter(self.eos_token_ids), None))
         self.tokenizer = LLTokenizer(tokens, eos_token=list(self.eos_token_ids) or None)  # type: ignore[arg-type]
         self._anything = LLMatcher(self.tokenizer, "start: /(?s:.*)/", log_level=0)
-        self._beside = LLExecutor(num_threads=1)
         self.words = -(-self.tokenizer.vocab_size // 32)  # of a mask; one EOS is added where there is none
+
+    @classmethod
+    def of(cls, tokens: GrammarTokens) -> GrammarVocabulary:
+        """Return the tokens as grammars are matched with them; takes some 100 ms for 100,000."""
+        return cls(tokens.token_bytes, frozenset(tokens.special_ids), tokens.eos_token_ids)
 
     def consume(self, matcher: LLMatcher, token_id: int) -> bool:
         """Let a matcher go on by a token, without the GIL.
@@ -40,6 +47,10 @@ class GrammarVocabulary:
         """
         pair = [(matcher, token_id), (self._anything.deep_copy(), token_id)]
         return self._beside.consume_token_par(pair)[0]
+
+    @cached_property
+    def _beside(self) -> LLExecutor:
+        return LLExecutor(num_threads=1)  # a thread: none before this process forks
 
 
 class _Tokens:

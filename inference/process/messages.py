@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from inference.config import EngineConfig
-from inference.grammar.limits import GrammarLimits
+from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.prompt_tops import PromptTops, TopTokens
 from inference.types import FinishReason, LogprobsMode, ModelInfo, Sampling, StepStats
 
@@ -33,17 +33,7 @@ class Attach(Message, frozen=True, tag=0):
 class Vocabulary(Message, frozen=True, tag=1):
     """The tokens that the grammars of this process are for."""
 
-    token_bytes: tuple[bytes, ...]  # by id
-    special_ids: tuple[int, ...]
-    eos_token_ids: tuple[int, ...]
-
-
-class GrammarSource(Message, frozen=True):
-    """A grammar that was checked and compiled once, for the engine to compile again."""
-
-    lark: str  # llguidance's dialect
-    limits: GrammarLimits
-    seconds: float  # that its compilation took
+    tokens: GrammarTokens
 
 
 class Submit(Message, frozen=True, tag=2):

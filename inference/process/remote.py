@@ -34,7 +34,7 @@ from inference.process.stream import READ_BYTES, connected, received, shut
 from inference.types import CoreFailure, CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.vocabulary import GrammarVocabulary
+    from inference.grammar.tokens import GrammarTokens
 
 LOG = logging.getLogger(__name__)
 
@@ -84,13 +84,9 @@ class RemoteCore:
             self._halt.wait(self._pause if connects else PAUSE_SECONDS)
         raise ModelUnavailable(STOPPED_EARLY)
 
-    def share(self, vocabulary: GrammarVocabulary) -> None:
+    def share(self, tokens: GrammarTokens) -> None:
         """Have the tokens of grammars ready to be sent."""
-        self._vocabulary = pack(
-            Vocabulary(
-                tuple(vocabulary.token_bytes), tuple(sorted(vocabulary.special_ids)), vocabulary.eos_token_ids
-            )
-        )
+        self._vocabulary = pack(Vocabulary(tokens))
 
     def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
         """Have every change told, on the event loop."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inference.process.messages import GrammarSource, Submit
+from inference.grammar.tokens import GrammarSource
+from inference.process.messages import Submit
 from inference.types import CompiledGrammar, CoreRequest
 
 
@@ -29,11 +30,11 @@ def to_submit(number: int, request: CoreRequest) -> Submit:
 
 
 def _source(grammar: CompiledGrammar) -> GrammarSource:
-    from inference.grammar.compiled import LarkGrammar  # only where there are grammars
+    from inference.grammar.late import LateGrammar  # only where there are grammars
 
-    if not isinstance(grammar, LarkGrammar):
+    if not isinstance(grammar, LateGrammar):
         raise TypeError(f"{type(grammar).__name__} can't go to another process")
-    return GrammarSource(grammar.source, grammar.limits, grammar.seconds)
+    return grammar.source
 
 
 def from_submit(message: Submit, core_id: str, grammar: CompiledGrammar | None) -> CoreRequest:

@@ -15,7 +15,7 @@ from inference.process.supervision import EngineProcess
 from inference.types import ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.vocabulary import GrammarVocabulary
+    from inference.grammar.tokens import GrammarTokens
 
 
 class SpawnedCore(LaterCore):
@@ -51,9 +51,9 @@ class SpawnedCore(LaterCore):
         except ModelUnavailable as error:  # the process may have ended without a word
             raise ModelUnavailable(process.failure or str(error)) from None
 
-    def share(self, vocabulary: GrammarVocabulary) -> None:
+    def share(self, tokens: GrammarTokens) -> None:
         """Have the tokens of grammars known before the first request with one."""
-        self._loaded().share(vocabulary)
+        self._loaded().share(tokens)
 
     def watch(self, changed: Callable[[Life, ModelInfo | None], None]) -> None:
         """Have every change told, on the event loop."""

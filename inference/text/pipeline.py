@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
+from inference.grammar.tokens import GrammarTokens
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.contents import Images
 from inference.text.files import find_files
@@ -139,15 +140,25 @@ class TextPipeline:
                 "`messages`, `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones"
             ) from None
 
-    def grammar_compiler(self, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
-        """Return what compiles grammars for this model's tokens; None where tokens have no bytes."""
-        if self.token_bytes is None:
-            return None
+    def grammar_compiler(self, tokens: GrammarTokens, *, apart: bool) -> GrammarCompiler:
+        """Return what compiles grammars for this model's tokens: `apart`, none of them in this process."""
         # Takes a while to import, and no server without grammars needs it
         from inference.grammar.compiler import GrammarCompiler
+
+        if apart:
+            from inference.grammar.forked import ForkedMaker
+
+            return GrammarCompiler(ForkedMaker(tokens))
+        from inference.grammar.maker import MakerHere
         from inference.grammar.vocabulary import GrammarVocabulary
 
-        return GrammarCompiler(GrammarVocabulary(self.token_bytes, self.special_ids, eos_token_ids))
+        return GrammarCompiler(MakerHere(GrammarVocabulary.of(tokens)))
+
+    def grammar_tokens(self, eos_token_ids: tuple[int, ...]) -> GrammarTokens | None:
+        """Return what grammars must know of this model's tokens; None where tokens have no bytes."""
+        if self.token_bytes is None:
+            return None
+        return GrammarTokens(tuple(self.token_bytes), tuple(sorted(self.special_ids)), eos_token_ids)
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes] | None:

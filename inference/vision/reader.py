@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inference
-from inference.environment import child_environment
+from inference.environment import bare_environment
 from inference.errors import InvalidImage
 from inference.vision.reading import HEAD, SIZE
 
@@ -69,19 +69,13 @@ class ImageReader:
             self.close()
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "inference.vision.reading"],
+                [sys.executable, "-P", "-m", "inference.vision.reading"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # decoders write what strangers wrote
-                env=_environment(),
+                env=bare_environment(inference),
             )
         return self._process
-
-
-def _environment() -> dict[str, str]:
-    """Return what Python needs to find its modules, and nothing of what else the engine was told."""
-    whole = child_environment(inference)
-    return {name: whole[name] for name in ("PYTHONPATH", "PATH", "LD_LIBRARY_PATH", "HOME") if name in whole}
 
 
 def _ask(process: subprocess.Popen[bytes], data: bytes) -> tuple[bool, bytes, int, int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults import client_faults, engine_faults, life_faults
+from tests.faults import client_faults, engine_faults, grammar_faults, life_faults
 from tests.faults.ledger import Ledger
 from tests.faults.server import Server, serving
 
@@ -49,6 +49,7 @@ SHARED = (
     Fault(client_faults.overload, 4, client_faults.ROUNDS),
     Fault(client_faults.never_reads, 12, 100),
     Fault(client_faults.probes, 20, client_faults.LOOKS),
+    Fault(grammar_faults.compiler_killed, 12, 100),
     Fault(engine_faults.raises, 8, 24),
     Fault(engine_faults.raises_beside, 8, 24),
     Fault(engine_faults.no_memory, 12, 24),

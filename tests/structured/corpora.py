@@ -23,6 +23,7 @@ from inference.config import ModelConfig
 from inference.errors import GrammarRefused
 from inference.grammar.compiler import GrammarCompiler
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.text.files import find_files
 from inference.text.tokenizer import load_tokenizer
@@ -94,7 +95,7 @@ class Judge:
     async def judge(self, cases: Iterable[Case]) -> Verdict:
         """Return the verdict on all cases."""
         # What refuses a schema is its work and never the clock, however busy the machine is
-        verdict, compiler = Verdict(), GrammarCompiler(self.vocabulary, GrammarLimits(seconds=100))
+        verdict, compiler = Verdict(), GrammarCompiler(MakerHere(self.vocabulary), GrammarLimits(seconds=100))
         for case in cases:
             source = json.dumps(case.schema, ensure_ascii=False)
             grammar = Grammar(kind=GrammarKind.JSON_SCHEMA, source=source, member=MEMBER)

@@ -12,6 +12,7 @@ import pytest
 from inference.errors import GrammarRefused, Overloaded
 from inference.grammar.compiler import CACHED_GRAMMARS, GrammarCompiler
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.maker import MakerHere
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.structured.corpora import Judge
 from tests.structured.hostile import grammars
@@ -27,7 +28,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[GrammarCompiler]:
     # The clock is for what nobody foresaw: it must not be what refuses these, however busy the machine is
-    compiler = GrammarCompiler(Judge().vocabulary, GrammarLimits(seconds=100))
+    compiler = GrammarCompiler(MakerHere(Judge().vocabulary), GrammarLimits(seconds=100))
     yield compiler
     compiler.close()
 

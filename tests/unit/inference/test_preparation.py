@@ -11,6 +11,7 @@ import pytest
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.errors import GrammarRefused, InvalidInput, NotReady
+from inference.grammar.tokens import GrammarTokens
 from inference.looks import Looks
 from inference.preparation import odd_vocabulary, prepare
 from inference.text.chat_template import ChatTemplate
@@ -76,8 +77,9 @@ class Pipeline(TextPipeline):
         super().__init__(TOKENIZER, ChatTemplate({"default": CHATML}, {}), workers=1)
         self.compilers: list[tuple[Compiler, tuple[int, ...]]] = []
 
-    def grammar_compiler(self, eos_token_ids: tuple[int, ...]) -> Compiler:  # type: ignore[override]
-        self.compilers.append((Compiler(), eos_token_ids))
+    def grammar_compiler(self, tokens: GrammarTokens, *, apart: bool) -> Compiler:  # type: ignore[override]
+        assert not apart  # as the core is in this process
+        self.compilers.append((Compiler(), tokens.eos_token_ids))
         return self.compilers[-1][0]
 
 
@@ -323,7 +325,7 @@ def test_a_server_that_shuts_down_meanwhile_takes_the_request_no_more() -> None:
 
 def test_grammars_are_refused_where_tokens_have_no_text_of_their_own() -> None:
     class Blind(Pipeline):
-        def grammar_compiler(self, eos_token_ids: tuple[int, ...]) -> None:  # type: ignore[override]
+        def grammar_tokens(self, eos_token_ids: tuple[int, ...]) -> None:
             return None
 
     async def check(client: EngineClient, core: Puppet) -> None:

@@ -9,18 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inference.grammar import late
 from inference.grammar.build import build
 from inference.grammar.compiled import LarkGrammar
+from inference.grammar.late import LateGrammar, SharedVocabulary
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.tokens import GrammarSource, GrammarTokens
+from inference.grammar.vocabulary import GrammarVocabulary
 from inference.masks import SLOW_SECONDS, Guide, Late, MaskPool
-from inference.process import grammars
 from inference.process.framing import FrameFault, pack, unpack
-from inference.process.grammars import ReceivedGrammar, SharedVocabulary, Shelf
-from inference.process.messages import FROM_API, GrammarSource, Vocabulary
+from inference.process.grammars import Shelf
+from inference.process.messages import FROM_API, Vocabulary
 from inference.process.remote import RemoteCore
 from inference.process.requests import to_submit
 from inference.types import CompiledGrammar, Grammar, GrammarKind, Matcher
-from tests.embedded import tokenizer, vocabulary
+from tests.embedded import tokenizer, tokens, vocabulary
 from tests.unit.inference_process.test_remote import request
 
 EOS = (2, 0)
@@ -38,7 +41,7 @@ GRAMMARS = (
 def shared() -> tuple[Shelf, str]:
     """Return a shelf with the embedded model's tokens as they come over the wire."""
     core = RemoteCore("/nowhere")
-    core.share(vocabulary(*EOS))
+    core.share(tokens(*EOS))
     assert core._vocabulary is not None
     message = unpack(FROM_API, core._vocabulary[4:])
     assert isinstance(message, Vocabulary)
@@ -54,8 +57,11 @@ def compiled(grammar: Grammar) -> LarkGrammar:
     return build(vocabulary(*EOS), grammar, LIMITS)
 
 
-def crossed(grammar: CompiledGrammar) -> GrammarSource:
-    received = unpack(FROM_API, pack(to_submit(1, replace(request("a"), grammar=grammar)))[4:])
+def crossed(grammar: LarkGrammar) -> GrammarSource:
+    """Return what the engine gets of a grammar that another process has compiled."""
+    checked = GrammarSource(grammar.source, grammar.limits, grammar.seconds)
+    late_one = LateGrammar(SharedVocabulary(tokens(*EOS)), checked)
+    received = unpack(FROM_API, pack(to_submit(1, replace(request("a"), grammar=late_one)))[4:])
     assert isinstance(received.grammar, GrammarSource)
     return received.grammar
 
@@ -96,7 +102,7 @@ def test_nothing_is_compiled_before_a_matcher_needs_it_and_then_once(
             threads.append(threading.current_thread().name)
             super().__init__(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grammars, "LarkGrammar", Noted)
+    monkeypatch.setattr(late, "LarkGrammar", Noted)
     shelf, digest = shared()
     pool = MaskPool(2048, EOS)
     guides = [pool.guide(shelf.grammar(digest, source("start: /a+/"))) for _ in range(4)]
@@ -147,14 +153,14 @@ def test_what_will_take_long_waits_for_its_like_and_is_forgotten_then() -> None:
 
 def test_processes_with_the_same_tokens_share_them() -> None:
     shelf, digest = shared()
-    message = Vocabulary((b"a", b"b"), (), (1,))
+    message = Vocabulary(GrammarTokens((b"a", b"b"), (), (1,)))
     other = shelf.add(message)
     assert other != digest
-    assert shelf.add(Vocabulary((b"a", b"b"), (), (1,))) == other
+    assert shelf.add(Vocabulary(GrammarTokens((b"a", b"b"), (), (1,)))) == other
     for at in range(2):
-        shelf.add(Vocabulary((b"a", b"b", bytes([at])), (), (1,)))
+        shelf.add(Vocabulary(GrammarTokens((b"a", b"b", bytes([at])), (), (1,))))
     with pytest.raises(FrameFault, match="<= 4 vocabularies"):
-        shelf.add(Vocabulary((b"c",), (), ()))
+        shelf.add(Vocabulary(GrammarTokens((b"c",), (), ())))
 
 
 def test_a_grammar_before_the_vocabulary_is_a_fault() -> None:
@@ -174,7 +180,7 @@ def test_a_grammar_of_another_kind_can_not_cross() -> None:
 def test_a_received_grammar_is_a_compiled_one() -> None:
     shelf, digest = shared()
     grammar: CompiledGrammar = shelf.grammar(digest, source("start: /ab/"))
-    assert isinstance(grammar, ReceivedGrammar)
+    assert isinstance(grammar, LateGrammar)
     matcher = grammar.start()
     assert [matcher.finished, matcher.error] == [False, None]
 
@@ -191,8 +197,8 @@ def test_vocabulary_that_can_not_be_used_says_why_each_time(monkeypatch: pytest.
     def refuse(*_: object) -> None:
         raise ValueError("no such tokens")
 
-    monkeypatch.setattr(grammars, "GrammarVocabulary", refuse)
-    received = SharedVocabulary(Vocabulary((b"a",), (), ()))
+    monkeypatch.setattr(GrammarVocabulary, "of", refuse)
+    received = SharedVocabulary(GrammarTokens((b"a",), (), ()))
     for _ in range(2):
         with pytest.raises(ValueError, match="no such tokens"):
             received.get()

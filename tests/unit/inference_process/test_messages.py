@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from inference.config import EngineConfig, ModelConfig
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.process.framing import pack, unpack
 from inference.process.messages import (
     FROM_API,
@@ -16,7 +17,6 @@ from inference.process.messages import (
     Abort,
     Attach,
     Configuration,
-    GrammarSource,
     Logged,
     Progress,
     Ready,
@@ -40,7 +40,7 @@ GRAMMAR = GrammarSource("start: /a/", GrammarLimits(seconds=1.5, nesting=9), 0.0
     [
         (FROM_API, Attach(True)),
         (FROM_API, Abort(2**40)),
-        (FROM_API, Vocabulary((b"", b"\xff\0", b"a"), (2,), (0, 1))),
+        (FROM_API, Vocabulary(GrammarTokens((b"", b"\xff\0", b"a"), (2,), (0, 1)))),
         (FROM_ENGINE, Progress("é\n")),
         (FROM_ENGINE, Ready(MODEL)),
         (FROM_ENGINE, Unavailable("no")),

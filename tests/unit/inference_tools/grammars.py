@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from inference.grammar.compiler import GrammarCompiler
+from inference.grammar.maker import MakerHere
 from inference.tools.formats import FORMATS, ToolFormat, with_tokens
 from inference.tools.types import Tool, ToolUse
 from inference.types import CompiledGrammar, Event, Grammar, Matcher, Token
@@ -61,7 +62,7 @@ def use(*tools: Tool, required: bool = False, parallel: bool = True) -> ToolUse:
 
 def compiled(grammar: Grammar) -> CompiledGrammar:
     async def compile_it() -> CompiledGrammar:
-        compiler = GrammarCompiler(vocabulary(EOS), workers=1)
+        compiler = GrammarCompiler(MakerHere(vocabulary(EOS)), workers=1)
         try:
             return await compiler.compile(grammar)
         finally:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from inference.errors import GrammarRefused, Overloaded
-from inference.grammar import compiler as module
+from inference.grammar import maker as module
 from inference.grammar.build import Source, compile_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.compiler import GrammarCache, GrammarCompiler
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import Grammar, GrammarKind
 from tests.unit.inference.grammar.vocabularies import VOCABULARY, follows, regex
@@ -29,7 +30,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def compiler() -> Iterator[GrammarCompiler]:
-    compiler = GrammarCompiler(VOCABULARY)
+    compiler = GrammarCompiler(MakerHere(VOCABULARY))
     yield compiler
     compiler.close()
 
@@ -127,7 +128,7 @@ async def test_the_event_loop_goes_on_while_a_grammar_compiles(
 
 
 async def test_a_compilation_past_its_time_is_waited_for_no_longer(builds: Builds) -> None:
-    compiler = GrammarCompiler(VOCABULARY, GrammarLimits(seconds=0.2))
+    compiler = GrammarCompiler(MakerHere(VOCABULARY), GrammarLimits(seconds=0.2))
     builds.go_on.clear()
     with pytest.raises(GrammarRefused, match=r"compiling it takes more than 0\.2 seconds"):
         await compiler.compile(NUMBER)
@@ -139,7 +140,7 @@ async def test_a_compilation_past_its_time_is_waited_for_no_longer(builds: Build
 
 
 async def test_no_thread_in_time_is_overload_and_leaves_no_work_behind(builds: Builds) -> None:
-    compiler = GrammarCompiler(VOCABULARY, GrammarLimits(seconds=0.2), workers=1)
+    compiler = GrammarCompiler(MakerHere(VOCABULARY), GrammarLimits(seconds=0.2), workers=1)
     builds.go_on.clear()
     first = asyncio.create_task(compiler.compile(NUMBER))
     await asyncio.wait_for(_until(lambda: bool(builds.sources)), 20)
@@ -179,7 +180,7 @@ async def test_a_request_that_leaves_takes_nothing_from_the_others(
 
 
 async def test_a_grammar_that_nobody_waits_for_any_more_can_be_asked_for_again(builds: Builds) -> None:
-    compiler = GrammarCompiler(VOCABULARY, workers=1)
+    compiler = GrammarCompiler(MakerHere(VOCABULARY), workers=1)
     builds.go_on.clear()
     blocking = asyncio.create_task(compiler.compile(NUMBER))
     await asyncio.wait_for(_until(lambda: bool(builds.sources)), 20)

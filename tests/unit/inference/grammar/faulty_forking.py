@@ -1,0 +1,41 @@
+"""The process that compiles grammars, with a compiler that fails in every way; the source says in which."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+from inference.grammar import forking
+from inference.grammar.build import build
+from inference.grammar.compiled import LarkGrammar
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.vocabulary import GrammarVocabulary
+from inference.types import Grammar
+
+
+class Panic(BaseException):
+    """What native code raises."""
+
+
+def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimits) -> LarkGrammar:
+    """Fail as the source says, or compile it."""
+    if grammar.source == "segfault":
+        ctypes.string_at(0)
+    if grammar.source == "sleep":
+        time.sleep(600)
+    if grammar.source == "spin":
+        while True:
+            pass
+    if grammar.source == "panic":
+        raise Panic
+    if grammar.source == "memory":
+        bytearray(2 * forking.MEMORY_BYTES)
+    if grammar.source == "environment":
+        raise RuntimeError if "SECRET" in os.environ else KeyError
+    return build(vocabulary, grammar, limits)
+
+
+if __name__ == "__main__":
+    vars(forking)["build"] = faulty
+    forking.main()

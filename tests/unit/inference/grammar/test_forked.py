@@ -1,0 +1,217 @@
+"""Grammars compiled in processes of their own: what ends one of these ends nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from inference.errors import GenerationFailed
+from inference.grammar import forking
+from inference.grammar.build import build
+from inference.grammar.fault import GrammarFault
+from inference.grammar.forked import ForkedMaker
+from inference.grammar.late import LateGrammar
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.tokens import GrammarTokens
+from inference.types import Grammar, GrammarKind
+from tests.processes import children, gone
+from tests.unit.inference.grammar.vocabularies import END, LIMITS, SPECIAL, STOP, TOKENS, VOCABULARY, follows
+
+FAULTY = "tests.unit.inference.grammar.faulty_forking"
+GRAMMAR_TOKENS = GrammarTokens(tuple(TOKENS), (SPECIAL,), (END, STOP))
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def maker() -> Iterator[ForkedMaker]:
+    maker = ForkedMaker(GRAMMAR_TOKENS)
+    yield maker
+    maker.close()
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[ForkedMaker]:
+    maker = ForkedMaker(GRAMMAR_TOKENS, FAULTY)
+    yield maker
+    maker.close()
+
+
+def lark(source: str) -> Grammar:
+    return Grammar(kind=GrammarKind.LARK, source=source)
+
+
+def made(maker: ForkedMaker, source: str = 'start: "ok"', limits: GrammarLimits = LIMITS) -> LateGrammar:
+    return maker.make(lark(source), limits, lambda: None)
+
+
+def forker(maker: ForkedMaker) -> int:
+    assert maker._process is not None
+    return maker._process.pid
+
+
+def until(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "right", "wrong"),
+    [
+        (GrammarKind.REGEX, "[0-9]+", "12", "a"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer"}', "-7", '"7"'),
+        (GrammarKind.LARK, 'start: "a" | "bc"', "bc", "ab"),
+    ],
+)
+def test_each_kind_comes_back_as_it_is_compiled_here(
+    maker: ForkedMaker, kind: GrammarKind, source: str, right: str, wrong: str
+) -> None:
+    grammar = Grammar(kind=kind, source=source)
+    back = maker.make(grammar, LIMITS, lambda: None)
+    assert back.source.lark == build(VOCABULARY, grammar, LIMITS).source
+    assert back.source.limits == LIMITS
+    assert 0 < back.source.seconds < SECONDS
+    assert follows(back.compiled(), right)
+    assert not follows(back.compiled(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (GrammarKind.JSON_SCHEMA, '{"items": {"not": {}}}'),
+        (GrammarKind.JSON_SCHEMA, '{"type": "string", "minLength": 9, "maxLength": 3}'),
+        (GrammarKind.REGEX, "("),
+        (GrammarKind.LARK, "start: nothing"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_same_words(maker: ForkedMaker, kind: GrammarKind, source: str) -> None:
+    grammar = Grammar(kind=kind, source=source)
+    with pytest.raises(GrammarFault) as here:
+        build(VOCABULARY, grammar, LIMITS)
+    with pytest.raises(GrammarFault) as there:
+        maker.make(grammar, LIMITS, lambda: None)
+    told = [(each.value.reason, each.value.pointer, each.value.label) for each in (here, there)]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("source", ["segfault", "memory"])
+def test_a_grammar_that_ends_its_process_is_refused_and_nothing_else_is(
+    faulty: ForkedMaker, source: str
+) -> None:
+    made(faulty)
+    forks_from = forker(faulty)
+    with pytest.raises(GrammarFault, match=r"too much memory\. Send a simpler one"):
+        made(faulty, source)
+    made(faulty)
+    assert forker(faulty) == forks_from
+
+
+@pytest.mark.parametrize("source", ["sleep", "spin"])
+def test_a_grammar_that_takes_too_long_is_ended(faulty: ForkedMaker, source: str) -> None:
+    made(faulty)
+    with pytest.raises(GrammarFault, match=r"takes more than 0\.2 seconds. Shorten it"):
+        made(faulty, source, GrammarLimits(seconds=0.2))
+    made(faulty)
+    assert len([each for each in children(forker(faulty)) if not gone(each)]) == 1
+
+
+def test_a_panic_is_a_failure_of_the_servers(faulty: ForkedMaker) -> None:
+    with pytest.raises(GenerationFailed, match="The grammar's compiler failed: Panic"):
+        made(faulty, "panic")
+
+
+def test_no_grammar_sees_the_servers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "of the server's")
+    maker = ForkedMaker(GRAMMAR_TOKENS, FAULTY)
+    with pytest.raises(GenerationFailed, match="KeyError"):
+        made(maker, "environment")
+    maker.close()
+
+
+def test_one_grammar_compiles_while_another_does(faulty: ForkedMaker) -> None:
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(faulty.make, lark("sleep"), GrammarLimits(seconds=2), begun.set)
+        assert begun.wait(SECONDS)
+        made(faulty)
+        assert not slow.done()
+        with pytest.raises(GrammarFault, match="takes more than 2 seconds"):
+            slow.result()
+
+
+def test_the_process_that_forks_is_started_again(maker: ForkedMaker) -> None:
+    made(maker)
+    ended = forker(maker)
+    for process in (*children(ended), ended):
+        os.kill(process, signal.SIGKILL)
+    made(maker)
+    assert forker(maker) != ended
+
+
+def test_signals_that_tell_the_server_to_end_leave_it_alone(maker: ForkedMaker) -> None:
+    made(maker)
+    forks_from = forker(maker)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(forks_from, number)
+    made(maker)
+    assert forker(maker) == forks_from
+
+
+def test_it_ends_with_whoever_started_it() -> None:
+    maker = ForkedMaker(GRAMMAR_TOKENS)
+    made(maker)
+    process = forker(maker)
+    assert maker._control is not None
+    maker._control.close()  # as all that a process holds is, when it ends
+    until(lambda: gone(process))
+    maker.close()
+
+
+def test_a_process_that_can_not_be_started_is_a_failure_of_the_servers() -> None:
+    maker = ForkedMaker(GRAMMAR_TOKENS, "tests.no_such_module")
+    with pytest.raises(GenerationFailed, match="can't be started"):
+        made(maker)
+    maker.close()
+
+
+def test_no_process_to_be_had_is_a_failure_of_the_servers(
+    monkeypatch: pytest.MonkeyPatch, maker: ForkedMaker
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", refuse)
+    here, there = socket.socketpair()
+    with here:
+        with there:
+            forking._fork(there, there, VOCABULARY)
+        assert here.recv(1) == b""
+
+
+def test_a_process_that_has_nothing_to_do_and_ends_costs_no_request(maker: ForkedMaker) -> None:
+    made(maker)
+    (worker,) = children(forker(maker))
+    made(maker)
+    assert children(forker(maker)) == [worker]  # it takes one after the other
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: gone(worker))
+    made(maker)
+    assert children(forker(maker)) != [worker]
+
+
+def test_a_process_has_so_many_grammars_and_then_another_one_has_them() -> None:
+    maker = ForkedMaker(GRAMMAR_TOKENS)
+    made(maker)
+    (worker,) = children(forker(maker))
+    for _ in range(forking.MOST_TASKS):
+        made(maker)
+    assert children(forker(maker)) != [worker]
+    maker.close()
