@@ -24,7 +24,7 @@ from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
 from inference.looks import Looks
-from inference.preparation import odd_vocabulary, prefix_salt, prepare
+from inference.preparation import grammars, odd_vocabulary, prefix_salt, prepare
 from inference.readiness import Readiness
 from inference.text_side import TextSide
 from inference.types import (
@@ -125,7 +125,7 @@ class EngineClient(TextSide):
             self._model = await asyncio.to_thread(self._core.load, progress)
             if (odd := odd_vocabulary(self._text, self._model)) is not None:
                 log.warning("%s", odd)
-            await asyncio.to_thread(self._prepare_grammars, self._text, self._model)
+            self._compiler = await asyncio.to_thread(grammars, self._text, self._model, self._core)
             if isinstance(self._core, ReturningCore):
                 self._core.watch(self._on_life)
             if self._closed:  # the server was told to end while it loaded
@@ -220,16 +220,6 @@ class EngineClient(TextSide):
         return await self._health.probe()
 
     # --- below ------------------------------------------------------------------------------
-
-    def _prepare_grammars(self, text: TextPipeline, model: ModelInfo) -> None:
-        tokens = text.grammar_tokens(model.eos_token_ids)
-        if tokens is None:
-            return
-        # An engine with a process of its own may be started again: this one may not, so it compiles nothing
-        apart = isinstance(self._core, ReturningCore)
-        self._compiler = text.grammar_compiler(tokens, apart=apart)
-        if isinstance(self._core, ReturningCore):
-            self._core.share(tokens)
 
     def _queue(
         self, request: Request, prepared: CoreRequest, text: TextPipeline, submitted: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
+from inference.core import Core, ReturningCore
 from inference.errors import GrammarRefused
 from inference.limits import (
     check_bias,
@@ -101,6 +102,21 @@ async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo, loo
     if model.vision is None or model.vision.reason:
         return ids if request.truncate is None else ids[-request.truncate :]
     return await with_images(request, ids, text, model.vision, looks)
+
+
+def grammars(text: TextPipeline, model: ModelInfo, core: Core) -> GrammarCompiler | None:
+    """Return what compiles grammars for a core, which is told the model's tokens; None if they have no bytes.
+
+    An engine in a process of its own may die and is started again, and this process isn't: here nothing is
+    compiled then.
+    """
+    tokens = text.grammar_tokens(model.eos_token_ids)
+    if tokens is None:
+        return None
+    apart = isinstance(core, ReturningCore)
+    if isinstance(core, ReturningCore):
+        core.share(tokens)
+    return text.grammar_compiler(tokens, apart=apart)
 
 
 async def compiled(grammar: Grammar | GrammarRefused, compiler: GrammarCompiler | None) -> CompiledGrammar:
