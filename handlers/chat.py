@@ -132,11 +132,16 @@ def choices_of(engine: EngineClient, prepared: Prepared, *, speaks_openai: bool)
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
     tools, count = chat.conversation.tools, chat.choices
     if tools is None:
-        return tuple(TextChoice(index, tell) for index in range(count))
+        return tuple(TextChoice(index, tell, names_role=not speaks_openai) for index in range(count))
     answer = prepared.requests[0].id if speaks_openai else ""
     ids = CallIds(chat.conversation.messages, count, answer=answer)
     return tuple(
-        ToolChoice(index, tell, CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)))
+        ToolChoice(
+            index,
+            tell,
+            CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)),
+            names_role=not speaks_openai,
+        )
         for index in range(count)
     )
 

@@ -102,7 +102,7 @@ def call_delta(
 
 
 def with_role(delta: ChatCompletionDelta) -> ChatCompletionDelta:
-    """Return the first delta of a message; OpenAI's client would append the role of any other to it."""
+    """Return a delta that says whose message it is; OpenAI's client appends it to that of the one before."""
     if "content" in delta:
         return {"role": "assistant", "content": delta["content"]}
     return {"role": "assistant", "tool_calls": delta["tool_calls"]}

@@ -33,9 +33,11 @@ class Choice(Protocol):
 class TextChoice:
     """A choice that is text alone: one chunk for each token."""
 
-    def __init__(self, index: int, tell: Tell | None) -> None:
+    def __init__(self, index: int, tell: Tell | None, *, names_role: bool = False) -> None:
+        """`names_role`: each delta does, and not the first alone."""
         self._index = index
         self._tell = tell
+        self._names_role = names_role
         self._begun = False
 
     def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
@@ -45,6 +47,8 @@ class TextChoice:
         if not self._begun:
             delta, before = _begin(self._index, delta, self._tell)
             self._begun = True
+        if self._names_role:
+            delta = with_role(delta)
         chunk: ChatCompletionChoice = {
             "index": self._index,
             "delta": delta,
@@ -69,10 +73,12 @@ class ToolChoice:
     Tokens that make no chunk, those of the calls' own notation, have their log-probabilities in the next one.
     """
 
-    def __init__(self, index: int, tell: Tell | None, calls: CallDeltas) -> None:
+    def __init__(self, index: int, tell: Tell | None, calls: CallDeltas, *, names_role: bool = False) -> None:
+        """`names_role`: each delta does, and not the first alone."""
         self._index = index
         self._tell = tell
         self._calls = calls
+        self._names_role = names_role
         self._untold: list[Event] = []
         self._begun = False
 
@@ -86,6 +92,8 @@ class ToolChoice:
         if not self._begun:
             deltas[0], before = _begin(self._index, deltas[0], self._tell)
             self._begun = True
+        if self._names_role:
+            deltas = list(map(with_role, deltas))
         told, self._untold = self._untold, []
         chunks = [self._chunk(delta, told if place == 0 else []) for place, delta in enumerate(deltas)]
         chunks[-1]["finish_reason"] = None if event.finish is None else self._reason(event.finish)

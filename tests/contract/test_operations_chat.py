@@ -61,7 +61,7 @@ async def test_a_stream_tells_the_same_as_the_answer() -> None:
     choices = [chunk["choices"][0] for chunk in chunks]
     assert done == "[DONE]"
     assert "".join(choice["delta"]["content"] for choice in choices) == TEXT
-    assert ["role" in choice["delta"] for choice in choices] == [True] + [False] * (len(choices) - 1)
+    assert {choice["delta"]["role"] for choice in choices} == {"assistant"}
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"] == "stop"
     streamed = [entry for choice in choices for entry in choice["logprobs"]["content"]]
@@ -284,3 +284,14 @@ async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> 
     }
     assert done == "[DONE]"
     assert before.status_code == 424
+
+
+async def test_openais_clients_get_the_role_once() -> None:
+    """They append it to that of the chunk before."""
+    headers = {"x-stainless-lang": "python"}
+    async with served(fake=REPLIES) as server:
+        response = await server.http.post(PATH, json={**BODY, "stream": True}, headers=headers)
+    *chunks, _ = events_of(response)
+    told = ["role" in chunk["choices"][0]["delta"] for chunk in chunks]
+    assert told == [True] + [False] * (len(chunks) - 1)
+    assert len(told) > 1

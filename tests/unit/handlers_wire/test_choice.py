@@ -186,3 +186,15 @@ def test_text_without_log_probabilities_begins_with_its_first_token() -> None:
 def test_every_chunk_of_a_call_has_a_piece_of_it() -> None:
     """As TGI's clients take for granted, also with log-probabilities."""
     assert all("tool_calls" in chunk["delta"] for chunk in streamed(calling([CALL]), events_of(1)))
+
+
+def test_every_delta_names_the_role_to_whoever_wants_it(fits: Fits) -> None:
+    """TGI's own client takes no chunk without it."""
+    texts = TextChoice(0, TELL, names_role=True)
+    calls = ToolChoice(
+        0, None, CallDeltas(ScriptedParser([[TextPart("x")], CALL, []]), CallIds(()).of(0)), names_role=True
+    )
+    for choice in (texts, calls):
+        chunks = streamed(choice, events_of(3))
+        assert {chunk["delta"]["role"] for chunk in chunks} == {"assistant"}
+        assert all(fits("ChatCompletionChoice", chunk) for chunk in chunks)
