@@ -19,6 +19,7 @@ from handlers.settings_table import SettingsError
 from inference import last_resorts
 from inference.environment import SWITCH_SECONDS, prepare_environment
 from inference.errors import ModelUnavailable
+from inference.signals import end_by_hangup
 
 if TYPE_CHECKING:
     from inference.client import EngineClient
@@ -47,6 +48,7 @@ def _until_signalled(settings: Settings) -> int:
     # what comes before uvicorn has handlers of its own ends at once
     for number in SIGNALS:
         signal.signal(number, _stop_early)
+    end_by_hangup()
     try:
         if settings.replicas > 1:
             from handlers.fleet.environment import prepare_ray

@@ -12,6 +12,7 @@ from handlers.settings_reading import Reading
 from inference import last_resorts
 from inference.environment import prepare_environment
 from inference.shards.joining import be_a_shard
+from inference.signals import end_by_hangup
 
 logger = logging.getLogger("parley")
 
@@ -24,6 +25,7 @@ def shard(reading: Reading) -> NoReturn:
     prepare_environment()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
+    end_by_hangup()
     set_hub_token(settings)
     be_a_shard(settings.master_addr, settings.master_port, settings.model_id)
 

@@ -30,6 +30,7 @@ from inference.config import Found, again
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.process.leash import Leash, die_with_parent
 from inference.shared import SharedMemory
+from inference.signals import end_by_hangup
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -89,6 +90,7 @@ def main(descriptor: int) -> int:
     die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_early)
+    end_by_hangup()
     line = socket.socket(fileno=descriptor)
     with line.makefile("rb") as told:
         post = Post.decode(told.readline())

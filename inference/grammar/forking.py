@@ -37,6 +37,7 @@ from inference.grammar.line import (
 from inference.grammar.stack import large_stacks
 from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.signals import outlive_endings
 from inference.types import Grammar
 
 NICENESS = 10  # texts that are being generated come first where processors are few
@@ -46,8 +47,7 @@ MOST_TASKS = 256  # of one fork, as memory that was used isn't given back
 
 def main() -> None:
     """Fork for each line until nobody can send any more."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which drains: its end is ours
-        signal.signal(number, signal.SIG_IGN)
+    outlive_endings()  # the server drains, and its end is ours
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
     control = socket.socket(fileno=int(sys.argv[1]))
     tokens = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=GrammarTokens)

@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -26,6 +25,7 @@ from inference.process.leash import Leash
 from inference.process.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
 from inference.process.server import EngineServer
 from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
+from inference.signals import outlive_endings
 
 LOG = logging.getLogger(__name__)
 
@@ -158,8 +158,7 @@ class Engine:
         Ctrl-C reaches every process of a terminal, and a service manager's SIGTERM every process of a
         service: requests that run are to be ended by the server then, in good order.
         """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        outlive_endings()
         if not self._leash.hold():  # it died before the kernel knew that we care
             self.orphan()
 

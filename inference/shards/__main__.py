@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 
 from inference.environment import SWITCH_SECONDS, prepare_environment
 from inference.process.leash import die_with_parent
+from inference.signals import outlive_endings
 
 if __name__ == "__main__":
     die_with_parent()
     prepare_environment()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for number in (signal.SIGINT, signal.SIGTERM):  # which reach all processes of a service: requests run on
-        signal.signal(number, signal.SIG_IGN)
+    outlive_endings()  # requests run on
     if len(sys.argv) not in (2, 3):
         raise SystemExit("shards are started by the server: use `parley serve --num-shard`")
     from inference.process.control import Control

@@ -259,7 +259,7 @@ def test_serve_says_what_it_serves_and_where_and_then_connected(
     assert 200 == post(f"{address}/generate", {"inputs": "Hi", "parameters": {"max_new_tokens": 3}})[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_running_requests_end_and_exits_0(number: signal.Signals) -> None:
     with fake_server(step_seconds=0.1) as (process, address):
         until_connected(process)

@@ -210,7 +210,7 @@ def test_a_dead_engine_comes_back_for_all_workers(shared: Live) -> None:
     assert shared.metric("parley_engine_up") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_the_requests_of_all_workers_end_and_exits_0(number: signal.Signals) -> None:
     body = {"inputs": "Hi", "parameters": {"max_new_tokens": 400, "details": True}}
     with server() as live, ExitStack() as held:
