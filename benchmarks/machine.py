@@ -21,9 +21,8 @@ _WIDTHS = {
 
 
 def machine() -> str:
-    """Return a name for this kind of machine: virtual ones may say no more of a CPU than its brand."""
-    cpu = _information("model name") or platform.machine()
-    return re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores()} cores {_widest()}".lower()).strip("-")
+    """Return a name for this kind of machine."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{_cpu()} {cores()} cores {_widest()}".lower()).strip("-")
 
 
 def cores() -> int:
@@ -36,7 +35,7 @@ def about() -> dict[str, object]:
     flags = set(_information("flags").split())
     return {
         "machine": machine(),
-        "cpu": _information("model name") or platform.machine(),
+        "cpu": _cpu(),
         "features": [flag for flag in DECISIVE if flag in flags],
         "cores": cores(),
         "memory_gb": round(PAGE_BYTES * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
@@ -44,6 +43,12 @@ def about() -> dict[str, object]:
         "python": platform.python_version(),
         "day": time.strftime("%Y-%m-%d"),
     }
+
+
+def _cpu() -> str:
+    """Return what the CPU calls itself, and its family where a virtual one says no more than its brand."""
+    name, family = _information("model name") or platform.machine(), _information("cpu family")
+    return name if not family or re.search(r"\d", name) else f"{name} of family {family}"
 
 
 def _widest() -> str:

@@ -44,7 +44,7 @@ def page(*names: str) -> Iterator[str]:
         yield from ["", *_machine(found)]
     yield from gpu.section(RESULTS)
     for found in several[1:]:
-        yield from ["", f"# On another machine: {_widest(found)}", "", *_machine(found)]
+        yield from ["", f"# On another machine: {_named(found)}", "", *_machine(found)]
 
 
 def _sections() -> dict[str, Callable[[Row], Iterator[str]]]:
@@ -77,11 +77,12 @@ def _machine(found: dict[str, Row]) -> Iterator[str]:
         yield from _dated(_sections()[part](results), results)
 
 
-def _widest(found: dict[str, Row]) -> str:
-    features = next(iter(found.values()))["features"]
+def _named(found: dict[str, Row]) -> str:
+    about = next(iter(found.values()))
+    features = about["features"]
     if "amx_tile" in features:
-        return "with AMX"
-    return "with AVX-512" if "avx512f" in features else "without AVX-512"
+        return f"{about['cpu']}, with AMX"
+    return f"{about['cpu']}, {'with' if 'avx512f' in features else 'without'} AVX-512"
 
 
 def _about(results: Row) -> str:

@@ -98,7 +98,7 @@ def test_all_machines_are_told_of_the_most_measured_first(results: Path) -> None
             )
     assert report.machines() == ["new", "old"]
     lines = list(report.page(*report.machines()))
-    other = lines.index("# On another machine: without AVX-512")
+    other = lines.index(f"# On another machine: {about()['cpu']}, without AVX-512")
     assert lines.index(next(line for line in lines if line.startswith("![tokens"))) < other
     assert any(line.startswith("Measured on ") and "(avx2)" in line for line in lines[other:])
 
