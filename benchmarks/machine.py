@@ -46,9 +46,9 @@ def about() -> dict[str, object]:
 
 
 def _cpu() -> str:
-    """Return what the CPU calls itself, and its family where a virtual one says no more than its brand."""
+    """Return what the CPU calls itself, and its family where that is a brand of several."""
     name, family = _information("model name") or platform.machine(), _information("cpu family")
-    return name if not family or re.search(r"\d", name) else f"{name} of family {family}"
+    return f"{name} of family {family}" if name == "AMD EPYC" else name
 
 
 def _widest() -> str:

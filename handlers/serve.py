@@ -34,7 +34,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(reading: Reading) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the model or the port can't be had."""
+    """Serve until a signal ends it; returns the exit code, 1 if the model or the port can't be had."""
     settings = reading.settings
     logs.follow(settings)
     for warning in reading.warnings:

@@ -18,7 +18,7 @@ logger = logging.getLogger("parley")
 
 
 def shard(reading: Reading) -> NoReturn:
-    """Be a shard of the server at --master-addr until SIGTERM or SIGINT, by which the process ends with 0."""
+    """Be a shard of the server at --master-addr until a signal ends it, with 0."""
     settings = reading.settings
     logs.follow(settings)
     last_resorts.install()

@@ -46,7 +46,7 @@ logger = logging.getLogger("parley")
 
 
 def serve_workers(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. Raises SettingsError if a port can't be had."""
+    """Serve until a signal ends it; returns the exit code. Raises SettingsError if a port can't be had."""
     workers = settings.api_workers
     places = SharedMemory.create(workers * COUNT_BYTES)
     board = SharedMemory.create(Board.size(workers + 1, width()))

@@ -24,7 +24,7 @@ from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
 from inference.looks import Looks
-from inference.preparation import grammars, odd_vocabulary, prefix_salt, prepare
+from inference.preparation import grammar_compiler, odd_vocabulary, prefix_salt, prepare
 from inference.readiness import Readiness
 from inference.text_side import TextSide
 from inference.types import (
@@ -125,7 +125,7 @@ class EngineClient(TextSide):
             self._model = await asyncio.to_thread(self._core.load, progress)
             if (odd := odd_vocabulary(self._text, self._model)) is not None:
                 log.warning("%s", odd)
-            self._compiler = await asyncio.to_thread(grammars, self._text, self._model, self._core)
+            self._compiler = await asyncio.to_thread(grammar_compiler, self._text, self._model, self._core)
             if isinstance(self._core, ReturningCore):
                 self._core.watch(self._on_life)
             if self._closed:  # the server was told to end while it loaded

@@ -37,4 +37,5 @@ def bare_environment(package: ModuleType) -> dict[str, str]:
     whole = child_environment(package)
     names = ["PYTHONPATH", "PATH", "LD_LIBRARY_PATH", "HOME"]
     kept = {name: whole[name] for name in names if name in whole}
+    prepare_environment(kept)
     return {**kept, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads would do nothing

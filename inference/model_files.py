@@ -25,6 +25,7 @@ PICKLE, PICKLES_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SHOWN = 3  # names of files in a message
 MOST_SHOWN = 200  # characters of a model's name
 EXPLICIT = "transformers_weights"  # the member of config.json that names another file, or index
+SPECULATORS = ("medusa", "mlp_speculator")  # kinds of such heads that TGI knows
 FORMATS = (".gguf", ".safetensors", ".bin")  # no hub id ends with them
 
 _GGUF = (
@@ -57,8 +58,17 @@ def check_directory(directory: Path) -> None:
             f"`{directory}` holds a LoRA adapter {of}: serve its model, and give this directory by "
             "--lora-adapters, or merge it into its model (`merge_and_unload` of the package peft)"
         )
-    if not (directory / CONFIG).is_file() and any(directory.glob("*.gguf")):
-        raise ModelUnavailable(f"`{directory}` holds {_GGUF}")
+    if not (directory / CONFIG).is_file():
+        if any(directory.glob("*.gguf")):
+            raise ModelUnavailable(f"`{directory}` holds {_GGUF}")
+        return
+    described = read_object(directory / CONFIG)
+    if "medusa_num_heads" in described or described.get("model_type") in SPECULATORS:
+        base = described.get("base_model_name_or_path")
+        of = f"of `{base!s:.200}`: serve that model" if base else "of another model: serve that"
+        raise ModelUnavailable(
+            f"`{directory}` holds heads that guess the tokens {of}; --speculate guesses without heads"
+        )
 
 
 def local_directory(model_id: str) -> Path | None:

@@ -104,7 +104,7 @@ async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo, loo
     return await with_images(request, ids, text, model.vision, looks)
 
 
-def grammars(text: TextPipeline, model: ModelInfo, core: Core) -> GrammarCompiler | None:
+def grammar_compiler(text: TextPipeline, model: ModelInfo, core: Core) -> GrammarCompiler | None:
     """Return what compiles grammars for a core, which is told the model's tokens; None if they have no bytes.
 
     An engine in a process of its own may die and is started again, and this process isn't: here nothing is

@@ -30,7 +30,7 @@ logger = logging.getLogger("parley")
 
 
 def serve_fleet(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code, 1 if the replicas or the port can't be had."""
+    """Serve until a signal ends it; returns the exit code, 1 if the replicas or the port can't be had."""
     gateway = Gateway(settings)
     logs.tell_dropped(gateway.metrics.log_dropped)
     life = Life(loaded=lambda: _say_served(settings), unavailable=say_unavailable)

@@ -1,11 +1,13 @@
-"""The server's end of the process in which grammars are compiled first."""
+"""The server's end of the processes in which grammars are compiled first."""
 
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +21,15 @@ from inference.errors import GenerationFailed
 from inference.grammar.fault import GrammarFault
 from inference.grammar.late import LateGrammar, SharedVocabulary
 from inference.grammar.limits import GrammarLimits, too_slow
-from inference.grammar.line import ANSWERS, BEGUN, Answer, Made, Panicked, Task, receive, send
+from inference.grammar.line import ANSWERS, BEGUN, Answer, Failed, Made, Task, receive, send
 from inference.grammar.tokens import GrammarSource, GrammarTokens
+from inference.process.ended import describe_status
+from inference.process.output import LineReader
 from inference.types import Grammar
 
-START_SECONDS = 60.0  # that the process may take until it forks, on a machine with much other work
-END_SECONDS = 5.0
+START_SECONDS = 60.0  # that a process may take until it begins, on a machine with much other work
+END_SECONDS = 5.0  # beyond its time that one is waited for, should its alarm not ring
+NEARLY = 0.9  # of its time, after which it was that alarm: the clock here is read a moment later
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +43,13 @@ class ForkedMaker:
     """
 
     def __init__(self, tokens: GrammarTokens, module: str = "inference.grammar.forking") -> None:
-        self.tokens = tokens
+        self._tokens = tokens
         self._module = module
         self._vocabulary = SharedVocabulary(tokens)  # made ready by nobody unless masks are computed here
+        self._lock = threading.Lock()  # for all that follows
         self._idle: list[socket.socket] = []  # lines to processes that have nothing to do
-        self._lock = threading.Lock()  # for the next two
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._forker: Forker | None = None
+        self._closed = False
 
     def make(self, grammar: Grammar, limits: GrammarLimits, begun: Callable[[], None]) -> LateGrammar:
         """Return a grammar that could be compiled.
@@ -55,86 +60,143 @@ class ForkedMaker:
         said = self._ask(Task(grammar.kind, grammar.source, limits), begun)
         if isinstance(said, Made):
             return LateGrammar(self._vocabulary, GrammarSource(said.lark, limits, said.seconds))
-        if isinstance(said, Panicked):
+        if isinstance(said, Failed):
+            log.error("a grammar's compiler failed:\n%s", said.outline)
             raise GenerationFailed(f"The grammar's compiler failed: {said.kind}")
         raise GrammarFault(said.reason, said.pointer, said.label)
 
     def close(self) -> None:
-        """End the processes; those that still compile end by themselves."""
-        while self._idle:
-            self._idle.pop().close()
+        """End the processes; one that still compiles ends when it has done so."""
         with self._lock:
-            self._end()
+            self._closed = True
+            idle, self._idle = self._idle, []
+            forker, self._forker = self._forker, None
+        for line in idle:
+            line.close()
+        if forker is not None:
+            forker.end()
 
     def _ask(self, task: Task, begun: Callable[[], None]) -> Answer:
-        line = self._begin(task)
-        began = time.monotonic()
-        begun()
-        line.settimeout(task.limits.seconds + END_SECONDS)
-        said = b""
-        with suppress(OSError):  # a timeout is one
-            said = receive(line)
-        if said:
-            self._idle.append(line)
-            return ANSWERS.decode(said)
-        line.close()
-        if time.monotonic() - began >= task.limits.seconds:
-            raise too_slow(task.limits)
-        log.warning("the process that compiled a grammar has ended by it; its request is refused")
-        raise GrammarFault("its compiler failed, or took too much memory. Send a simpler one")
-
-    def _begin(self, task: Task) -> socket.socket:
-        """Return the line to a process that works on a task; raise GenerationFailed."""
-        for line in self._lines():
-            line.settimeout(START_SECONDS)
-            with suppress(OSError):  # it has ended, or says nothing
-                send(line, task)
-                if line.recv(len(BEGUN)):
-                    return line
+        for line, fresh in self._lines():
+            if not _begins(line, task):  # it had ended before
+                line.close()
+                continue
+            began = time.monotonic()
+            begun()
+            said = _answer(line, task)
+            if said is not None:
+                self._keep(line)
+                return said
             line.close()
+            if time.monotonic() - began >= NEARLY * task.limits.seconds:
+                raise too_slow(task.limits)
+            if fresh:  # and so it was by this grammar, and by nothing that was compiled before
+                log.warning("a process that compiled a grammar has ended by it; its request is refused")
+                raise GrammarFault("its compiler failed, or took too much memory. Send a simpler one")
         raise GenerationFailed("The process that compiles grammars can't be started, or doesn't answer")
 
-    def _lines(self) -> Iterator[socket.socket]:
-        """Yield lines to processes that may have ended since they were last heard of, then to new ones."""
-        with suppress(IndexError):  # several threads take of them
-            while True:
-                yield self._idle.pop()
-        for again in (False, True):
-            if again:  # the process that forks may have ended as well
-                self.close()
-            line, theirs = socket.socketpair()
-            with theirs, suppress(OSError):
-                socket.send_fds(self._started(), [BEGUN], [theirs.fileno()])
-            yield line
+    def _lines(self) -> Iterator[tuple[socket.socket, bool]]:
+        """Yield lines to processes that wait, two new ones at last, and whether each has had no task yet."""
+        while (line := self._waiting()) is not None:
+            yield line, False
+        for _ in range(2):
+            forker = self._started()
+            yield forker.fork(), True
+            forker.doubt()  # where that was in vain, the next one is another's
 
-    def _started(self) -> socket.socket:
+    def _waiting(self) -> socket.socket | None:
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._end()
-                self._start()
-            assert self._control is not None
-            return self._control
+            return self._idle.pop() if self._idle else None
 
-    def _start(self) -> None:
+    def _keep(self, line: socket.socket) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(line)
+                return
+        line.close()
+
+    def _started(self) -> Forker:
+        with self._lock:
+            if self._closed:
+                raise GenerationFailed("The server shuts down")
+            if self._forker is None or not self._forker.lives:
+                if self._forker is not None:
+                    self._forker.end()
+                self._forker = Forker(self._tokens, self._module)
+            return self._forker
+
+
+class Forker:
+    """The process that forks the others."""
+
+    def __init__(self, tokens: GrammarTokens, module: str) -> None:
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, tempfile.TemporaryFile() as given:
+            given.write(msgspec.msgpack.encode(tokens))
+            given.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],
-                stdin=subprocess.PIPE,
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                stdin=given,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # native code that panics writes what strangers wrote
+                stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=bare_environment(inference),
             )
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as given:
-            given.write(msgspec.msgpack.encode(self.tokens))
+        self._doubted = False
+        threading.Thread(target=self._relay, name="grammar-stderr", daemon=True).start()
 
-    def _end(self) -> None:
-        control, self._control = self._control, None
-        process, self._process = self._process, None
-        if control is not None:
-            control.close()
-        if process is not None:
-            process.kill()  # its forks go on
-            process.wait()
+    @property
+    def pid(self) -> int:
+        """Return the process's id."""
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        """Return whether it may fork."""
+        return not self._doubted and self._process.poll() is None
+
+    def fork(self) -> socket.socket:
+        """Return the line to a new process, which is closed where there is none."""
+        line, theirs = socket.socketpair()
+        with theirs, suppress(OSError):
+            socket.send_fds(self._control, [BEGUN], [theirs.fileno()])
+        return line
+
+    def doubt(self) -> None:
+        """Have another one started when the next process is needed."""
+        self._doubted = True
+
+    def end(self) -> None:
+        """End it; its forks go on until their lines are closed."""
+        status = self._process.poll()
+        if status is not None:
+            log.warning("the process that forks for grammars has ended: %s", describe_status(status))
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _relay(self) -> None:
+        """Have the log tell what it and its forks write to standard error, but no words of clients."""
+        assert self._process.stderr is not None
+        with self._process.stderr as pipe:
+            reader = LineReader(pipe.fileno(), logging.getLogger("stderr.grammar"))
+            while reader.relay():
+                select.select([pipe], [], [], reader.look_seconds)
+
+
+def _begins(line: socket.socket, task: Task) -> bool:
+    """Return whether a process takes a task."""
+    line.settimeout(START_SECONDS)
+    with suppress(OSError):  # a timeout is one
+        send(line, task)
+        return bool(line.recv(len(BEGUN)))
+    return False
+
+
+def _answer(line: socket.socket, task: Task) -> Answer | None:
+    """Return what a process says; None if it has ended, or takes too long."""
+    line.settimeout(task.limits.seconds + END_SECONDS)
+    with suppress(OSError):
+        said = receive(line)
+        return ANSWERS.decode(said) if said else None
+    return None

@@ -10,6 +10,7 @@ socket that is the only argument; `line.py` says what goes over a line. A fork e
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import resource
@@ -17,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,8 +29,8 @@ from inference.grammar.line import (
     BEGUN,
     TASKS,
     Answer,
+    Failed,
     Made,
-    Panicked,
     Refused,
     Task,
     receive,
@@ -37,22 +39,27 @@ from inference.grammar.line import (
 from inference.grammar.stack import large_stacks
 from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.outline import outline
 from inference.signals import outlive_endings
 from inference.types import Grammar
 
 NICENESS = 10  # texts that are being generated come first where processors are few
-MEMORY_BYTES = 2 * 1024**3  # address space that a fork may take; the limits let most take a hundredth
+MEMORY_BYTES = 512 * 2**20  # address space that a fork may take; the limits let most take a tenth
 MOST_TASKS = 256  # of one fork, as memory that was used isn't given back
+KILLED_FIRST = "1000"  # where a machine or a container is short of memory, before the engine
 
 
 def main() -> None:
     """Fork for each line until nobody can send any more."""
     outlive_endings()  # the server drains, and its end is ours
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # as whoever started the server may have it ignored
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    faulthandler.enable()
     control = socket.socket(fileno=int(sys.argv[1]))
     tokens = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=GrammarTokens)
     vocabulary = GrammarVocabulary.of(tokens)
-    _confine()
+    confine()
     gc.collect()
     gc.freeze()  # what is shared with forks is to stay so
     while fds := socket.recv_fds(control, 1, 1)[1]:
@@ -69,17 +76,26 @@ def answer(task: Task, vocabulary: GrammarVocabulary) -> Answer:
     except MemoryError:
         return Refused("compiling it takes too much memory. Send a simpler one", "", "")
     except BaseException as error:  # a panic of native code is no Exception
-        return Panicked(type(error).__name__)
+        return Failed(type(error).__name__, outline(error))
     return Made(made.source, made.seconds)
 
 
-def _confine() -> None:
+def confine() -> None:
+    """Leave this process and its forks little to do harm with."""
     if sys.platform == "linux":
-        most = _mapped_bytes() + MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
-        resource.setrlimit(limit, (0, 0))
-    os.nice(NICENESS)
+        _limit(resource.RLIMIT_AS, _mapped_bytes() + MEMORY_BYTES)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
+    for which in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+        _limit(which, 0)
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))  # that of the thread that started us
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def _limit(which: int, most: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
 
 
 def _mapped_bytes() -> int:
@@ -96,31 +112,25 @@ def _fork(line: socket.socket, control: socket.socket, vocabulary: GrammarVocabu
         return
     try:
         control.close()
-        for _ in range(MOST_TASKS):
-            _work(line, vocabulary)
+        with large_stacks():
+            working = threading.Thread(target=_work, args=(line, vocabulary))
+            working.start()
+        working.join()
     finally:
         os._exit(0)
 
 
 def _work(line: socket.socket, vocabulary: GrammarVocabulary) -> None:
-    message = receive(line)
-    if not message:
-        os._exit(0)
-    task = TASKS.decode(message)
-    line.sendall(BEGUN)
-    signal.setitimer(signal.ITIMER_REAL, task.limits.seconds)  # which ends the process
-    said = _on_a_large_stack(task, vocabulary)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    send(line, said)
-
-
-def _on_a_large_stack(task: Task, vocabulary: GrammarVocabulary) -> Answer:
-    answers: list[Answer] = []
-    with large_stacks():
-        thread = threading.Thread(target=lambda: answers.append(answer(task, vocabulary)))
-        thread.start()
-    thread.join()
-    return answers[0]
+    for _ in range(MOST_TASKS):
+        message = receive(line)
+        if not message:
+            return
+        task = TASKS.decode(message)
+        line.sendall(BEGUN)
+        signal.setitimer(signal.ITIMER_REAL, task.limits.seconds)  # which ends the process
+        said = answer(task, vocabulary)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(line, said)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,14 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=1):
     label: str
 
 
-class Panicked(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Its compiler failed, and knew it."""
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Its compiler failed, and knew it: native code that panics, or a fault of ours."""
 
     kind: str
+    outline: str  # of the exception, without words of the client's
 
 
-Answer = Made | Refused | Panicked
+Answer = Made | Refused | Failed
 
 TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

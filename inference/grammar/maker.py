@@ -18,7 +18,7 @@ class GrammarMaker(Protocol):
     def make(self, grammar: Grammar, limits: GrammarLimits, begun: Callable[[], None]) -> CompiledGrammar:
         """Return a grammar ready for use, after a call of `begun` when work on it begins.
 
-        Raises GrammarFault, Overloaded, GenerationFailed, and what native code panics with.
+        Raises GrammarFault, GenerationFailed, and what native code panics with.
         """
 
     def close(self) -> None:

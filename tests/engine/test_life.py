@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import T5Config
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig, ModelConfig
@@ -244,6 +245,12 @@ def test_unknown_architecture_is_explained(copy: Path) -> None:
 def test_model_that_does_not_generate_text_is_explained(copy: Path) -> None:
     (copy / "config.json").write_text(json.dumps({"model_type": "vit"}))
     with pytest.raises(ModelUnavailable, match="no text generation model"):
+        load(copy)
+
+
+def test_model_with_an_encoder_is_explained(copy: Path) -> None:
+    T5Config().save_pretrained(copy)
+    with pytest.raises(ModelUnavailable, match="has an encoder and a decoder, as T5"):
         load(copy)
 
 

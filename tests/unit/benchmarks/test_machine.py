@@ -17,7 +17,7 @@ CPUS = {
 def test_cpus_with_other_vectors_are_other_machines(
     flags: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {"model name": "Some CPU", "flags": flags, "cpu family": ""}
+    known = {"model name": "Some CPU", "flags": flags, "cpu family": "6"}
     monkeypatch.setattr(machine, "_information", known.__getitem__)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     assert name == machine.machine()

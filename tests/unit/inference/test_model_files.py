@@ -186,6 +186,22 @@ def test_a_file_that_is_called_as_a_model_of_the_hub_is_in_nobodys_way(
     assert find_files(ModelConfig(model_id="gpt2")).directory == model
 
 
+@pytest.mark.parametrize(
+    "described",
+    [{"medusa_num_heads": 3}, {"model_type": "mlp_speculator"}, {"model_type": "medusa"}],
+    ids=str,
+)
+@pytest.mark.parametrize("base", [None, "org/base"])
+def test_heads_that_speculate_are_no_model(
+    described: dict[str, Any], base: str | None, tmp_path: Path
+) -> None:
+    write(tmp_path / "config.json", described | ({} if base is None else {"base_model_name_or_path": base}))
+    weights(tmp_path / "medusa_lm_head.safetensors")
+    wanted = "of `org/base`: serve that model" if base else "of another model: serve that"
+    with pytest.raises(ModelUnavailable, match=f"heads that guess the tokens {wanted}"):
+        find_checkpoint(ModelConfig(model_id=str(tmp_path)), lambda _: None)
+
+
 def test_a_directory_of_gguf_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(ModelUnavailable, match="holds GGUF, which isn't served"):

@@ -20,7 +20,8 @@ input()
 
 
 def begun(code: str, *, nohup: bool = False) -> subprocess.Popen[str]:
-    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" if nohup else ""
+    handled = "SIG_IGN" if nohup else "SIG_DFL"  # whatever these tests run under
+    before = f"import signal; signal.signal(signal.SIGHUP, signal.{handled})\n"
     process = subprocess.Popen(
         [sys.executable, "-c", before + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -40,8 +41,18 @@ def test_a_process_that_serves_a_server_outlives_what_ends_that(number: signal.S
 def test_a_closed_terminal_is_taken_for_a_request_to_end() -> None:
     process = begun(ENDS)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=30)
-    assert process.returncode == 7
+    assert process.wait(30) == 7
+    process.communicate()
+
+
+def test_a_terminal_that_says_twice_that_it_is_closed_asks_once() -> None:
+    process = begun(ENDS.replace("sys.exit(7)", "print(2, flush=True)") + "input()\n")
+    assert process.stdout is not None
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "2\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate("\n\n", 30)[0] == ""
+    assert process.returncode == 0
 
 
 def test_what_nohup_has_ignored_stays_ignored() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
+from typing import NoReturn
 
 from inference.grammar import forking
 from inference.grammar.build import build
@@ -18,6 +20,11 @@ class Panic(BaseException):
     """What native code raises."""
 
 
+def refuse(*_: object, **__: object) -> NoReturn:
+    """Have nothing to give."""
+    raise BlockingIOError
+
+
 def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimits) -> LarkGrammar:
     """Fail as the source says, or compile it."""
     if grammar.source == "segfault":
@@ -29,6 +36,16 @@ def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimit
             pass
     if grammar.source == "panic":
         raise Panic
+    if grammar.source == "abort":
+        os.abort()
+    if grammar.source == "fault":
+        raise KeyError("a client's word")
+    if grammar.source == "time bomb":
+        vars(forking)["bomb"] = True
+    if grammar.source == "bomb" and "bomb" in vars(forking):
+        os.abort()
+    if grammar.source in ("time bomb", "bomb"):
+        return build(vocabulary, Grammar(kind=grammar.kind, source='start: "ok"'), limits)
     if grammar.source == "memory":
         bytearray(2 * forking.MEMORY_BYTES)
     if grammar.source == "environment":
@@ -38,4 +55,10 @@ def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimit
 
 if __name__ == "__main__":
     vars(forking)["build"] = faulty
+    if os.environ["HOME"] == "3 tasks":
+        vars(forking)["MOST_TASKS"] = 3
+    if os.environ["HOME"] == "no fork":
+        os.fork = refuse
+    if os.environ["HOME"] == "no thread":
+        vars(threading)["Thread"] = refuse
     forking.main()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from inference.grammar.late import LateGrammar
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.tokens import GrammarTokens
 from inference.types import Grammar, GrammarKind
-from tests.processes import children, gone
+from tests.processes import children, gone, read
 from tests.unit.inference.grammar.vocabularies import END, LIMITS, SPECIAL, STOP, TOKENS, VOCABULARY, follows
 
 FAULTY = "tests.unit.inference.grammar.faulty_forking"
@@ -52,8 +52,12 @@ def made(maker: ForkedMaker, source: str = 'start: "ok"', limits: GrammarLimits 
 
 
 def forker(maker: ForkedMaker) -> int:
-    assert maker._process is not None
-    return maker._process.pid
+    assert maker._forker is not None
+    return maker._forker.pid
+
+
+def workers(maker: ForkedMaker) -> list[int]:
+    return [process for process in children(forker(maker)) if not gone(process)]
 
 
 def until(met: Callable[[], bool]) -> None:
@@ -102,7 +106,7 @@ def test_what_is_wrong_is_told_in_the_same_words(maker: ForkedMaker, kind: Gramm
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("source", ["segfault", "memory"])
+@pytest.mark.parametrize("source", ["segfault", "abort", "memory"])
 def test_a_grammar_that_ends_its_process_is_refused_and_nothing_else_is(
     faulty: ForkedMaker, source: str
 ) -> None:
@@ -120,7 +124,7 @@ def test_a_grammar_that_takes_too_long_is_ended(faulty: ForkedMaker, source: str
     with pytest.raises(GrammarFault, match=r"takes more than 0\.2 seconds. Shorten it"):
         made(faulty, source, GrammarLimits(seconds=0.2))
     made(faulty)
-    assert len([each for each in children(forker(faulty)) if not gone(each)]) == 1
+    until(lambda: len(workers(faulty)) == 1)
 
 
 def test_a_panic_is_a_failure_of_the_servers(faulty: ForkedMaker) -> None:
@@ -159,7 +163,7 @@ def test_the_process_that_forks_is_started_again(maker: ForkedMaker) -> None:
 def test_signals_that_tell_the_server_to_end_leave_it_alone(maker: ForkedMaker) -> None:
     made(maker)
     forks_from = forker(maker)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(forks_from, number)
     made(maker)
     assert forker(maker) == forks_from
@@ -169,9 +173,11 @@ def test_it_ends_with_whoever_started_it() -> None:
     maker = ForkedMaker(GRAMMAR_TOKENS)
     made(maker)
     process = forker(maker)
-    assert maker._control is not None
-    maker._control.close()  # as all that a process holds is, when it ends
-    until(lambda: gone(process))
+    (worker,) = workers(maker)
+    assert maker._forker is not None
+    for held in (maker._forker._control, *maker._idle):
+        held.close()  # as all is that a process holds, when it ends
+    until(lambda: gone(process) and gone(worker))
     maker.close()
 
 
@@ -182,36 +188,116 @@ def test_a_process_that_can_not_be_started_is_a_failure_of_the_servers() -> None
     maker.close()
 
 
+@pytest.mark.parametrize("faults", ["no fork", "no thread"])
 def test_no_process_to_be_had_is_a_failure_of_the_servers(
-    monkeypatch: pytest.MonkeyPatch, maker: ForkedMaker
+    faults: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> int:
-        raise BlockingIOError
+    monkeypatch.setenv("HOME", faults)  # one of few names that it is given
+    maker = ForkedMaker(GRAMMAR_TOKENS, FAULTY)
+    with pytest.raises(GenerationFailed, match="can't be started"):
+        made(maker)
+    maker.close()
 
-    monkeypatch.setattr(os, "fork", refuse)
-    here, there = socket.socketpair()
-    with here:
-        with there:
-            forking._fork(there, there, VOCABULARY)
-        assert here.recv(1) == b""
+
+def test_a_process_has_little_to_do_harm_with(maker: ForkedMaker) -> None:
+    made(maker)
+    (worker,) = workers(maker)
+    status, limits = read(f"/proc/{worker}/stat"), read(f"/proc/{worker}/limits")
+    assert int(status.rpartition(")")[2].split()[16]) == forking.NICENESS
+    assert read(f"/proc/{worker}/oom_score_adj").strip() == "1000"
+    space = re.search(r"Max address space +(\d+)", limits)
+    assert space is not None
+    assert forking.MEMORY_BYTES < int(space[1]) < 8 * forking.MEMORY_BYTES
+    assert re.search(r"Max file size +0 ", limits)
+
+
+def test_it_is_as_nice_as_the_thread_that_started_it_at_least() -> None:
+    nice = ForkedMaker(GRAMMAR_TOKENS)
+
+    def start() -> int:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), forking.NICENESS)
+        made(nice)
+        return os.getpriority(os.PRIO_PROCESS, workers(nice)[0])
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(start).result() == forking.NICENESS
+    nice.close()
+
+
+def test_a_vocabulary_of_any_size_comes_over() -> None:
+    many = tuple(b"%d!" % number for number in range(60_000))
+    maker = ForkedMaker(GrammarTokens((*TOKENS, *many), (SPECIAL,), (END, STOP)))
+    assert made(maker).source.seconds < SECONDS
+    maker.close()
+
+
+def test_closing_while_a_grammar_compiles_leaves_no_process() -> None:
+    maker, begun = ForkedMaker(GRAMMAR_TOKENS, FAULTY), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(maker.make, lark("sleep"), GrammarLimits(seconds=1), begun.set)
+        assert begun.wait(SECONDS)
+        processes = [forker(maker), *workers(maker)]
+        maker.close()
+        with pytest.raises(GrammarFault, match="takes more than 1 seconds"):
+            slow.result()
+    until(lambda: all(map(gone, processes)))
+    with pytest.raises(GenerationFailed, match="shuts down"):
+        made(maker)
+    assert maker._forker is None
+
+
+def test_threads_that_lose_the_process_at_once_have_another_one() -> None:
+    maker = ForkedMaker(GRAMMAR_TOKENS)
+    made(maker)
+    for _ in range(3):
+        for process in (forker(maker), *workers(maker)):
+            os.kill(process, signal.SIGKILL)
+        with ThreadPoolExecutor(4) as threads:
+            for result in [threads.submit(made, maker) for _ in range(8)]:
+                result.result()
+    maker.close()
+
+
+def test_the_log_tells_of_a_fault_of_ours_without_words_of_the_clients(
+    faulty: ForkedMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(GenerationFailed, match="KeyError"):
+        made(faulty, "fault")
+    assert "faulty_forking.py" in caplog.text
+    assert "KeyError" in caplog.text
+    assert "a client's word" not in caplog.text
+
+
+def test_the_log_tells_where_a_process_crashed(faulty: ForkedMaker, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(GrammarFault):
+        made(faulty, "segfault")
+    until(lambda: "Segmentation fault" in caplog.text)
+
+
+def test_who_comes_after_a_grammar_that_left_its_process_dying_is_not_blamed(faulty: ForkedMaker) -> None:
+    made(faulty, "time bomb")
+    made(faulty, "bomb")  # ends a process only that has had the other
 
 
 def test_a_process_that_has_nothing_to_do_and_ends_costs_no_request(maker: ForkedMaker) -> None:
     made(maker)
-    (worker,) = children(forker(maker))
+    (worker,) = workers(maker)
     made(maker)
-    assert children(forker(maker)) == [worker]  # it takes one after the other
+    assert workers(maker) == [worker]  # it takes one after the other
     os.kill(worker, signal.SIGKILL)
     until(lambda: gone(worker))
     made(maker)
-    assert children(forker(maker)) != [worker]
+    assert workers(maker) != [worker]
 
 
-def test_a_process_has_so_many_grammars_and_then_another_one_has_them() -> None:
-    maker = ForkedMaker(GRAMMAR_TOKENS)
-    made(maker)
-    (worker,) = children(forker(maker))
-    for _ in range(forking.MOST_TASKS):
+def test_a_process_has_so_many_grammars_and_then_another_one_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "3 tasks")
+    maker = ForkedMaker(GRAMMAR_TOKENS, FAULTY)
+    seen = []
+    for _ in range(6):
         made(maker)
-    assert children(forker(maker)) != [worker]
+        seen.append(workers(maker)[-1])
+    assert len(set(seen)) == 2
     maker.close()
