@@ -17,6 +17,7 @@ from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
 from inference.gpu.assembly import Assembly
+from inference.gpu.device import begin_device, check_device
 from inference.gpu.memory import memory_named
 from inference.gpu.runner import Launched
 from inference.isolation import EngineLost
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from inference.shards.leader import Shards
 
 LOG = logging.getLogger(__name__)
+REST_SECONDS = 0.02  # without a request, after which it does what can be done meanwhile
 
 AnyStepper = Stepper[Tensor] | Stepper[Launched]
 
@@ -209,7 +211,7 @@ class TorchCore:
         message = "The engine was stopped"
         try:
             torch.set_num_threads(self._threads)  # OpenMP keeps the number per calling thread
-            self._begin_device()
+            begin_device(self._device)
             while self._take_messages(stepper, sink):
                 if stepper.idle:  # nothing but aborts came
                     sink(stepper.at_rest())
@@ -220,7 +222,7 @@ class TorchCore:
                 if frame.outputs or frame.stats:  # neither where all wait for their masks
                     sink(frame)
                 if frame.stats is not None and frame.stats.failed:
-                    self._check_device()
+                    check_device(self._device)
                 self._stepping = False
         except EngineLost as error:
             LOG.critical("The engine can't go on: %s", error)
@@ -240,12 +242,11 @@ class TorchCore:
         self._check_shards()
         if stepper.idle:
             stepper.check_idle()
-            while not (self._inbox or self._aborts or self._ends) and stepper.work_while_idle():
-                pass
-        elif not (self._inbox or self._aborts or self._ends or stepper.stuck):
+            self._work_while_idle(stepper)
+        elif not (self._told or stepper.stuck):
             return True
         with self._wake:
-            while (stepper.idle or stepper.stuck) and not (self._inbox or self._aborts or self._ends):
+            while (stepper.idle or stepper.stuck) and not self._told:
                 self._wake.wait()
             self._check_shards()
             requests, self._inbox = self._inbox, []
@@ -255,6 +256,21 @@ class TorchCore:
         for request in requests:
             self._add(stepper, request, sink)
         return not self._stopping
+
+    def _work_while_idle(self, stepper: AnyStepper) -> None:
+        """Do what can be done while there is no request, once there has been none for a moment.
+
+        What is begun takes milliseconds, for which whoever asks again at once would wait.
+        """
+        with self._wake:
+            if not self._told:
+                self._wake.wait(REST_SECONDS)
+        while not self._told and stepper.work_while_idle():
+            pass
+
+    @property
+    def _told(self) -> bool:
+        return bool(self._inbox or self._aborts) or self._ends
 
     def _add(self, stepper: AnyStepper, request: CoreRequest, sink: FrameSink) -> None:
         try:
@@ -268,16 +284,8 @@ class TorchCore:
             sink(Frame((CoreFailure(request.id, why, isinstance(error, NotLookedAt)),)))
 
     def _tell_looked(self, looked: Looked) -> None:
-        if self._sink is not None:  # else nobody can have asked
+        if self._sink is not None:  # else nobody asked
             self._sink(Frame((), looked=(looked,)))
-
-    def _begin_device(self) -> None:
-        """Have cuBLAS begin in this thread before a request comes: it keeps a handle and memory for each."""
-        if self._device.type == "cuda":
-            with torch.inference_mode():
-                some = torch.ones(16, 16, device=self._device)
-                torch.mm(some, some)
-            torch.cuda.synchronize(self._device)
 
     @property
     def _ends(self) -> bool:
@@ -299,11 +307,6 @@ class TorchCore:
         if self._shards is not None:
             self._shards.close()
 
-    def _check_device(self) -> None:
-        """Raise what has broken the GPU for this process: after some faults every call to CUDA fails."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
     def _without_aborted(self, frame: Frame) -> Frame:
         """Drop what a step made for requests that were aborted meanwhile."""
         if not self._aborts:  # one that comes just now came too late
@@ -312,13 +315,7 @@ class TorchCore:
             aborted = self._aborts.copy()
         return Frame(tuple(output for output in frame.outputs if output.id not in aborted), frame.stats)
 
-    def _prepare(
-        self,
-        served: Served,
-        plan: Plan,
-        source: Source,
-        progress: Callable[[str], None],
-    ) -> Plan:
+    def _prepare(self, served: Served, plan: Plan, source: Source, progress: Callable[[str], None]) -> Plan:
         """Make what steps; return the plan, on a GPU with a cache for which memory was measured."""
         if served.level.native and not served.torch_heavy:
             # What torch computes between native calls is little: a second set of threads would only

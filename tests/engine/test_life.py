@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import T5Config
 
+from inference import engine
 from inference.blocks import PAGE
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
@@ -78,6 +79,21 @@ def test_idle_core_uses_no_processor_time(session: Session) -> None:
 
 @pytest.mark.skipif(not TELLS, reason="only Linux tells")
 @pytest.mark.skipif(open_library() is None, reason="torch's arrays may lie where memory was used before")
+@pytest.mark.parametrize("rest", [0.0, 600.0])
+def test_whoever_asks_on_and_on_waits_for_no_work_that_is_done_while_idle(
+    rest: float, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float] = []
+    monkeypatch.setattr(engine, "REST_SECONDS", rest)
+    monkeypatch.setattr(Stepper, "work_while_idle", lambda _: begun.append(rest))
+    session = Session(config(directory))
+    for id in "abc":
+        session.run([request(id, PROMPT)])
+        time.sleep(0.05)
+    session.close()
+    assert bool(begun) == (not rest)
+
+
 @pytest.mark.parametrize("prefault", [True, False])
 def test_idle_core_finds_memory_for_its_cache_and_what_is_known_stays(
     directory: Path, *, prefault: bool
