@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import IO
 
 import msgspec
 
@@ -131,7 +133,7 @@ class Forker:
 
     def __init__(self, tokens: GrammarTokens, module: str) -> None:
         self._control, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as given:
+        with theirs, _file() as given:
             given.write(msgspec.msgpack.encode(tokens))
             given.seek(0)
             self._process = subprocess.Popen(
@@ -182,6 +184,13 @@ class Forker:
             reader = LineReader(pipe.fileno(), logging.getLogger("stderr.grammar"))
             while reader.relay():
                 select.select([pipe], [], [], reader.look_seconds)
+
+
+def _file() -> IO[bytes]:
+    """Return a file without a name; on Linux in memory, as there may be no place for any other."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("tokens"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _begins(line: socket.socket, task: Task) -> bool:
