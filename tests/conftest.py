@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -32,6 +33,12 @@ _GPU = Path("/dev/nvidiactl").exists()
 # transformers does by itself; nothing else in the tests uses triton, so nothing else changes.
 if not _GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+# Under nohup, and where a runner does as that does, SIGHUP is ignored, and what tests start would inherit
+# that; a handler isn't inherited
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ import pytest
 from inference.client import EngineClient
 from inference.errors import InferenceError
 from inference.fake import fake_client
-from inference.grammar import build, compiler
+from inference.grammar import build, maker
 from inference.text.tokenizer import FastTokenizer
 from inference.types import Grammar, GrammarKind, Request
 
@@ -47,7 +47,7 @@ def break_tokenizer(patch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 def break_compiler(patch: pytest.MonkeyPatch, error: BaseException) -> None:
     broken = once(build.compile_source, error, lambda _, source, __: BAD in str(source))
-    patch.setattr(compiler, "compile_source", broken)
+    patch.setattr(maker, "compile_source", broken)
 
 
 def asked(id: str, words: str) -> Request:
