@@ -113,10 +113,10 @@ def grammar_compiler(text: TextPipeline, model: ModelInfo, core: Core) -> Gramma
     tokens = text.grammar_tokens(model.eos_token_ids)
     if tokens is None:
         return None
-    apart = isinstance(core, ReturningCore)
-    if isinstance(core, ReturningCore):
-        core.share(tokens)
-    return text.grammar_compiler(tokens, apart=apart)
+    if not isinstance(core, ReturningCore):
+        return text.grammar_compiler(tokens, apart=False)
+    core.share(tokens)
+    return text.grammar_compiler(tokens, apart=True)
 
 
 async def compiled(grammar: Grammar | GrammarRefused, compiler: GrammarCompiler | None) -> CompiledGrammar:

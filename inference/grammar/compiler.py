@@ -9,11 +9,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from inference.errors import GenerationFailed, Overloaded
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits, too_slow
+from inference.grammar.limits import NICENESS, GrammarLimits, too_slow
 from inference.grammar.maker import GrammarMaker
 from inference.grammar.stack import large_stacks
 from inference.types import CompiledGrammar, Grammar
@@ -22,7 +23,6 @@ CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to exp
 CACHED_BYTES = 2 * 2**20  # of their sources; compiled they take some 70 times as much
 SMALL_CHARACTERS = 8_192  # of a source that compiles within some 100 ms
 RETRY_SECONDS = 1.0
-NICENESS = 10  # of the threads: texts that are being generated come first where processors are few
 
 Key = tuple[str, str]
 Kept = TypeVar("Kept")
@@ -111,12 +111,8 @@ class GrammarCompiler:
     def _begin(self, key: Key, grammar: Grammar) -> Job:
         loop = asyncio.get_running_loop()
         started = asyncio.Event()
-
-        def work() -> CompiledGrammar:
-            return self._maker.make(grammar, self._limits, lambda: _tell(loop, started.set))
-
         threads = self._threads if len(grammar.source) <= SMALL_CHARACTERS else self._threads_for_large
-        working = threads.submit(work)
+        working = threads.submit(self._maker.make, grammar, self._limits, partial(_tell, loop, started.set))
         job = self._jobs[key] = Job(started, working, asyncio.wrap_future(working))
         job.result.add_done_callback(lambda _: self._end(key, job))
         return job

@@ -23,9 +23,10 @@ from inference.errors import GenerationFailed
 from inference.grammar.fault import GrammarFault
 from inference.grammar.late import LateGrammar, SharedVocabulary
 from inference.grammar.limits import GrammarLimits, too_slow
-from inference.grammar.line import ANSWERS, BEGUN, Answer, Failed, Made, Task, receive, send
+from inference.grammar.line import ANSWERS, BEGUN, Answer, Failed, Made, Task, receive
 from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.process.ended import describe_status
+from inference.process.framing import FrameFault, pack
 from inference.process.output import LineReader
 from inference.types import Grammar
 
@@ -136,7 +137,7 @@ class Forker:
         with theirs, _file() as given:
             given.write(msgspec.msgpack.encode(tokens))
             given.seek(0)
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 stdin=given,
                 stdout=subprocess.DEVNULL,
@@ -148,14 +149,9 @@ class Forker:
         threading.Thread(target=self._relay, name="grammar-stderr", daemon=True).start()
 
     @property
-    def pid(self) -> int:
-        """Return the process's id."""
-        return self._process.pid
-
-    @property
     def lives(self) -> bool:
         """Return whether it may fork."""
-        return not self._doubted and self._process.poll() is None
+        return not self._doubted and self.process.poll() is None
 
     def fork(self) -> socket.socket:
         """Return the line to a new process, which is closed where there is none."""
@@ -170,17 +166,17 @@ class Forker:
 
     def end(self) -> None:
         """End it; its forks go on until their lines are closed."""
-        status = self._process.poll()
+        status = self.process.poll()
         if status is not None:
             log.warning("the process that forks for grammars has ended: %s", describe_status(status))
         self._control.close()
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def _relay(self) -> None:
         """Have the log tell what it and its forks write to standard error, but no words of clients."""
-        assert self._process.stderr is not None
-        with self._process.stderr as pipe:
+        assert self.process.stderr is not None
+        with self.process.stderr as pipe:
             reader = LineReader(pipe.fileno(), logging.getLogger("stderr.grammar"))
             while reader.relay():
                 select.select([pipe], [], [], reader.look_seconds)
@@ -197,15 +193,14 @@ def _begins(line: socket.socket, task: Task) -> bool:
     """Return whether a process takes a task."""
     line.settimeout(START_SECONDS)
     with suppress(OSError):  # a timeout is one
-        send(line, task)
+        line.sendall(pack(task))
         return bool(line.recv(len(BEGUN)))
     return False
 
 
 def _answer(line: socket.socket, task: Task) -> Answer | None:
-    """Return what a process says; None if it has ended, or takes too long."""
+    """Return what a process says; None if it has ended, takes too long, or says what is no answer."""
     line.settimeout(task.limits.seconds + END_SECONDS)
-    with suppress(OSError):
-        said = receive(line)
-        return ANSWERS.decode(said) if said else None
+    with suppress(OSError, FrameFault):
+        return receive(line, ANSWERS)
     return None

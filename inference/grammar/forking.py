@@ -25,6 +25,7 @@ import msgspec
 
 from inference.grammar.build import build
 from inference.grammar.fault import GrammarFault
+from inference.grammar.limits import NICENESS
 from inference.grammar.line import (
     BEGUN,
     TASKS,
@@ -34,16 +35,15 @@ from inference.grammar.line import (
     Refused,
     Task,
     receive,
-    send,
 )
 from inference.grammar.stack import large_stacks
 from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.outline import outline
+from inference.process.framing import pack
 from inference.signals import outlive_endings
 from inference.types import Grammar
 
-NICENESS = 10  # texts that are being generated come first where processors are few
 MEMORY_BYTES = 512 * 2**20  # address space that a fork may take; the limits let most take a tenth
 MOST_TASKS = 256  # of one fork, as memory that was used isn't given back
 KILLED_FIRST = "1000"  # where a machine or a container is short of memory, before the engine
@@ -122,15 +122,14 @@ def _fork(line: socket.socket, control: socket.socket, vocabulary: GrammarVocabu
 
 def _work(line: socket.socket, vocabulary: GrammarVocabulary) -> None:
     for _ in range(MOST_TASKS):
-        message = receive(line)
-        if not message:
+        task = receive(line, TASKS)
+        if task is None:
             return
-        task = TASKS.decode(message)
         line.sendall(BEGUN)
         signal.setitimer(signal.ITIMER_REAL, task.limits.seconds)  # which ends the process
         said = answer(task, vocabulary)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        send(line, said)
+        line.sendall(pack(said))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 """What crosses between the server and the processes in which grammars are compiled first.
 
-The server sends a `Task`; BEGUN comes back once it is read whole, and then an `Answer`. Each is MessagePack
-after four bytes of length, the highest first.
+The server sends a `Task`; BEGUN comes back once it is read whole, and then an `Answer`.
 """
 
 from __future__ import annotations
 
 import socket
+from typing import TypeVar, cast
 
 import msgspec
 
 from inference.grammar.limits import GrammarLimits
+from inference.process.framing import Unframer, unpack
 from inference.types import GrammarKind
 
 BEGUN = b"."
-_HEAD_BYTES = 4
+READ_BYTES = 65_536
+MOST_BYTES = 16 * 2**20  # of a message: more than the limits of a grammar let any be
+
+Message = TypeVar("Message")
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -53,23 +57,10 @@ TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def send(line: socket.socket, message: msgspec.Struct) -> None:
-    """Send a message; raise OSError if nobody is there any more."""
-    payload = msgspec.msgpack.encode(message)
-    line.sendall(len(payload).to_bytes(_HEAD_BYTES, "big") + payload)
-
-
-def receive(line: socket.socket) -> bytes:
-    """Return a message's MessagePack, nothing at the end; raise OSError, also if it takes too long."""
-    head = _exactly(line, _HEAD_BYTES)
-    return _exactly(line, int.from_bytes(head, "big")) if head else b""
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = line.recv(size - len(data))
-        if not chunk:
-            return b""
-        data += chunk
-    return bytes(data)
+def receive(line: socket.socket, decoder: msgspec.msgpack.Decoder[Message]) -> Message | None:
+    """Return the next message, None at the end; raise OSError, also if it takes too long, and FrameFault."""
+    unframer = Unframer(MOST_BYTES)
+    while data := line.recv(READ_BYTES):
+        for payload in unframer.feed(data):
+            return cast(Message, unpack(decoder, payload))  # whoever is asked says one thing
+    return None

@@ -15,6 +15,8 @@ from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import Grammar
 
+SAID = {"nonsense": b"\0\0\0\1\xc1", "endless": b"\xff" * 64}  # in place of an answer
+
 
 class Panic(BaseException):
     """What native code raises."""
@@ -36,6 +38,8 @@ def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimit
             pass
     if grammar.source == "panic":
         raise Panic
+    if grammar.source in SAID:
+        vars(forking)["pack"] = lambda _: SAID[grammar.source]
     if grammar.source == "abort":
         os.abort()
     if grammar.source == "fault":
@@ -44,13 +48,12 @@ def faulty(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimit
         vars(forking)["bomb"] = True
     if grammar.source == "bomb" and "bomb" in vars(forking):
         os.abort()
-    if grammar.source in ("time bomb", "bomb"):
-        return build(vocabulary, Grammar(kind=grammar.kind, source='start: "ok"'), limits)
     if grammar.source == "memory":
         bytearray(2 * forking.MEMORY_BYTES)
     if grammar.source == "environment":
         raise RuntimeError if "SECRET" in os.environ else KeyError
-    return build(vocabulary, grammar, limits)
+    source = 'start: "ok"' if grammar.source in (*SAID, "time bomb", "bomb") else grammar.source
+    return build(vocabulary, Grammar(kind=grammar.kind, source=source), limits)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from inference.grammar.build import build
 from inference.grammar.fault import GrammarFault
 from inference.grammar.forked import ForkedMaker
 from inference.grammar.late import LateGrammar
-from inference.grammar.limits import GrammarLimits
+from inference.grammar.limits import NICENESS, GrammarLimits
 from inference.grammar.tokens import GrammarTokens
 from inference.types import Grammar, GrammarKind
 from tests.processes import children, gone, read
@@ -53,7 +53,7 @@ def made(maker: ForkedMaker, source: str = 'start: "ok"', limits: GrammarLimits 
 
 def forker(maker: ForkedMaker) -> int:
     assert maker._forker is not None
-    return maker._forker.pid
+    return maker._forker.process.pid
 
 
 def workers(maker: ForkedMaker) -> list[int]:
@@ -203,7 +203,7 @@ def test_a_process_has_little_to_do_harm_with(maker: ForkedMaker) -> None:
     made(maker)
     (worker,) = workers(maker)
     status, limits = read(f"/proc/{worker}/stat"), read(f"/proc/{worker}/limits")
-    assert int(status.rpartition(")")[2].split()[16]) == forking.NICENESS
+    assert int(status.rpartition(")")[2].split()[16]) == NICENESS
     assert read(f"/proc/{worker}/oom_score_adj").strip() == "1000"
     space = re.search(r"Max address space +(\d+)", limits)
     assert space is not None
@@ -215,12 +215,12 @@ def test_it_is_as_nice_as_the_thread_that_started_it_at_least() -> None:
     nice = ForkedMaker(GRAMMAR_TOKENS)
 
     def start() -> int:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), forking.NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         made(nice)
         return os.getpriority(os.PRIO_PROCESS, workers(nice)[0])
 
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(start).result() == forking.NICENESS
+        assert threads.submit(start).result() == NICENESS
     nice.close()
 
 
@@ -301,3 +301,12 @@ def test_a_process_has_so_many_grammars_and_then_another_one_has_them(
         seen.append(workers(maker)[-1])
     assert len(set(seen)) == 2
     maker.close()
+
+
+@pytest.mark.parametrize("said", ["nonsense", "endless"])
+def test_what_is_no_answer_is_no_answer(faulty: ForkedMaker, said: str) -> None:
+    """A process that a grammar has taken over can say anything."""
+    made(faulty)
+    with pytest.raises(GrammarFault, match="its compiler failed"):
+        made(faulty, said)
+    made(faulty)
