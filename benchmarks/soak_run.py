@@ -166,10 +166,10 @@ class _Soak:
         _, found = await self._events(same, Ask((same,)))
         self._report.repeated += 1
         exact = self._client.model.deterministic
-        said, expected = ([_said(event, exact=exact) for event in each] for each in (found, events))
-        if said != expected:
+        told, expected = ([said(event, exact=exact) for event in each] for each in (found, events))
+        if told != expected:
             at = next(
-                (at for at, pair in enumerate(zip(said, expected, strict=False)) if pair[0] != pair[1]), -1
+                (at for at, pair in enumerate(zip(told, expected, strict=False)) if pair[0] != pair[1]), -1
             )
             self._fault(request, f"said again it differs from token {at} on")
 
@@ -208,10 +208,12 @@ def _follows(grammar: Grammar, text: str) -> bool:
         return False
 
 
-def _said(event: Event, *, exact: bool) -> object:
+def said(event: Event, *, exact: bool) -> object:
+    """Return what must be the same when a sequence is asked for again; not `exact`: the token alone."""
     if not exact:
         return event.token.id
-    return event.token, event.top_tokens, event.prompt, event.delta
+    prompt = [replace(token, top_tokens=tuple(token.top_tokens)) for token in event.prompt]
+    return event.token, event.top_tokens, prompt, event.delta
 
 
 class _Errors(logging.Handler):
