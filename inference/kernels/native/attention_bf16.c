@@ -32,7 +32,7 @@ INLINE void score_block(const uint16_t *query, int64_t stride, int64_t dim, cons
         vi key[4];
         UNROLL for (int p = 0; p < pages; p++) key[p] = viload((const uint16_t *)keys[p] + d * PAGE);
         if (values)
-            UNROLL for (int p = 0; p < pages; p++) __builtin_prefetch((const uint16_t *)values[p] + d * PAGE, 0, 2);
+            UNROLL for (int p = 0; p < pages; p++) __builtin_prefetch((const uint16_t *)values[p] + d * PAGE, 0, SOON);
         UNROLL for (int r = 0; r < rows; r++) {
             vi pair = pair_of(query, r * stride + d);
             UNROLL for (int p = 0; p < pages; p++) sum[r][p] = add_products(sum[r][p], key[p], pair);
@@ -118,7 +118,7 @@ INLINE void weigh_block(const float *weight, const void *const *pages, int64_t f
     for (int64_t t = from / 2 * 2; t < to; t += 2) {
         const float *words = (const float *)pages[t / PAGE] + t % PAGE / 2 * dim + d;
         for (int64_t line = 0; ahead && line < 2 * ahead_bytes; line += 64)
-            __builtin_prefetch((const char *)ahead[t / PAGE] + t % PAGE * ahead_bytes + line, 0, 2);
+            __builtin_prefetch((const char *)ahead[t / PAGE] + t % PAGE * ahead_bytes + line, 0, SOON);
         vi value[VALUE_VECTORS];
         UNROLL for (int v = 0; v < vectors; v++) value[v] = (vi)vload_part(words + v * LANES, count);
         if (__builtin_expect(t < from || t + 2 > to, 0))

@@ -126,10 +126,15 @@ static int reserve(AttentionPlan *plan, const Cache *cache, int64_t rows, int32_
     return 0;
 }
 
+static int64_t rows_of_tile(const Library *library, const Cache *cache, int64_t rows) {
+    if (attends_by_tiles(library, cache)) return TILED_ROWS;
+    return rows >= ENOUGH_ITEMS * MANY_ROWS * library->threads ? MANY_ROWS : ATTENTION_ROWS;
+}
+
 int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, int64_t heads, const Library *library) {
     int64_t group = heads / cache->kv_heads, most = 0, members = attention_members(step);
     int32_t threads = library->threads;
-    plan->queries = at_least(1, (attends_by_tiles(library, cache) ? TILED_ROWS : ATTENTION_ROWS) / group);
+    plan->queries = at_least(1, rows_of_tile(library, cache, step->tokens * heads) / group);
     plan->decoding = 1;
     for (int64_t i = 0; i < step->pieces; i++) {
         int64_t size = step->stops[i] - step->starts[i];

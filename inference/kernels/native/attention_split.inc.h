@@ -43,7 +43,7 @@ INLINE void ISA(scores)(const float *query, int64_t dim, const void *const *keys
             key[v] = viload((const float *)keys[v / PAGE_VECTORS] + line + v % PAGE_VECTORS * LANES);
         if (values)
 #pragma GCC unroll 16
-            for (int p = 0; p < pages; p++) __builtin_prefetch((const float *)values[p] + line, 0, 2);
+            for (int p = 0; p < pages; p++) __builtin_prefetch((const float *)values[p] + line, 0, SOON);
 #pragma GCC unroll 16
         for (int i = 0; i < together; i++) {
             if (d + i == dim) break;
@@ -172,7 +172,7 @@ INLINE void ISA(values)(const float *weight, const void *const *pages, int64_t f
         const float *at = (const float *)pages[page] + d;
         for (int64_t t = first / together * together; t < end; t += together) {
             for (int64_t line = 0; ahead && line < ahead_bytes; line += 64)
-                __builtin_prefetch((const char *)ahead[page] + t / together * ahead_bytes + line, 0, 2);
+                __builtin_prefetch((const char *)ahead[page] + t / together * ahead_bytes + line, 0, SOON);
             vi words[VALUE_VECTORS];
 #pragma GCC unroll 16
             for (int v = 0; v < vectors; v++)

@@ -18,7 +18,6 @@
 #define MOST_INT8_ROWS 4
 #endif
 #define FEW_ROWS 2   /* up to these a panel is read in one pass, else two vectors at a time */
-#define TALL_ROWS 10 /* of a block, see most_rows */
 #define DEPTH 1024   /* of k at a time, for more rows than a block has: the slice of the panel stays in the caches */
 
 typedef struct Block {
@@ -60,6 +59,11 @@ INLINE vf broadcast(const char *x, int64_t stride, int row, int64_t k) {
     return vset1(((const float *)row_of(x, stride, row))[k]);
 }
 
+#if NATIVE_ISA == 2
+#include "linear_lines.inc.h"
+#else
+INLINE int streams(const int kind, int64_t blocks) { return (void)kind, (void)blocks, 0; }
+
 /* `widened`: from a block's own memory, which is near. */
 INLINE void add_float32(const int rows, const int vectors, const int widened, const Block *b,
                         Sum sums[MOST_ROWS][8]) {
@@ -73,6 +77,7 @@ INLINE void add_float32(const int rows, const int vectors, const int widened, co
         }
     }
 }
+#endif
 
 /* Products of one k with its weights, which b->widened is to have, too; not with AVX2, where six rows of coded weights
  * took a third longer if each k asked for it (Zen 3), and many rows have linear_near.inc.h. */
@@ -130,34 +135,11 @@ INLINE void add_pair(const int rows, const int vectors, const Block *b, int64_t 
             sums[m][v].f = _mm512_dpbf16_ps(sums[m][v].f, (__m512bh)x, (__m512bh)raw[v]);
     }
 }
-
-INLINE void add_rounded(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
-    const char *w = b->w;
-    for (int64_t k = 0; k < b->k; k += 2, w += 4 * PANEL) {
-        vi raw[8];
-        fetch_ahead(2, b, w);
-        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
-        add_pair(rows, vectors, b, k, raw, sums);
-    }
-}
 #endif
 
 #include "linear_coded.inc.h"
 
 #if defined(NATIVE_VNNI)
-INLINE void add_vnni(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
-    const char *w = b->w;
-    for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
-        fetch_ahead(2, b, w);
-        UNROLL for (int m = 0; m < rows; m++) {
-            vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + k));
-            UNROLL for (int v = 0; v < vectors; v++)
-                sums[m][v].i = (vi)_mm512_dpbusd_epi32((__m512i)sums[m][v].i, (__m512i)x,
-                                                       (__m512i)viload(w + 4 * v * LANES));
-        }
-    }
-}
-
 #include "linear_int6.inc.h"
 #endif
 
@@ -181,15 +163,16 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < vectors; v++)
             sums[m][v].f = b->first ? vzero() : vload(b->y + m * b->y_stride + v * LANES);
+#if NATIVE_ISA == 2
+    if (adds_pairs(kind)) add_line_pairs(kind, rows, vectors, b, sums);
+#else
     if (kind == KIND_FLOAT32 || kind == KIND_WIDENED) add_float32(rows, vectors, kind == KIND_WIDENED, b, sums);
+#endif
     if (kind == KIND_FLOAT16) add_float16(rows, vectors, b, sums);
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
     if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
-#if defined(NATIVE_BF16)
-    if (kind == KIND_ROUNDED) add_rounded(rows, vectors, b, sums);
-#elif defined(NATIVE_VNNI)
-    if (kind == KIND_VNNI) add_vnni(rows, vectors, b, sums);
+#if defined(NATIVE_VNNI)
     if (kind == KIND_INT6) add_int6(rows, b, sums);
 #endif
     UNROLL for (int m = 0; m < rows; m++)
@@ -243,13 +226,7 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
     return t->linear->k <= DEPTH || shares ? t->panel_bytes : FAR_AHEAD;
 }
 
-/* Blocks of 11 and 12 rows want more registers for addresses than AVX-512's code has: of these kinds 22 to 48 rows took
- * up to a tenth longer so (Zen 4; 11 rows of int8 a twentieth less). The others gained nothing by lower blocks. */
-INLINE int64_t most_rows(const int kind) {
-    if (kind == KIND_INT8) return MOST_INT8_ROWS;
-    if (NATIVE_ISA == 2 && (kind == KIND_FLOAT32 || kind == KIND_ROUNDED || kind == KIND_VNNI)) return TALL_ROWS;
-    return MOST_ROWS;
-}
+INLINE int64_t most_rows(const int kind) { return kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS; }
 
 /* With few rows the hardware keeps up, but for int8. */
 INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || shares; }
@@ -277,7 +254,7 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     float *y = t->y + t->row_from * t->y_stride + panel * PANEL, edge[MOST_ROWS * PANEL];
     if (depth != DEPTH || blocks < (is_coded(kind) ? 2 : 3)) widened = NULL;
     const int shares = fetches_by_shares(kind, rows, blocks);
-    int64_t behind = fetches(kind, rows, shares) ? next_weights(t, depth, shares) : 0;
+    int64_t behind = streams(kind, blocks) ? AHEAD : fetches(kind, rows, shares) ? next_weights(t, depth, shares) : 0;
     int64_t fetching = widened ? 0 : blocks - 1, fetching_too = widened || blocks == 1 ? 0 : blocks - 2;
     int64_t passes = blocks * (rows <= FEW_ROWS ? 1 : PANEL / (2 * LANES));
     int64_t step = shares && behind ? 256 / passes + 1 : 0;

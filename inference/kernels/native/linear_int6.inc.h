@@ -14,7 +14,7 @@ INLINE void add_int6(const int rows, const Block *b, Sum sums[MOST_ROWS][8]) {
     const char *w = b->w;
     for (int64_t k = 0; k < b->k; k += EIGHT, w += EIGHT_BYTES) {
         vi lines[EIGHT_LINES];
-        fetch_ahead(3, b, w);
+        fetch_ahead_int8(3, b, w);
         decode_eight(w, lines);
         UNROLL for (int m = 0; m < rows; m++) {
             const int32_t *x = (const int32_t *)(row_of(b->x, b->x_stride, m) + k);
