@@ -11,7 +11,8 @@
  * begin at multiples of it, so a query's arithmetic depends on its position alone. */
 #define SPLIT 256
 #define ATTENTION_ROWS 24 /* queries times heads that share keys: what keeps a core's registers busy */
-/* The same where threads have enough of them to do: a prompt's attention took 0.95 to 0.97 times as long (Zen 5). */
+/* The same where threads have enough of them to do: a prompt's attention took 0.95 to 1 times as long, with AVX2 0.94 to
+ * 1.02, with the baseline's registers as long (Zen 5). */
 #define MANY_ROWS 48
 #define ENOUGH_ITEMS 8 /* for each thread */
 /* The same with AMX: four tiles. With two a prompt of 4,000 tokens took 1.10 times as long, of 1,056 1.0 to 1.06 times */

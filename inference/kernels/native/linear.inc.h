@@ -62,8 +62,6 @@ INLINE vf broadcast(const char *x, int64_t stride, int row, int64_t k) {
 #if NATIVE_ISA == 2
 #include "linear_lines.inc.h"
 #else
-INLINE int streams(const int kind, int64_t blocks) { return (void)kind, (void)blocks, 0; }
-
 /* `widened`: from a block's own memory, which is near. */
 INLINE void add_float32(const int rows, const int vectors, const int widened, const Block *b,
                         Sum sums[MOST_ROWS][8]) {

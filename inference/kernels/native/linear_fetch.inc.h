@@ -1,7 +1,7 @@
 /* The template of what linears fetch ahead of their use. */
 
-/* Bytes. With 2 KiB memory wasn't asked for enough at once on Zen 5: float32's linears of 1 to 8 rows took up to 1.45
- * times as long, 16-bit weights up to 1.5 times, and as much as 1.1 times while others used the same memory. */
+/* Bytes. With 2 KiB memory wasn't asked for enough at once on Zen 5: linears of 8 rows took up to 1.5 times as long in
+ * float32 and 1.3 times with rounded inputs, of one row 1.05 to 1.2 times; less while others used the same memory. */
 #define AHEAD (NATIVE_ISA == 2 ? 12288 : 2048)
 #define FAR_AHEAD 8192 /* bytes, in a panel that doesn't end soon: 4 and 16 KiB gained less (Zen 5) */
 
@@ -12,8 +12,8 @@ INLINE void prefetch(const void *w) {
     __builtin_prefetch((const char *)w + AHEAD + 64);
 }
 
-/* The next panel, by the last blocks of this one, or by the first where that alone reads it:
- * what the hardware fetches ahead by itself ends with each short panel, and begins late in the next. */
+/* The next panel, by the last blocks of this one, or by the first where that alone reads it: what the hardware fetches
+ * ahead by itself ends with each short panel, and begins late in the next. */
 INLINE void fetch_ahead(const int lines, const Block *b, const char *w) {
     UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(w + b->ahead[i], 0, SOON);
 }
@@ -37,6 +37,12 @@ INLINE int fetches_by_shares(const int kind, int64_t rows, int64_t blocks) {
     if (NATIVE_ISA != 1) return 0;
     if (kind == KIND_INT8) return 1;
     return (kind == KIND_BFLOAT16 || kind == KIND_FLOAT32 || kind == KIND_CODED) && rows > FEW_ROWS && blocks == 1;
+}
+
+/* Whether a block that reads a panel alone fetches what is AHEAD of its use, not the next panel; int8 took up to 1.3 times
+ * as long so (Zen 5). */
+INLINE int streams(const int kind, int64_t blocks) {
+    return NATIVE_ISA == 2 && blocks == 1 && (kind == KIND_FLOAT32 || kind == KIND_ROUNDED);
 }
 
 /* By shares, or ahead: for 128 bytes of a panel. Each group of columns fetches those of all: its own alone were a sixth

@@ -2,8 +2,8 @@
  * inputs, four of int8. Each is two lines of a panel and four bytes of a row.
  *
  * Rows are found by two pointers and a stride. With an offset for each, blocks of 11 and 12 rows had too few registers,
- * so that 24 and 32 rows were three and four blocks of 8, which read the panel as often: they took a tenth to a seventh
- * longer (Zen 5). */
+ * so that 24 and 32 rows were three and four blocks of 8, which read the panel as often: they took 1.05 to 1.12 times as
+ * long, with int8 1.03 to 1.05 times (Zen 5). */
 
 #define PAIR_BYTES (PANEL * 4) /* of two lines */
 
@@ -29,12 +29,6 @@ INLINE void add_product(const int kind, Sum *sum, vi x, vi w) {
 #endif
     (void)kind;
     sum->f = vfma((vf)x, (vf)w, sum->f);
-}
-
-/* Whether a block that reads a panel alone fetches what comes as far ahead as AHEAD, and not the next panel: int8 took
- * up to 1.3 times as long so. */
-INLINE int streams(const int kind, int64_t blocks) {
-    return blocks == 1 && (kind == KIND_FLOAT32 || kind == KIND_ROUNDED);
 }
 
 /* The compiler is kept from multiplying the stride out, to an offset for each row. */
