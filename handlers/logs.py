@@ -1,7 +1,7 @@
 """Logs: one line each, plain or JSON, in the form of TGI's, on standard output.
 
 Fields given with `extra=` follow the message: `logger.info("Success", extra={"total_time": "48ms"})` is
-`... INFO parley.access: Success total_time=48ms`, or a member of `fields` in a JSON line. What is logged
+`... INFO parley.access: Success total_time=48ms`, or a member of a JSON line. What is logged
 while a request is answered has its id: a field, or a member of `span` in a JSON line. No line can be forged:
 control characters of what clients sent come escaped. An exception is told by its type and stack: its message
 may quote what a client sent, and is for those who ask for prompts. So is what native code says as it panics.
@@ -55,6 +55,7 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
     **{0x2028: "\\u2028", 0x2029: "\\u2029"},
 }
 
+HEAD = ("timestamp", "level", "message")  # of a JSON line
 JSON_ENDS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 WITHHELD = "(messages are withheld: --log-prompts shows them)"
@@ -246,15 +247,16 @@ class PlainLines(Lines):
 
 
 class JsonLines(Lines):
-    """An object a line, with TGI's members: timestamp, level, fields (message and more), target, span."""
+    """An object a line, with the members of TGI's router: timestamp, level, message, fields, target, span."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        fields = {"message": self.message(record), **_fields(record)}
+        line: dict[str, Any] = dict.fromkeys(HEAD)  # they come first, and no field takes their place
+        line |= _fields(record) | {"target": record.name}
+        line |= {"timestamp": _time(record), "level": _level(record), "message": self.message(record)}
         trace = self.trace(record)
         if trace:
-            fields["exception"] = trace
-        line = {"timestamp": _time(record), "level": _level(record), "fields": fields, "target": record.name}
+            line["exception"] = trace
         span = getattr(record, "span", None)
         if span:
             line["span"] = span

@@ -20,11 +20,11 @@ class Bucket:
 
     __slots__ = ("_clock", "_level", "_seen", "rate")
 
-    def __init__(self, rate: int, clock: Clock) -> None:
+    def __init__(self, rate: float, clock: Clock) -> None:
         """`rate` is per minute."""
         self.rate = rate
         self._clock = clock
-        self._level = float(rate)
+        self._level: float = rate
         self._seen = clock()
 
     def lacking(self, amount: float) -> float:
@@ -32,11 +32,11 @@ class Bucket:
         self._fill()
         return max(0.0, (amount - self._level) * MINUTE / self.rate)
 
-    def change(self, rate: int) -> None:
+    def change(self, rate: float) -> None:
         """Fill at another rate from now on; what was spent stays spent, and a debt stays a debt."""
         self._fill()
         self.rate = rate
-        self._level = min(float(rate), self._level)
+        self._level = min(rate, self._level)
 
     def spend(self, amount: float) -> None:
         """Take so much; more than there is becomes a debt, which time pays."""
@@ -44,7 +44,7 @@ class Bucket:
 
     def _fill(self) -> None:
         now = self._clock()
-        self._level = min(float(self.rate), self._level + (now - self._seen) * self.rate / MINUTE)
+        self._level = min(self.rate, self._level + (now - self._seen) * self.rate / MINUTE)
         self._seen = now
 
 
@@ -111,7 +111,7 @@ class Quotas:
         """Return the bucket at such a rate, a full one if there was none; None if there is no rate."""
         if rate is None:
             return None
-        share = max(1, rate // self._processes)
+        share = max(1.0, rate / self._processes)
         if bucket is None:
             return Bucket(share, self._clock)
         if bucket.rate != share:
@@ -124,8 +124,8 @@ def _require(bucket: Bucket, amount: float, what: str, processes: int) -> None:
     if seconds > 0:
         share = f" of each of {processes} processes" if processes > 1 else ""
         raise Refused(
-            f"Rate limit: `{what}_per_minute` is {bucket.rate}{share}, and they are used up: come back when "
-            "`Retry-After` says",
+            f"Rate limit: `{what}_per_minute` is {bucket.rate:g}{share}, and they are used up: come back "
+            "when `Retry-After` says",
             status=429,
             error_type="rate_limited",
             headers={"retry-after": f"{math.ceil(seconds)}"},

@@ -31,10 +31,10 @@ from handlers.settings_table import (
     boolean,
     cache_type,
     choice,
-    comma_list,
     decimal,
     endpoint,
     integer,
+    origin_list,
     quantization,
     route,
     row,
@@ -215,8 +215,9 @@ class Settings(RequestSettings):
     stream_buffer: int = row(1_048_576, BYTES, HTTP,
         "most of a stream that waits for a client that reads slowly; then the request is ended",
         unit="bytes", tgi=False)
-    cors_allow_origin: tuple[str, ...] = row(("*",), comma_list, HTTP,
-        "origin that browsers may call from; may be repeated", metavar="ORIGIN")
+    cors_allow_origin: tuple[str, ...] = row(("*",), origin_list, HTTP,
+        "origin that browsers may call from, such as https://app.example.org; may be repeated",
+        metavar="ORIGIN")
     graceful_termination_timeout: int = row(90, integer(0, DAY), HTTP,
         "time that running requests have to end in after SIGTERM", short="-g", unit="seconds")
     api_workers: int = row(1, integer(1, 256), HTTP,

@@ -14,7 +14,7 @@ from typing import Any
 
 from handlers.keys import read_keys
 from handlers.settings import SETTINGS, Settings
-from handlers.settings_table import INT8, Group, Setting, SettingsError, Support
+from handlers.settings_table import INT8, ORIGIN, Group, Setting, SettingsError, Support
 
 SHOWN = 60  # characters of a value that is refused
 PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can be told
@@ -297,6 +297,10 @@ def _beside_the_point(given: Given, value: Any, warnings: list[str]) -> bool:
         instead = f"listening on {setting.default}; --hostname takes any name"
         warnings.append(f"{given} is not an IP address: {instead}")
         return True
+    if given.setting.attribute == "cors_allow_origin":
+        odd = [origin for origin in value if not ORIGIN.fullmatch(origin)]
+        hint = "write one as in https://app.example.org:8443"
+        warnings += [f"{given} lets nobody in from {origin!r}, which is no origin: {hint}" for origin in odd]
     return setting.support is Support.LATER
 
 

@@ -121,16 +121,13 @@ def record_of(line: str, name: str, level: int, application: str) -> logging.Log
 def _told(line: str) -> dict[str, Any] | None:
     """Return the members of the record that a JSON line was made of, None for other lines."""
     try:
-        told = orjson.loads(line)
-        fields = dict(told["fields"])
-        message, level = fields.pop("message"), told["level"]
+        fields = dict(orjson.loads(line))
+        level, name, message = fields.pop("level"), fields.pop("target"), fields.pop("message")
         number = LEVELS.get(level) or logging.getLevelNamesMapping()[level]
-        members = {"name": told["target"], "msg": message, **fields, **_named(number)}
-        created = datetime.fromisoformat(told["timestamp"]).timestamp()
+        created = datetime.fromisoformat(fields.pop("timestamp")).timestamp()
     except (ValueError, KeyError, TypeError):
         return None
-    span = {"span": told["span"]} if "span" in told else {}
-    return {**members, **span, "created": created}
+    return {**fields, "name": name, "msg": message, **_named(number), "created": created}
 
 
 def _named(level: int) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Misfit:
 
     path: Path
     reason: str
+    near: bool = False  # it is of a type that was expected there
 
     def __str__(self) -> str:
         return f"{show_path(self.path)}: {self.reason}"
@@ -74,7 +75,7 @@ class Search:
         schema = self._resolve(schema)
         reason = _unfit(schema, value)
         if reason is not None:
-            return Misfit(path, reason)
+            return Misfit(path, reason, any(_is(kind, value) for kind in _declared(schema)))
         return next(self._inner(schema, value, path), None)
 
     def _inner(self, schema: Schema, value: Json, path: Path) -> Iterator[Misfit]:
@@ -187,16 +188,16 @@ def _children(schema: Schema, value: Json, path: Path) -> Iterator[tuple[Schema,
             yield schema["items"], item, (*path, index)
 
 
-def _closeness(schema: Schema, value: Json, misfit: Misfit, path: Path) -> tuple[int, int, int]:
-    """Rank a branch: how many tags agree, how many required members lack, how deep it fits.
+def _closeness(schema: Schema, value: Json, misfit: Misfit, path: Path) -> tuple[int, int, int, bool]:
+    """Rank a branch: how many tags agree, how many required members lack, how deep it fits, and how nearly.
 
-    Of an array, how many of its items fit, and how deep the next one does.
+    Of an array, how many of its items fit, how deep the next one does, and how nearly.
     """
     if not isinstance(value, dict):
         step = next(iter(misfit.path[len(path) :]), 0)
-        return (0, step if isinstance(step, int) else 0, len(misfit.path))
+        return (0, step if isinstance(step, int) else 0, len(misfit.path), misfit.near)
     lacking = sum(name not in value for name in schema.get("required", ()))
-    return (_tags(schema, value), -lacking, len(misfit.path))
+    return (_tags(schema, value), -lacking, len(misfit.path), misfit.near)
 
 
 def _tags(schema: Schema, value: dict[str, Json]) -> int:

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.images import ImageUrl, quoted
-from handlers.wire.messages import joined, parsed_arguments
+from handlers.wire.messages import check_part, joined, parsed_arguments
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
 
 MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_output", "reasoning"
 REFERENCE = "item_reference"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-TEXTS, IMAGE = ("input_text", "output_text", "text"), "input_image"
+TEXT, IMAGE, REFUSAL = "input_text", "input_image", "refusal"
+PARTS = {  # their types, and the members that hold what they are of
+    **dict.fromkeys((TEXT, "output_text", "text"), "text"),
+    **{IMAGE: "image_url", REFUSAL: "refusal"},
+}
 BELONGS: Belongs = {
     MESSAGE: ("role", "content", "name"),
     CALL: ("call_id", "name", "arguments"),
@@ -143,16 +147,13 @@ def _content(content: InputContent, where: str, images: list[ImageUrl]) -> str |
 
 
 def _part(part: InputPart, where: str) -> str | ImageUrl:
-    kind, text, url = part["type"], part.get("text"), part.get("image_url")
-    if kind not in (*TEXTS, IMAGE):
-        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'input_text' or {IMAGE!r}")
-    if kind == IMAGE and url is None:
-        raise InvalidInput(f"`{where}` is of type {IMAGE!r} and has no `image_url`: add it")
-    if kind in TEXTS and text is None:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `text`: add it")
-    if url is not None and (text or kind in TEXTS):
-        raise InvalidInput(f"`{where}` has a `text` and an `image_url`: make them parts of their own")
-    return text or "" if kind in TEXTS else ImageUrl(f"`{where}.image_url`", url or "", IMAGE)
+    kind = part["type"]
+    if kind not in PARTS:
+        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type {TEXT!r} or {IMAGE!r}")
+    check_part(part, PARTS[kind], PARTS.values(), where)
+    if kind == IMAGE:
+        return ImageUrl(f"`{where}.image_url`", part.get("image_url") or "", IMAGE)
+    return (part.get("refusal") if kind == REFUSAL else part.get("text")) or ""
 
 
 def _add(turns: list[Turn], turn: Turn) -> None:

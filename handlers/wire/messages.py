@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from handlers.wire.images import ImageUrl, quoted, to_image_url
@@ -13,6 +13,7 @@ from inference.errors import InvalidInput
 from inference.text.contents import IMAGE_PART
 from inference.types import Messages
 
+PARTS = ("text", "image_url", "refusal")  # the types, and the members that hold what they are of
 APART = "make it a part of its own"
 NO_ARGUMENTS = ("", "null")  # as several servers and models write those of a call without any
 PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
@@ -21,9 +22,9 @@ PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id"
 def to_template(messages: Iterable[Message]) -> tuple[Messages, tuple[ImageUrl, ...]]:
     """Return the messages with the arguments of their tool calls parsed, and the images in them, in order.
 
-    Texts that follow each other are joined; a message with images has a list of texts and images for its
-    content. Raises InvalidInput for a message that says nothing, and for parts and calls of a type that isn't
-    read.
+    Texts that follow each other are joined, refusals among them; a message with images has a list of texts
+    and images for its content. Raises InvalidInput for a message that says nothing, and for parts and calls
+    of a type that isn't read.
     """
     images: list[ImageUrl] = []
     read = tuple(_message(message, f"messages[{at}]", images) for at, message in enumerate(messages))
@@ -31,9 +32,11 @@ def to_template(messages: Iterable[Message]) -> tuple[Messages, tuple[ImageUrl, 
 
 
 def _message(message: Message, where: str, images: list[ImageUrl]) -> dict[str, object]:
-    content, calls = message.get("content"), message.get("tool_calls")
-    if content is None and not calls:
-        raise InvalidInput(f"`{where}` has neither `content` nor `tool_calls`: give it one of them")
+    content, calls, refusal = message.get("content"), message.get("tool_calls"), message.get("refusal")
+    if content is None and not calls and not refusal:
+        raise InvalidInput(f"`{where}` has no `content`, `refusal` or `tool_calls`: give it one of them")
+    if refusal:
+        content = [*_parts(content), {"type": "refusal", "refusal": refusal}]
     rendered: dict[str, object] = {"role": message["role"], "content": _content(content, where, images)}
     rendered |= {member: message[member] for member in PASSED_ON if message.get(member) is not None}
     if calls:
@@ -69,22 +72,29 @@ def _content(
     return joined((_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)), images)
 
 
+def _parts(content: MessageContent | None) -> list[MessageChunk]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
 def _part(part: MessageChunk, where: str) -> str | ImageUrl:
     """Return a part's text, or its image."""
-    kind, text, image = part["type"], part.get("text"), part.get("image_url")  # TGI's client sends nulls
-    if kind == "image_url":
-        if image is None:
-            raise InvalidInput(f"`{where}` is of type 'image_url' and has no `image_url`: add it")
-        if text:
-            raise InvalidInput(f"`{where}` is of type 'image_url' and has a `text`: {APART}")
-        return to_image_url(image, f"{where}.image_url")
-    if kind != "text":
+    kind = part["type"]
+    if kind not in PARTS:
         raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'text' or 'image_url'")
-    if text is None:
-        raise InvalidInput(f"`{where}` is of type 'text' and has no `text`: add it")
-    if image is not None:
-        raise InvalidInput(f"`{where}` is of type 'text' and has an `image_url`: {APART}")
-    return text
+    check_part(part, kind, PARTS, where)
+    if kind == "image_url":
+        return to_image_url(part.get("image_url") or "", f"{where}.image_url")
+    return (part.get("refusal") if kind == "refusal" else part.get("text")) or ""
+
+
+def check_part(part: Mapping[str, object], member: str, members: Iterable[str], where: str) -> None:
+    """Raise InvalidInput for a part without the `member` of its type, or with another of the `members`."""
+    if part.get(member) is None:
+        raise InvalidInput(f"`{where}` is of type {part['type']!r} and has no `{member}`: add it")
+    # TGI's client sends nulls
+    other = next((name for name in members if name != member and part.get(name) not in (None, "")), None)
+    if other is not None:
+        raise InvalidInput(f"`{where}` is of type {part['type']!r} and has `{other}`, too: {APART}")
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:

@@ -139,6 +139,11 @@ class TextPipeline:
             raise TemplateFailed(
                 "`messages`, `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones"
             ) from None
+        except TemplateFailed as failure:
+            if messages:
+                raise
+            # Some templates take none, and are TGI's users' to use so
+            raise TemplateFailed(f"{failure}; `messages` is empty: send at least one") from None
 
     def grammar_compiler(self, tokens: GrammarTokens, *, apart: bool) -> GrammarCompiler:
         """Return what compiles grammars for this model's tokens: `apart`, none of them in this process."""

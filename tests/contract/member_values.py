@@ -139,11 +139,13 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "name": Pair("Ann", "Bob"),
         "tool_calls": Pair([CALL], [CALL, CALL]),
         "tool_call_id": Pair("0", "1"),
+        "refusal": Pair("I can't.", "I won't."),
     },
     "MessageChunk": {
         "type": Pair("text", "image_url"),
         "text": Pair("Hello", "Bye"),
         "image_url": Pair({"url": RED}, {"url": BLUE}, {"type": "image_url", "text": ABSENT}),
+        "refusal": Pair("I can't.", "I won't.", {"type": "refusal", "text": ABSENT}),
     },
     "Url": {"url": Pair(RED, BLUE)},
     "MessageToolCall": {
@@ -234,6 +236,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "type": Pair("input_text", "input_image"),
         "text": Pair("Hello", "Bye"),
         "image_url": Pair(RED, BLUE, {"type": "input_image", "text": ABSENT}),
+        "refusal": Pair("I can't.", "I won't.", {"type": "refusal", "text": ABSENT}),
     },
     "ResponsesText": {"format": Pair(FORM, OTHER_FORM)},
     "ResponsesFormat": {

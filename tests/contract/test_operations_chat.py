@@ -250,7 +250,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"messages": [{"role": "user"}]},
-        "`messages[0]` has neither `content` nor `tool_calls`: give it one of them",
+        "`messages[0]` has no `content`, `refusal` or `tool_calls`: give it one of them",
     ),
 ]
 

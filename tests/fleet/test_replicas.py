@@ -175,9 +175,9 @@ def test_the_log_is_of_one_form_and_says_whose_it_is(fleet: Fleet) -> None:
     answer = fleet.post("/generate", inputs=QUESTION)
     eventually(lambda: answer.headers["x-request-id"] in fleet.log.read_text())
     lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
-    (access,) = [line for line in lines if line["fields"].get("request_id") == answer.headers["x-request-id"]]
-    assert (access["target"], access["fields"]["status"]) == ("parley.access", 200)
-    assert access["fields"]["replica"].startswith("pid=")
+    (access,) = [line for line in lines if line.get("request_id") == answer.headers["x-request-id"]]
+    assert (access["target"], access["status"]) == ("parley.access", 200)
+    assert access["replica"].startswith("pid=")
 
 
 def test_where_one_of_two_dies_the_other_answers_until_it_is_replaced(fleet: Fleet) -> None:

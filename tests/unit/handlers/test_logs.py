@@ -34,14 +34,13 @@ def test_plain_lines_carry_time_level_logger_message_and_fields() -> None:
     assert 27 == len(time)
 
 
-def test_json_lines_have_tgis_members() -> None:
+def test_json_lines_have_the_members_of_tgis_router() -> None:
     stream = io.StringIO()
     configure("info", json_output=True, stream=stream)
-    logging.getLogger("parley").warning("über %s", "alles", extra={"status": 200})
+    logging.getLogger("parley").warning("über %s", "alles", extra={"status": 200, "level": "x"})
     line = json.loads(stream.getvalue())
-    assert {"timestamp", "level", "fields", "target"} == line.keys()
-    assert {"message": "über alles", "status": 200} == line["fields"]
-    assert ("WARN", "parley") == (line["level"], line["target"])
+    assert ["timestamp", "level", "message", "status", "target"] == list(line)
+    assert ("WARN", "über alles", 200, "parley") == tuple(list(line.values())[1:])
 
 
 # everything that ends a line for some reader, or moves a terminal's cursor
@@ -58,7 +57,7 @@ def test_a_message_with_line_breaks_stays_one_line(json_output: bool, character:
     assert 1 == len(stream.getvalue().splitlines())
     assert character not in stream.getvalue().removesuffix("\n")
     if json_output:
-        assert forged == json.loads(stream.getvalue())["fields"]["path"]
+        assert forged == json.loads(stream.getvalue())["path"]
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, {"a": object()}, float("nan"), b"bytes"])
@@ -69,7 +68,7 @@ def test_whatever_is_logged_makes_a_line(value: object) -> None:
         logging.getLogger("parley").info("odd", extra={"value": value})
     plain, as_json = stream.getvalue().splitlines()
     assert "odd value=" in plain
-    assert "value" in json.loads(as_json)["fields"]
+    assert "value" in json.loads(as_json)
 
 
 def test_what_has_no_bytes_is_written_escaped() -> None:
@@ -122,7 +121,7 @@ def test_an_exception_is_logged_with_its_traceback() -> None:
         except ValueError:
             logging.getLogger("handlers.x").exception("failed")
     assert plain.getvalue().endswith("ValueError: broken\n")
-    assert json.loads(as_json.getvalue())["fields"]["exception"].endswith("ValueError: broken")
+    assert json.loads(as_json.getvalue())["exception"].endswith("ValueError: broken")
 
 
 @pytest.mark.parametrize(
@@ -163,9 +162,9 @@ def test_a_log_that_is_not_read_keeps_nobody_waiting(monkeypatch: pytest.MonkeyP
         with os.fdopen(reading) as lines_read:
             assert json.loads(lines_read.readline()) == {}
             while not lines or "dropped" not in lines[-1]:
-                lines.append(json.loads(lines_read.readline())["fields"]["message"])
+                lines.append(json.loads(lines_read.readline())["message"])
             logging.getLogger("parley").info("on")
-            assert json.loads(lines_read.readline())["fields"]["message"] == "on"
+            assert json.loads(lines_read.readline())["message"] == "on"
             logging.root.handlers[0].flush()
     *kept, announcement = lines
     assert [int(message) for message in kept] == list(range(len(kept)))

@@ -161,3 +161,16 @@ def test_tokens_before_any_request_are_nobodys() -> None:
     quotas = Quotas(tokens_per_minute=1, clock=Hand())
     quotas.charge("a", 100)
     quotas.take(Key("a"))
+
+
+def test_several_processes_let_through_in_time_what_one_would() -> None:
+    clock = Hand()
+    shares = [Quotas(requests_per_minute=5, processes=2, clock=clock) for _ in range(2)]
+    granted = 0
+    for second in range(int(10 * MINUTE) + 1):
+        clock.now = float(second)
+        for quotas in shares:
+            with suppress(Refused):
+                quotas.take(None)
+                granted += 1
+    assert 50 <= granted <= 55

@@ -82,7 +82,9 @@ def test_of_ray_what_is_less_than_a_warning_is_for_debugging(line: str, level: i
     assert (record.name, record.levelno) == ("parley.ray", level)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"fields": 1}', '{"fields": {"message": "x"}, "level": "NO"}'])
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"message": 1}', '{"message": "", "target": "", "level": "NO"}']
+)
 def test_json_that_is_no_record_is_a_line_like_others(line: str) -> None:
     assert the_record(PREFIX + line, "stdout", logging.INFO).getMessage() == line
 

@@ -28,6 +28,13 @@ STRINGS_OR_NUMBERS = {
     ]
 }
 
+STRINGS_OR_IDS = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    ]
+}
+
 
 @pytest.mark.parametrize(
     ("schema", "value", "reason"),
@@ -78,6 +85,8 @@ STRINGS_OR_NUMBERS = {
         (STRINGS_OR_NUMBERS, ["a", 1], "[1]: expected a string, got 1"),
         (STRINGS_OR_NUMBERS, [1, 2, "a"], '[2]: expected an integer, got "a"'),
         (STRINGS_OR_NUMBERS, [[1, "a"], [2]], '[0][1]: expected an integer, got "a"'),
+        (STRINGS_OR_IDS, [-1], "[0]: expected at least 0, got -1"),
+        (STRINGS_OR_IDS, [True], "[0]: expected a string, got true"),
         (STRINGS_OR_NUMBERS, [[1], 2], "[1]: expected an array, got 2"),
     ],
 )

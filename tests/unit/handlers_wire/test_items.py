@@ -32,9 +32,13 @@ def test_what_the_system_says_first_is_one_message() -> None:
 
 
 def test_parts_are_put_together() -> None:
-    parts = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b", "annotations": []}]
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "refusal", "refusal": "c"},
+    ]
     assert turns([{"type": "message", "role": "assistant", "content": parts}]) == [
-        {"role": "assistant", "content": "ab"}
+        {"role": "assistant", "content": "abc"}
     ]
 
 
@@ -88,11 +92,11 @@ def test_calls_after_a_result_are_another_message() -> None:
         ),
         (
             {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "text": "Hi"}]},
-            "`input[0].content[0]` has a `text` and an `image_url`",
+            "`input[0].content[0]` is of type 'input_image' and has `text`, too: make it a part",
         ),
         (
             {"role": "user", "content": [{"type": "input_text", "text": "", "image_url": "https://x"}]},
-            "`input[0].content[0]` has a `text` and an `image_url`",
+            "`input[0].content[0]` is of type 'input_text' and has `image_url`, too: make it a part",
         ),
         ({"role": "a" * 999, "content": "Hi"}, f"`input[0].role` is {'a' * 80!r}..., and is one of"),
         ({"type": "a" * 999}, f"`input[0].type` is {'a' * 80!r}..., and is one of"),

@@ -39,6 +39,21 @@ def test_parts_of_text_are_put_together_without_anything_between() -> None:
     assert to_template([{"role": "user", "content": parts}])[0]["content"] == "a b"
 
 
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"content": None, "refusal": "I can't."}, "I can't."),
+        ({"content": "Well. ", "refusal": "I can't."}, "Well. I can't."),
+        ({"content": [{"type": "text", "text": "No"}], "refusal": "."}, "No."),
+        ({"content": [{"type": "refusal", "refusal": "No.", "text": None}]}, "No."),
+        ({"content": "x", "refusal": ""}, "x"),
+    ],
+)
+def test_a_refusal_is_what_the_assistant_said(message: Any, content: str) -> None:
+    given: Any = {"role": "assistant", **message}
+    assert to_template([given]) == ({"role": "assistant", "content": content},)
+
+
 def test_images_stand_between_the_texts_around_them_in_order() -> None:
     parts: list[MessageChunk] = [
         {"type": "image_url", "image_url": "https://x/1"},
@@ -150,10 +165,10 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
-        ({"role": "user"}, "`messages[1]` has neither `content` nor `tool_calls`: give it one of them"),
+        ({"role": "user"}, "`messages[1]` has no `content`, `refusal` or `tool_calls`: give it one of them"),
         (
             {"role": "assistant", "content": None, "tool_calls": []},
-            "`messages[1]` has neither `content` nor `tool_calls`: give it one of them",
+            "`messages[1]` has no `content`, `refusal` or `tool_calls`: give it one of them",
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]},
@@ -165,11 +180,15 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
         ),
         (
             {"role": "user", "content": [{"type": "text", "text": "a", "image_url": "https://x/"}]},
-            "`messages[1].content[0]` is of type 'text' and has an `image_url`: make it a part of its own",
+            "`messages[1].content[0]` is of type 'text' and has `image_url`, too: make it a part of its own",
         ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": "https://x/", "text": "a"}]},
-            "`messages[1].content[0]` is of type 'image_url' and has a `text`: make it a part of its own",
+            "`messages[1].content[0]` is of type 'image_url' and has `text`, too: make it a part of its own",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No", "text": "a"}]},
+            "`messages[1].content[0]` is of type 'refusal' and has `text`, too: make it a part of its own",
         ),
         (
             {"role": "user", "content": [{"type": "text"}]},

@@ -182,6 +182,17 @@ def test_what_is_nested_without_end_is_refused(tmp_path: Path, member: str) -> N
     loaded.close()
 
 
+def test_messages_that_are_none_are_the_templates_to_take(tmp_path: Path) -> None:
+    loaded = pipeline(tmp_path)
+    assert asyncio.run(loaded.render_chat([])) == "<|im_start|>assistant\n"
+    loaded.close()
+    first = ChatTemplate({"default": "{{ messages[0].content }}"}, {})
+    loaded = TextPipeline(FastTokenizer(made.byte_level()), first, workers=1)
+    with pytest.raises(TemplateFailed, match=r"no element 0.*; `messages` is empty: send at least one$"):
+        asyncio.run(loaded.render_chat([]))
+    loaded.close()
+
+
 def test_a_model_without_a_template_has_a_format_and_refuses_chats(tmp_path: Path) -> None:
     made.byte_level().save(str(tmp_path / "tokenizer.json"))
     loaded = load_text(ModelConfig(model_id=str(tmp_path)))
