@@ -70,11 +70,10 @@ def within(histogram: str, seconds: float) -> tuple[str, str]:
     return f"{float(bound):.2g} s", f"{below} / {rate(of(f'{histogram}_count'))}"
 
 
-FAILED = 'status=~"424|5.."'
 PREFILL, DECODE = 'method="prefill"', 'method="decode"'
 SOON, FIRST_SOON = within("parley_request_first_token_duration", 1.0)
 NEXT_SOON_AT, NEXT_SOON = within("parley_request_next_token_duration", 0.1)
-ANSWERED = f"1 - {rate(of('parley_http_requests', FAILED))} / {rate(of('parley_http_requests'))}"
+ANSWERED = f"1 - {rate(of('parley_http_faults'))} / {rate(of('parley_http_requests'))}"
 HITS = f"{rate(of('parley_prefix_cache_hit_tokens'))} / {rate(of('parley_prefix_cache_query_tokens'))}"
 
 MORE = f"{rate(of('tgi_request_skipped_tokens_sum'))} / {rate(of('tgi_request_skipped_tokens_count'))}"
@@ -98,7 +97,8 @@ ROWS = (
                 "Answered",
                 ANSWERED,
                 "percentunit",
-                "Requests that the server did not fail: all but 424, 5xx. Probes are not among them.",
+                "Requests that the server did not fail: all but 424, 5xx and streams that broke off. "
+                "Probes are not among them.",
             ),
             stat("Engines up", f"sum({of('parley_engine_up')})", "none"),
             stat(
@@ -108,7 +108,9 @@ ROWS = (
                 "Of the texts that came to their end.",
             ),
             stat(f"Next tokens within {NEXT_SOON_AT}", NEXT_SOON, "percentunit", "On average, text by text."),
-            stat("Refused as overloaded", rate(of("parley_http_requests", 'status="429"')), "reqps"),
+            stat(
+                "Refused as overloaded", rate(of("parley_http_failures", 'error_type="overloaded"')), "reqps"
+            ),
             stat("Generated", rate(of("parley_computed_tokens", 'kind="generated"')), "tokens/s"),
         ),
     ),

@@ -20,7 +20,7 @@ class AccessLog:
     """Logs method, path, status, sizes, times and what was generated; implements `Observer`.
 
     The path comes without its query and percent-encoded, so that it can't forge a line. What was asked and
-    answered is told only if that is asked for.
+    answered is told only if that is asked for, as are errors' messages, which quote what was asked.
     """
 
     def __init__(self, *, prompts: bool = False) -> None:
@@ -46,6 +46,8 @@ class AccessLog:
             "sent_bytes": account.sent_bytes,
         }
         told = {"key": account.owner, "error_type": account.error_type, "trace_id": account.trace_id}
+        if self._prompts:
+            told["error"] = account.error
         fields |= {name: value for name, value in told.items() if value}
         if account.generations:
             finishes = [finish for _, finish in account.generations]

@@ -24,6 +24,7 @@ class Account:
     owner: str = ""  # a digest of its key; "" without one
     status: int = 0  # set with the first message of the answer
     error_type: str = ""  # of the answer, or of the event that ended a stream
+    error: str = ""  # what its sender was told of that
     received_bytes: int = 0  # of the body
     sent_bytes: int = 0  # of the answer's body
     trace_id: str = ""  # of the trace that it is part of

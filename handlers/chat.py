@@ -37,7 +37,7 @@ from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs, to_choices
 from handlers.wire.outputs import finish_of
-from handlers.wire.requests import Wanted, grammar_or_refusal
+from handlers.wire.requests import Wanted, grammar_or_refusal, left_out
 from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
 from inference.errors import GrammarRefused
@@ -106,7 +106,9 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
             chat, prompt, id=id, draw=draw_seed, grammar=grammar, logprobs=mode, images=images
         ),
         stamp=_stamp(service, chat, prefix + id),
-        ignored=prompts.ignored_headers(engine, chat.conversation, chat.without_effect),
+        ignored=prompts.ignored_headers(
+            engine, chat.conversation, (*chat.without_effect, *left_out(grammar))
+        ),
     )
 
 

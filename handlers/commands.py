@@ -32,7 +32,7 @@ def environment(reading: Reading) -> int:
     """Print what a report of a fault needs: versions, the machine, settings that were given."""
     rows = {"parley": version(), "speaks TGI": TGI_VERSION, "Python": platform.python_version()}
     rows |= {name: _version_of(name) for name in LIBRARIES}
-    rows |= {"platform": platform.platform(), "CPU cores": str(_cores()), "memory": _memory()}
+    rows |= {"platform": platform.platform(), "CPU cores": _cores(), "memory": _memory()}
     rows |= {"compute type": reading.settings.compute_type}
     for name, value in rows.items():
         print(f"{name}: {value}")
@@ -107,8 +107,12 @@ def _version_of(library: str) -> str:
         return "not installed"
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores() -> str:
+    from inference.machine import usable_cores
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()  # less by a quota, or by two threads of a core
+    return f"{cores}, {usable} of them to compute with" if usable < cores else f"{cores}"
 
 
 def _memory() -> str:

@@ -18,8 +18,10 @@ import logging
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -38,8 +40,6 @@ LOOK_SECONDS = 1.0  # how often the file is looked at
 
 logger = logging.getLogger("parley")
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -52,25 +52,28 @@ class Key:
 
 
 class Keyring:
-    """The keys that are taken; a file that changes is read again.
+    """The keys that are taken; a file that changes is read again, by a thread that looks at it every second.
+
+    Nobody waits for that: until the file is read, the keys are the old ones. It is looked at without a
+    request, too, so that a key that was taken out while nobody asked doesn't open once more.
 
     Keys are looked up by a digest under a secret of this process: how long it takes says nothing about any
     key, and it doesn't depend on how many there are.
     """
 
-    def __init__(self, api_key: str | None, path: str | None, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, api_key: str | None, path: str | None) -> None:
         """Read the file, if there is one; raises SettingsError."""
         self._path = None if path is None else Path(path)
-        self._clock = clock
         self._secret = secrets.token_bytes(32)
         own = {} if api_key is None else {sha256(api_key.encode()).hexdigest(): Key("")}
         self._own = self._indexed(own)
-        self._seen: tuple[int, ...] | None = None
-        self._looked = clock()
         self._keys = self._own
+        self._seen: tuple[int, ...] | None = None  # of what was read last; None: it is to be read again
+        self._fault = ""  # why it can't be read now
         if self._path is not None:
             self._seen = signature(self._path)
             self._keys = self._own | self._indexed(read_keys(self._path))
+            threading.Thread(target=_watch, args=(weakref.ref(self),), name="keys", daemon=True).start()
 
     @property
     def locked(self) -> bool:
@@ -79,28 +82,37 @@ class Keyring:
 
     def find(self, given: bytes) -> Key | None:
         """Return the key that was given, None if there is no such key."""
-        self._look()
         digest = sha256(given).digest()
         found = self._keys.get(self._place(digest))
         return found[1] if found is not None and hmac.compare_digest(found[0], digest) else None
 
-    def _look(self) -> None:
-        """Read the file again if it has changed; one that can't be read leaves the keys as they are."""
-        now = self._clock()
-        if self._path is None or now < self._looked + LOOK_SECONDS:
-            return
-        self._looked = now
+    def look(self) -> None:
+        """Read the file again if it has changed; one that can't be read leaves the keys as they are.
+
+        For a thread of its own: a file of 100,000 lines takes half a second.
+        """
         try:
-            seen = signature(self._path)
-            if seen == self._seen:
-                return
-            self._seen = seen
-            self._keys = self._own | self._indexed(read_keys(self._path))
+            self._read_again()
         except SettingsError as error:
-            self._seen = None
-            logger.error("%s; the keys stay as they were", error)
+            self._tell(str(error))
+        except Exception as error:  # for want of memory, say: the thread has to go on looking
+            self._tell(f"`api_keys_file` {self._path} can't be read: {type(error).__name__}")
+
+    def _read_again(self) -> None:
+        if self._path is None:
             return
+        seen = signature(self._path)
+        if seen == self._seen:
+            return
+        self._keys = self._own | self._indexed(read_keys(self._path))
+        self._seen, self._fault = seen, ""
         logger.info("API keys were read again: there are %d now", len(self._keys))
+
+    def _tell(self, fault: str) -> None:
+        """Say once why the file can't be read, which is tried again until it can be."""
+        if fault != self._fault:
+            logger.error("%s; the keys stay as they were", fault)
+        self._seen, self._fault = None, fault
 
     def _indexed(self, keys: Mapping[str, Key]) -> dict[bytes, tuple[bytes, Key]]:
         digests = ((bytes.fromhex(text), key) for text, key in keys.items())
@@ -108,6 +120,17 @@ class Keyring:
 
     def _place(self, digest: bytes) -> bytes:
         return blake2b(digest, key=self._secret, digest_size=16).digest()
+
+
+def _watch(kept: weakref.ref[Keyring]) -> None:
+    """Look at a keyring's file every second, as long as anybody has the keyring."""
+    while True:
+        time.sleep(LOOK_SECONDS)
+        ring = kept()
+        if ring is None:
+            return
+        ring.look()
+        del ring
 
 
 def signature(path: Path) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from handlers.account import Account, note_generation
 from handlers.board import Board
 from handlers.buckets import Histogram
 from handlers.exposition import Exposition
+from handlers.http.errors import FAULTS, is_fault
 from handlers.http.operations import WATCHING
 from handlers.http.replies import TextReply, text_reply
 from handlers.metric_table import all_series, bounds, width
@@ -165,10 +166,13 @@ class Metrics:
         """Count a request that was answered, refused or left."""
         self._increase("parley_worker_in_flight", by=-1)
         self._increase("parley_worker_requests")
-        kind = "parley_http_probes" if account.operation in WATCHING else "parley_http_requests"
-        self._increase_known(kind, str(account.status))
         if account.error_type:
             self._increase_known("parley_http_failures", account.error_type)
+        if account.operation in WATCHING:
+            self._increase_known("parley_http_probes", str(account.status))
+            return
+        self._increase_known("parley_http_requests", str(account.status))
+        self._increase("parley_http_faults", by=is_fault(account.status) or account.error_type in FAULTS)
         self._observe("parley_http_duration", time.monotonic() - account.received)
 
     # --- the log ----------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
         listening = listen(settings.hostname, settings.port)
         say_listening(settings)
         last_resorts.install()  # until now no client can have said anything
-        run(app, settings, listening, engine.drain)
+        run(app, settings, listening, engine.drain, name=life.name)
     logger.info("Stopped")
     return 1 if life.failed else 0
 
@@ -175,6 +175,10 @@ class Life:
         self.failed = True
         self._tell_unavailable(reason)
         signal.raise_signal(signal.SIGTERM)
+
+    def name(self, number: int) -> str:
+        """Return what the log calls the end by a signal; "" where it is our own, and the reason was told."""
+        return "" if self.failed else signal.Signals(number).name
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Take the signal that uvicorn raises again once it has shut down.

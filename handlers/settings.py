@@ -179,8 +179,8 @@ class Settings(RequestSettings):
         reason="a prompt longer than a step's token budget is split wherever the model allows it")
 
     hostname: str = row("0.0.0.0", text, HTTP,
-        "address to listen on; from the environment only an IP address counts, as containers put their "
-        "own name there", metavar="ADDRESS")
+        "address to listen on, `::` for all of IPv6 and IPv4; from the environment only an IP address "
+        "counts, as containers put their own name there", metavar="ADDRESS")
     port: int = row(3000, PORT, HTTP, "port to listen on", short="-p", winning_env="AIP_HTTP_PORT")
     prometheus_port: int | None = row(None, PORT, HTTP,
         "second port to serve /metrics on; the first one serves it always", metavar="PORT")
@@ -188,8 +188,8 @@ class Settings(RequestSettings):
         "key that inference routes ask for as `Authorization: Bearer KEY`", secret=True,
         empty_is_unset=False, metavar="KEY")
     api_keys_file: str | None = row(None, text, HTTP,
-        "file of more keys, as digests with names, scopes and rates; read again when it changes: see "
-        "SECURITY.md", metavar="FILE", tgi=False)
+        "file of up to 100,000 more keys, as digests with names, scopes and rates; read again when it "
+        "changes: see SECURITY.md", metavar="FILE", tgi=False)
     requests_per_minute: int | None = row(None, RATE, HTTP,
         "requests of one named key of --api-keys-file in a minute, and of everyone else's together; one more "
         "is refused with 429; without it any number", unit="requests", tgi=False)

@@ -21,7 +21,7 @@ PREFIX = "PARLEY_"  # variables that are ours alone, so that a misspelt one can 
 # what Kubernetes sets in every container beside a service named parley..., and what the tests are told
 NO_SETTINGS = re.compile(
     r"PARLEY(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
-    r"|PARLEY_(TEST|CLIENT|CI)_\w+"
+    r"|PARLEY_(TEST|CLIENT|CI)_\w+|PARLEY_TARGET"  # the last is deploy/compose.yaml's
 )
 # its PARLEY_PORT is told from a misspelt PORT by the value
 LINK_NAME, LINK = re.compile(r"PARLEY(_\w+)?_PORT"), re.compile(r"(tcp|udp|sctp)://\S+")

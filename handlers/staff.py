@@ -58,7 +58,7 @@ class Worker:
         try:
             await asyncio.get_running_loop().sock_sendall(mine, post.encode())
         except OSError:  # `attend` will see how it ended
-            logger.debug("API worker %d has ended before it was told what to do", post.number + 1)
+            logger.debug("API worker %d has ended before it was told what to do", post.number)
         return cls(process, mine, post.number)
 
     async def attend(self, on_ready: Callable[[], None]) -> int | None:
@@ -86,13 +86,13 @@ class Worker:
                 if word == FAILED:
                     self.failure = rest.decode()
         except ConnectionResetError:
-            logger.debug("the line to API worker %d broke", self._number + 1)
+            logger.debug("the line to API worker %d broke", self._number)
         finally:
             self._writer = None
             writer.close()
         code = await self.process.wait()
         if code > 0 and not self.ready and not self.failure:
-            self.failure = f"API worker {self._number + 1} can't start: its exit code is {code}"
+            self.failure = f"API worker {self._number} can't start: its exit code is {code}"
         return code
 
     async def watch(self, timeout_seconds: float) -> None:
@@ -102,7 +102,7 @@ class Worker:
         while self._hears(timeout_seconds):  # noqa: ASYNC110 - silence sets no event
             await asyncio.sleep(LOOK_SECONDS)
         told = "API worker %d has stood still for more than %g s, which `worker_timeout` sets, and is killed"
-        logger.error(told, self._number + 1, timeout_seconds)
+        logger.error(told, self._number, timeout_seconds)
         self.kill()
 
     async def gone(self) -> None:
@@ -127,7 +127,7 @@ class Worker:
     def _leave_behind(self) -> None:
         if self.process.returncode is None and not self._left.is_set():
             told = "API worker %d was killed and has not ended: a disk or driver holds it; it is left behind"
-            logger.critical(told, self._number + 1)
+            logger.critical(told, self._number)
             self._left.set()
 
     def _hears(self, timeout_seconds: float) -> bool:
@@ -201,7 +201,7 @@ class Staff:
                 return
             pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > GOOD_SECONDS else pause
             told = "API worker %d has ended (%s); another one starts in %g s"
-            logger.error(told, number + 1, failure or end, pause)
+            logger.error(told, number, failure or end, pause)
             await self._rest(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 

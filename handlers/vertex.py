@@ -22,6 +22,7 @@ from handlers.together import together
 from handlers.wire import tgi
 from handlers.wire.outputs import finish_of
 from handlers.wire.predictions import prediction
+from handlers.wire.requests import left_out
 from handlers.wire.tgi import Shown
 from handlers.wire.types import ChatRequest, GenerateInstance, VertexInstance, VertexRequest, VertexResponse
 from inference.tools.parser import CallParser
@@ -94,6 +95,7 @@ async def _answer(service: Service, call: Call[Any], instance: ChatRequest, asid
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)
+    ignored += left_out(prepared.requests[0].grammar)
     tools = prepared.chat.conversation.tools
     if tools is None:
         return Answer(finish.text_before_stop, ignored)

@@ -142,6 +142,7 @@ def _serve(post: Post, line: socket.socket) -> int:
         engine.drain,
         beat=lambda: _beat(line, leash),
         hurries=partial(hurries.acquire, blocking=False),
+        name=lambda number: life.name(number) and f"API worker {post.number}",
     )
     return 1 if life.failed else 0
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from handlers import logs
 from handlers.board import Board
-from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen
+from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen, signal_name
 from handlers.metric_table import width
 from handlers.metrics import Metrics
 from handlers.metrics_port import metrics_port
@@ -139,6 +139,8 @@ class Server:
     def _on_signal(self, number: int) -> None:
         """Have all end in order; by a second signal soon, by a third at once."""
         self._signals.append(number)
+        if len(self._signals) == 1:
+            logger.info("%s: the API workers are told to end", signal_name(number))
         if len(self._signals) == 2:
             logger.warning("Interrupted again: what still runs is cut off")
             self._staff.hurry(FAREWELL_SECONDS + LATE_SECONDS)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from inference.admission import Admission, Permit
 from inference.config import EngineConfig
 from inference.core import Core, Life, ReturningCore
 from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
+from inference.failures import STOPPED, log_failure
 from inference.generation import EventAssembler, Generation
 from inference.health import Health
 from inference.looks import Looks
@@ -56,6 +58,7 @@ class Running:
 
     generation: Generation
     assembler: EventAssembler
+    context: Context  # in which it was submitted, so that what is logged of it has whose it is
 
 
 class EngineClient(TextSide):
@@ -229,7 +232,7 @@ class EngineClient(TextSide):
         assembler = EventAssembler(request, ids, text, eos, submitted, time.monotonic())
         generation = Generation(request, len(ids), lambda: self._abort(request.id))
         self._core.submit(prepared)  # what comes of it is delivered later, on this thread
-        self._running[request.id] = Running(generation, assembler)
+        self._running[request.id] = Running(generation, assembler, copy_context())
         return generation
 
     def _sink(self, frame: Frame) -> None:
@@ -252,11 +255,10 @@ class EngineClient(TextSide):
                     self._looks.fail(output.id, output.message)
                 continue
             if isinstance(output, CoreFailure):
-                failure = GenerationFailed(output.message)
-                log.error("request %s failed", output.id, exc_info=failure)  # it may quote a grammar
+                running.context.run(log_failure, output)
                 if not output.own:
                     self._health.doubt()
-                self._fail(output.id, failure)
+                self._fail(output.id, GenerationFailed(output.message))
             else:
                 self._put(running, output)
         if frame.stats is not None:
@@ -267,7 +269,8 @@ class EngineClient(TextSide):
         try:
             event = running.assembler.event(output)
         except Exception as error:  # one request's text must not end the others
-            log.exception("request %s: the text of token %s failed", output.id, output.token_id)
+            told = "request %s: the text of token %s failed"
+            running.context.run(log.exception, told, output.id, output.token_id)
             self._core.abort(output.id)
             self._fail(output.id, GenerationFailed(f"Detokenisation failed: {error}"))
             return
@@ -332,7 +335,7 @@ class EngineClient(TextSide):
             return
         log.critical("the engine's loop has ended; no request can be served until the server is restarted")
         self._readiness.fail()
-        self._fail_all("The engine stopped")
+        self._fail_all(STOPPED)
 
     def _close_text(self) -> None:
         for each in (self._compiler, self._text):

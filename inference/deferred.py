@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from inference.config import EngineConfig
 from inference.core import Core, FrameSink, LocalCore, SeeingCore
+from inference.environment import temporary_directory
 from inference.errors import ModelUnavailable
 from inference.types import CoreRequest, Image, ModelInfo
 
 
 def torch_core(config: EngineConfig) -> LocalCore:
-    """Return a core over torch; raise ModelUnavailable where that isn't installed."""
+    """Return a core over torch; raise ModelUnavailable where that isn't installed, or can't be imported."""
+    temporary_directory()
     try:
         from inference.engine import TorchCore
     except ModuleNotFoundError as error:

@@ -16,6 +16,7 @@ from inference.assembly import known_demand, make_stepper, step_limits
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
+from inference.failures import STOPPED_BEFORE
 from inference.gpu.assembly import Assembly
 from inference.gpu.device import begin_device, check_device
 from inference.gpu.memory import memory_named
@@ -148,7 +149,7 @@ class TorchCore:
                 self._wake.notify()
                 return
         assert self._sink is not None, "start comes first"
-        self._sink(Frame((CoreFailure(request.id, "The engine has stopped"),)))
+        self._sink(Frame((CoreFailure(request.id, STOPPED_BEFORE),)))
 
     def look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
         """Have a request's images looked at."""

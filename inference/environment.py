@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
 
+from inference.errors import ModelUnavailable
 from inference.grammar.stack import STACK_BYTES
 
 SWITCH_SECONDS = 0.0005  # that a thread keeps the interpreter while the engine's waits for it
@@ -23,6 +25,17 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
     environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("RUST_MIN_STACK", str(STACK_BYTES))
+
+
+def temporary_directory() -> str:
+    """Return where temporary files go, which torch's import asks for, too; raise ModelUnavailable."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ModelUnavailable(
+            f"{error.strerror}: none of them is there and can be written, with room in it. Mount a volume at "
+            "/tmp, or set TMPDIR to a folder that can be written"
+        ) from error
 
 
 def child_environment(package: ModuleType) -> dict[str, str]:

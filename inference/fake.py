@@ -19,6 +19,7 @@ from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
+from inference.failures import STOPPED
 from inference.fake_memory import FakePrefixes
 from inference.fake_text import (
     LENGTH,
@@ -192,7 +193,7 @@ class FakeCore:
             self._stepping = False
         if self._crash:
             lost = [*self._running, *(request.id for request in self._waiting)]
-            self._sink(Frame(tuple(CoreFailure(request_id, "The engine stopped") for request_id in lost)))
+            self._sink(Frame(tuple(CoreFailure(request_id, STOPPED) for request_id in lost)))
 
     def _wait_for_work(self) -> bool:
         with self._changed:

@@ -119,7 +119,7 @@ class EventAssembler:
         self._prompt_ids = prompt_ids
         self._pipeline = text
         self._special_ids = text.special_ids | eos_token_ids
-        self._text = text.sequence(prompt_ids, request.stop)
+        self._text = text.sequence(prompt_ids, request.stop, request.tools)
         self._submitted = submitted  # time.monotonic seconds, as is the next
         self._queued = queued
         self._index = 0

@@ -31,6 +31,7 @@ def find_snapshot(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    _check_cache(name, config)
     find = partial(
         snapshot_download,
         name,
@@ -46,6 +47,20 @@ def find_snapshot(
         return Path(find())
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(_why_not(name, revision, error)) from error
+
+
+def _check_cache(name: str, config: ModelConfig) -> None:
+    """Raise ModelUnavailable if the hub's cache is in a home directory, and there is none."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    place = config.cache_dir or HF_HUB_CACHE
+    try:
+        Path(place).expanduser()
+    except RuntimeError as error:  # no HOME, and a user of whom the system knows no more than the number
+        raise ModelUnavailable(
+            f"`{name}` can't be looked for: the hub's cache would be `{place}`, and there is no such home "
+            "directory: set HF_HOME, or --huggingface-hub-cache, to a folder that can be written"
+        ) from error
 
 
 def _why_not(name: str, revision: str | None, error: Exception) -> str:

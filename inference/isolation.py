@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from inference.failures import blamed
 from inference.scheduler import Batch
 from inference.shortage import is_shortage
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
@@ -52,9 +53,7 @@ def explain(id: str, error: BaseException, *, alone: bool = True) -> str:
     `alone`: its own work failed, and not the step as a whole.
     """
     said = error.__cause__ if isinstance(error, (RequestFault, StepLost)) and error.__cause__ else error
-    kind = type(said).__name__
-    others = "; others are not affected" if alone else ", and on those beside it"
-    return f"The engine failed on request {id}{others} ({kind}: the server's log says more)"
+    return blamed(id, type(said).__name__, alone=alone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

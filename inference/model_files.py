@@ -28,6 +28,7 @@ EXPLICIT = "transformers_weights"  # the member of config.json that names anothe
 SPECULATORS = ("medusa", "mlp_speculator")  # kinds of such heads that TGI knows
 FORMATS = (".gguf", ".safetensors", ".bin")  # no hub id ends with them
 
+_HOMELESS = "there is no such home directory: give its whole path"
 _GGUF = (
     "GGUF, which isn't served: give the model that it was made of, as a directory with safetensors files or "
     "a hub id (`org/name`)"
@@ -78,7 +79,7 @@ def local_directory(model_id: str) -> Path | None:
         check_no_file(model_id)
         return path if path.is_dir() else None
     except (OSError, RuntimeError) as error:  # without leave to look, too long, or of nobody's home
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else _HOMELESS
         shown = model_id if len(model_id) <= MOST_SHOWN else f"{model_id[:MOST_SHOWN]}..."
         raise ModelUnavailable(f"The model's directory `{shown}` can't be looked for: {reason}") from error
 

@@ -150,7 +150,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     if positions is not None and max_total > positions:
         raise ModelUnavailable(
             f"`max_total_tokens` must be <= {positions}, the positions that the model knows. Given: "
-            f"{max_total}{demand.positions_note}"
+            f"{max_total}; lower --max-total-tokens, or leave it out{demand.positions_note}"
         )
     max_input = config.max_input_tokens or max_total - 1
     if not 0 < max_input < max_total:

@@ -22,6 +22,7 @@ from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
 from inference.prompt_tops import PromptTops
+from inference.tools.types import ToolUse
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -57,6 +58,7 @@ class Grammar:
     kind: GrammarKind
     source: str  # JSON text of a schema, a regular expression for the whole text, or Lark
     member: str = "grammar"  # of the request, for messages: "parameters.grammar.value"
+    left_out: tuple[str, ...] = ()  # members of the request, with keywords of schemas that it doesn't follow
 
 
 class EngineState(StrEnum):
@@ -110,6 +112,7 @@ class Request:
     min_new_tokens: int = 0  # neither EOS nor a stop sequence ends the text before
     ignore_eos: bool = False  # EOS doesn't end the text, and is a token like any other
     stop: tuple[str, ...] = ()
+    tools: ToolUse | None = None  # which its text may call: no stop sequence is looked for within a call
     grammar: Grammar | GrammarRefused | None = None  # or why there can't be one, which is told at its turn
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED

@@ -255,7 +255,8 @@ class Relay:
     def _failed(self, error: Exception) -> bytes:
         """Return a stream's one terminal event."""
         failure = describe(error, self._request_id, streamed=True)
-        exchange_of(self._scope).error_type = failure.error_type
+        exchange = exchange_of(self._scope)
+        exchange.error_type, exchange.error = failure.error_type, failure.error
         dialect = dialect_of(self._scope["path"], self._body)
         told = failure.body(dialect)
         if dialect is Dialect.RESPONSES:

@@ -43,7 +43,8 @@ def serve_fleet(settings: Settings) -> int:
         say_listening(settings)
         last_resorts.install()
         with lines.in_the_log(name_of(settings)):
-            run(stack(gateway, settings, opening.lifespan), settings, listening, gateway.drain)
+            app = stack(gateway, settings, opening.lifespan)
+            run(app, settings, listening, gateway.drain, name=life.name)
     logger.info("Stopped")
     return 1 if life.failed else 0
 

@@ -14,6 +14,7 @@ import orjson
 from starlette.types import Receive, Scope
 
 from handlers.http.errors import ClientDisconnected, Refused
+from handlers.http.exchange import Exchange, exchange_of
 
 Grows = Callable[[int], None]  # bytes
 
@@ -35,7 +36,7 @@ def require_json(scope: Scope) -> None:
 async def read_body(
     scope: Scope, receive: Receive, limit: int, seconds: float, grows: Grows | None = None
 ) -> bytes:
-    """Return the body; `grows` is told what has come of it so far, and may raise.
+    """Return the body, and note how much came of it; `grows` is told what has come so far, and may raise.
 
     Raises 413 as soon as it is known to be longer than `limit` bytes, 415 for one that is compressed, and 408
     if it isn't there in so many `seconds`.
@@ -43,8 +44,8 @@ async def read_body(
     _refuse_encoded(scope)
     declared = _header(scope, b"content-length")
     if declared is not None and (not declared.isdigit() or len(declared) > 18 or int(declared) > limit):
-        raise too_large()
-    reading = _read(receive, limit, grows)
+        raise too_large(limit)
+    reading = _read(exchange_of(scope), receive, limit, grows)
     try:
         waiting = reading.send(None)
     except StopIteration as end:  # it was there, as nearly always: a timer would cost as much as all of this
@@ -110,7 +111,7 @@ def _repeated(raw: bytes) -> str:
     return found[0] if found else "..."
 
 
-async def _read(receive: Receive, limit: int, grows: Grows | None) -> bytes:
+async def _read(exchange: Exchange, receive: Receive, limit: int, grows: Grows | None) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -119,8 +120,9 @@ async def _read(receive: Receive, limit: int, grows: Grows | None) -> bytes:
             raise ClientDisconnected
         part = message.get("body", b"")
         size += len(part)
+        exchange.received_bytes = size
         if size > limit:
-            raise too_large()
+            raise too_large(limit)
         if grows is not None:
             grows(size)
         parts.append(part)
@@ -144,9 +146,13 @@ def _resume(begun: Coroutine[Any, Any, bytes], waiting: Any) -> Generator[Any, A
         return whole
 
 
-def too_large() -> Refused:
-    """Return what is raised for a body that is too long."""
-    return Refused("Failed to buffer the request body: length limit exceeded", status=413)
+def too_large(limit: int) -> Refused:
+    """Return what is raised for a body that is longer than so many bytes."""
+    return Refused(
+        f"Failed to buffer the request body: length limit exceeded: it must have <= {limit} bytes. Send "
+        "less, or start the server with a larger --payload-limit (with images, --image-payload-limit)",
+        status=413,
+    )
 
 
 def _too_slow(seconds: float) -> Refused:

@@ -31,7 +31,7 @@ from handlers.http.auth import owner_of, security_map
 from handlers.http.body import parse_json, read_body, require_json, too_large
 from handlers.http.call import Call, Operation
 from handlers.http.disconnect import UntilDisconnect
-from handlers.http.errors import ClientDisconnected
+from handlers.http.errors import ClientDisconnected, Refused
 from handlers.http.exchange import Exchange, exchange_of
 from handlers.http.middleware import ErrorBoundary
 from handlers.http.operations import operation_table
@@ -43,6 +43,7 @@ from handlers.keys import Keyring
 from handlers.service import Service
 from handlers.wire.images import image_characters
 from inference.adapters import adapter_names
+from inference.errors import Overloaded
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
@@ -150,7 +151,12 @@ class ValidationStep:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        self._quotas.take(exchange.key)
+        exchange.owner = owner_of(scope)
+        try:
+            self._quotas.take(exchange.key)
+        except Refused:
+            self._count_refused("rate_limited")
+            raise
         require_json(scope)
         if not self._images or (self._service.engine.loaded and not self._service.sees):
             raw = await read_body(scope, receive, self._limit, self._seconds)
@@ -160,13 +166,16 @@ class ValidationStep:
         with self._service.image_memory.hold() as hold:
             exchange.hold = hold
             grows = partial(hold.beyond, self._limit)
-            raw = await read_body(scope, receive, limit, self._seconds, grows)
+            try:
+                raw = await read_body(scope, receive, limit, self._seconds, grows)
+            except Overloaded:
+                self._count_refused("overloaded")
+                raise
             await self._go_on(exchange, raw, scope, receive, send)
 
     async def _go_on(
         self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        exchange.received_bytes = len(raw)
         exchange.speaks_openai = speaks_openai(scope)
         read = partial(self._read, raw, speaks_openai=exchange.speaks_openai)
         try:
@@ -177,17 +186,24 @@ class ValidationStep:
             else:
                 exchange.body, exchange.ignored = read()
         except NotSupported:  # the body is understood: a refusal like those of the operation itself
-            if self._counts:
-                self._service.metrics.count_request()
-                self._service.metrics.failure("validation")
+            self._count_refused("validation")
+            raise
+        except Overloaded:
+            self._count_refused("overloaded")
             raise
         await self._next(scope, receive, send)
+
+    def _count_refused(self, err: str) -> None:
+        """Count a request that no operation hears of."""
+        if self._counts:
+            self._service.metrics.count_request()
+            self._service.metrics.failure(err)
 
     def _read(self, raw: bytes, *, speaks_openai: bool) -> tuple[Any, str]:
         """Return a body, parsed and checked, and the names of what has no effect."""
         body = parse_json(raw)
         if len(raw) > self._limit and len(raw) - image_characters(body) > self._limit:
-            raise too_large()
+            raise too_large(self._limit)
         ignored = self._check(body, speaks_openai=speaks_openai)
         return body, header_value(ignored) if ignored else ""
 
@@ -225,8 +241,6 @@ class DispatchStep:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        if self._watched:
-            exchange.owner = owner_of(scope)
         call: Call[Any] = Call(
             body=exchange.body,
             path=scope.get("path_params", {}),

@@ -121,13 +121,21 @@ class Failure:
         """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""
         if self.status == 401:
             return Response(status_code=401, headers=dict(self.headers))
-        content = orjson.dumps(self.detailed() if reads_details(scope) else self.body())
-        return Response(content, self.status, dict(self.headers), media_type="application/json")
+        detailed = reads_details(scope)
+        content = orjson.dumps(self.detailed() if detailed else self.body())
+        # With TGI's status agents of OpenAI's clients don't look at the code
+        status = 400 if detailed and self.code == TOO_LONG else self.status
+        return Response(content, status, dict(self.headers), media_type="application/json")
 
 
 def reads_details(scope: Scope) -> bool:
     """Return whether errors are objects: to clients that read no texts, and on a route that TGI hasn't."""
     return scope["path"] == RESPONSES or speaks_openai(scope)
+
+
+def is_fault(status: int) -> bool:
+    """Return whether a status says that the server has failed, whatever was asked."""
+    return status == 424 or status >= 500
 
 
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
@@ -167,6 +175,11 @@ STATUSES: dict[int, Row] = {  # refusals of routing and security
     404: Row(404, "not_found", fixed="Not found: there is no such route; /docs lists them"),
     405: Row(405, "method_not_allowed", fixed="Method not allowed: the Allow header lists those that are"),
 }
+
+# error types that say: the server has failed, whatever was asked; in a stream nothing else says so
+FAULTS = frozenset(
+    {row.error_type for row in (*TABLE.values(), *STREAMED.values()) if is_fault(row.status)} | {"internal"}
+)
 
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 INTERNALS = re.compile(r"0x[0-9a-fA-F]{6,}|(?:/[\w.+-]+){2,}/?|[A-Za-z]:\\\S+")

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.account import Observer, open_account
-from handlers.http.errors import ENDING, ClientDisconnected, Failure, settle
+from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.sse import CUT
 from handlers.http.support import merged
@@ -60,6 +60,7 @@ class Edge:
             return
         size, given = look_at_headers(scope)
         exchange = Exchange(given or f"{random.getrandbits(128):032x}", time.monotonic())
+        bodiless = scope["method"] == "HEAD"  # the protocol sends nothing of what is given to it
         attach(scope, exchange)
         open_account(exchange)
         for began in self._began:
@@ -69,14 +70,14 @@ class Edge:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 _mark(message, exchange)
-            else:
+            elif not bodiless:
                 exchange.sent_bytes += len(message.get("body", b""))
             await send(message)
 
         try:
             if size > self._header_limit or len(scope["headers"]) > self._max_headers:
                 refusal = self._refusal(size, len(scope["headers"]), exchange.request_id)
-                exchange.error_type = refusal.error_type
+                exchange.error_type, exchange.error = refusal.error_type, refusal.error
                 await refusal.reply(scope)(scope, receive, send_marked)
             else:
                 await self._app(scope, receive, send_marked)
@@ -123,11 +124,12 @@ class ErrorBoundary:
                 raise
             await _end(scope, receive, send, started=started)
         except Exception as error:
-            if started:
-                raise
             exchange = exchange_of(scope)
+            if started:
+                exchange.error_type = describe(error, exchange.request_id).error_type
+                raise
             failure = settle(error, exchange.request_id)
-            exchange.error_type = failure.error_type
+            exchange.error_type, exchange.error = failure.error_type, failure.error
             await failure.reply(scope)(scope, receive, send)
 
 
@@ -135,7 +137,7 @@ async def _end(scope: Scope, receive: Receive, send: Send, *, started: bool) -> 
     """End what the server can't wait for any longer, in place of a traceback: it is no fault."""
     exchange = exchange_of(scope)
     logger.warning("request %s was cut off: the server ends", exchange.request_id)
-    exchange.error_type = ENDING.error_type
+    exchange.error_type, exchange.error = ENDING.error_type, ENDING.error
     if not started:
         await replace(ENDING, request_id=exchange.request_id).reply(scope)(scope, receive, send)
         return

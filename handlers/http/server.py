@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import time
@@ -21,7 +23,8 @@ from starlette.types import ASGIApp
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
 
-IDLE_CONNECTION_SECONDS = 75  # longer than the 60 s after which load balancers stop reusing a connection
+# Longer than load balancers use a connection again (Google's for 600 s); idle ones go where room is short
+IDLE_CONNECTION_SECONDS = 620
 BACKLOG = 2048
 ACCEPTED_TOGETHER = 16  # connections, in one turn of the event loop
 OWN_FILES = 128  # descriptors that a process needs beside its connections
@@ -41,6 +44,9 @@ PROBE_PATHS = (
     "/v2/health/ready",
 )
 TICKS = 10  # a second, of uvicorn's
+SPARE_SECONDS = 60  # by which an application waits longer than the server, which counts what it cuts off
+DRAINS = "%s: no more requests are taken; %d run, and have %g s to end (--graceful-termination-timeout)"
+CUTS_OFF = "%s: %d requests were cut off after %g s (--graceful-termination-timeout)"
 
 Drain = Callable[[float], Awaitable[None]]  # with the seconds that running requests have
 
@@ -72,6 +78,11 @@ def _always() -> bool:
 
 def _silent() -> None:
     """Give no sign of life: nobody watches."""
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name."""
+    return signal.Signals(number).name
 
 
 def _protocol(settings: Settings) -> Any:
@@ -116,16 +127,19 @@ class Server(uvicorn.Server):
         drain: Drain,
         beat: Callable[[], None] = _silent,
         hurries: Callable[[], bool] = _always,
+        name: Callable[[int], str] = signal_name,
     ) -> None:
         """`drain` is given the seconds that running requests have, `beat` is called every second.
 
-        `hurries` says whether a signal after the first one means that all is to end at once.
+        `hurries` says whether a signal after the first one means that all is to end at once. `name` is what
+        the log calls the end by a signal; "" for one that it doesn't tell.
         """
         super().__init__(config)
         self._patience = float(config.timeout_graceful_shutdown or 0)
         self._drain = drain
         self._beat = beat
         self._hurries = hurries
+        self._name = name
         self._signals = 0
         self._told = False  # every request that ran has ended, or was told that the server does
 
@@ -161,18 +175,29 @@ class Server(uvicorn.Server):
         """Serve until a signal, and then until nothing runs any more."""
         await super().main_loop()
         began = time.monotonic()
-        draining = asyncio.ensure_future(self._drain(self._patience))
-        counter = 0
-        while not draining.done() and self._signals < 2:
-            counter += 1
-            await self.on_tick(counter)
-            await asyncio.wait([draining], timeout=1 / TICKS)
-        draining.cancel()
+        name = self._name(self._captured_signals[-1]) if self._captured_signals else "The server ends"
+        if name:
+            logger.info(DRAINS, name, len(self.server_state.tasks), self._patience)
+        left_over = await self._let_end(began + self._patience)
+        if name and left_over and self._signals < 2:  # who interrupts again is told by `shutdown`
+            logger.warning(CUTS_OFF, name, left_over, self._patience)
         await self._drain(0.0)
         self._told = True
         left = 0.0 if self._signals > 1 else self._patience - (time.monotonic() - began)
         # uvicorn waits so long for responses to end, of other requests, too
         self.config.timeout_graceful_shutdown = math.ceil(max(left, 0.0) + FAREWELL_SECONDS)
+
+    async def _let_end(self, ends: float) -> int:
+        """Wait for what runs, until then or a second signal; return how many requests haven't ended."""
+        draining = asyncio.ensure_future(self._drain(self._patience + SPARE_SECONDS))
+        counter = 0
+        while not draining.done() and self._signals < 2 and (left := ends - time.monotonic()) > 0:
+            counter += 1
+            await self.on_tick(counter)
+            await asyncio.wait([draining], timeout=min(left, 1 / TICKS))
+        left_over = 0 if draining.done() else len(self.server_state.tasks)
+        draining.cancel()
+        return left_over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the port and the connections, and have the application end."""
@@ -200,6 +225,7 @@ def run(
     drain: Drain,
     beat: Callable[[], None] = _silent,
     hurries: Callable[[], bool] = _always,
+    name: Callable[[int], str] = signal_name,
 ) -> None:
     """Serve what comes to a socket until SIGINT or SIGTERM, then `drain`, and let running requests end.
 
@@ -207,7 +233,7 @@ def run(
     listens only after the lifespan has begun, so that a model that loads in no time would be `Connected`
     before.
     """
-    server = Server(server_config(app, settings), drain, beat, hurries)
+    server = Server(server_config(app, settings), drain, beat, hurries, name)
     server.run(sockets=handles_of(listening))
 
 
@@ -224,10 +250,28 @@ def handles_of(listening: socket.socket) -> list[socket.socket]:
 
 
 def listen(hostname: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises SettingsError if it can't be had."""
-    family = socket.AF_INET6 if ":" in hostname else socket.AF_INET
+    """Return a socket that listens; raises SettingsError if it can't be had.
+
+    On `::` it takes what comes by IPv4, too, as TGI's and the metrics port do.
+    """
+    by_ipv6 = ":" in hostname
+    family = socket.AF_INET6 if by_ipv6 else socket.AF_INET
+    dualstack = by_ipv6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((hostname, port), family=family, backlog=BACKLOG)
+        return socket.create_server(
+            (hostname, port), family=family, backlog=BACKLOG, dualstack_ipv6=dualstack
+        )
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0].lower()  # the rest repeats the address
-        raise SettingsError(f"`port` {port} can't be bound on {hostname}: {reason}") from error
+        raise SettingsError(
+            f"`port` {port} can't be bound on {hostname}: {reason}; {_remedy(error)}"
+        ) from error
+
+
+def _remedy(error: OSError) -> str:
+    """Return what helps against a port that can't be bound."""
+    if error.errno == errno.EADDRINUSE:
+        return "end what listens there, or choose another by --port or PORT"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "those under 1024 need the capability CAP_NET_BIND_SERVICE: choose another by --port or PORT"
+    return "give an address of this machine by --hostname, 0.0.0.0 for all of them"

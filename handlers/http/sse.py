@@ -122,7 +122,7 @@ class EventStream(Response, Generic[Body_co]):
             return done
         exchange = exchange_of(scope)
         seen = settle(failure, exchange.request_id, streamed=True)
-        exchange.error_type = seen.error_type
+        exchange.error_type, exchange.error = seen.error_type, seen.error
         return (event(seen.body(self.dialect)) if self._failed is None else self._failed(seen)) + done
 
 

@@ -82,6 +82,7 @@ def to_requests(
     request = replace(
         to_request(chat.parameters, id=id, prompt=prompt, logprobs=mode),
         add_special_tokens=False,
+        tools=chat.conversation.tools,
         grammar=grammar,
         top_n_tokens=chat.top_logprobs,
         images=images,

@@ -6,40 +6,11 @@ from collections.abc import Sequence
 
 from handlers.wire.openai import IMPOSSIBLE, TokenBytes, own_text
 from handlers.wire.parameters import all_shortest, shortest
+from handlers.wire.token_places import TokenPlaces
 from handlers.wire.types import CompletionLogprobs
 from inference.types import Event, PromptToken, Token
 
 Scored = Token | PromptToken
-
-UNSEEN = 8  # characters that tokens without a text of their own may stand for
-
-
-class TokenPlaces:
-    """Where tokens begin in a text; told them one after another."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._at = start  # characters
-
-    def prompt(self, tokens: Sequence[PromptToken], text: str) -> list[int]:
-        """Return the places of a prompt's tokens; what follows begins at its end.
-
-        The special tokens that were added have no place of their own, nor has a part of a character.
-        """
-        places = []
-        for token in tokens:
-            found = text.find(token.text, self._at, self._at + len(token.text) + UNSEEN)
-            places.append(max(found, self._at))
-            self._at = self._at if found < 0 else found + len(token.text)
-        self._at = len(text)
-        return places
-
-    def generated(self, events: Sequence[Event]) -> list[int]:
-        """Return the places of generated tokens; special ones take no room."""
-        places = []
-        for event in events:
-            places.append(self._at)
-            self._at += 0 if event.token.special else len(event.token.text)
-        return places
 
 
 class LogprobsTeller:
@@ -52,7 +23,7 @@ class LogprobsTeller:
         """
         self._top = top
         self._token_bytes = token_bytes
-        self._places = TokenPlaces()
+        self._places = TokenPlaces(token_bytes=token_bytes)
 
     def prompt(self, tokens: Sequence[PromptToken], text: str) -> CompletionLogprobs | None:
         """Return the part of a prompt that is echoed."""

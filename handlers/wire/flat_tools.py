@@ -49,7 +49,7 @@ def told_tool(tool: ResponsesTool) -> ResponseTool:
         "name": tool.get("name") or "",
         "description": tool.get("description"),
         "parameters": tool.get("parameters"),
-        "strict": True,
+        "strict": tool.get("strict") is True,
     }
 
 
@@ -86,6 +86,7 @@ def _tool(tool: ResponsesTool, where: str) -> Tool:
         name=tool.get("name") or "",
         description=tool.get("description"),
         parameters=NO_ARGUMENTS if schema is None else schema,
+        strict=tool.get("strict") is True,
     )
 
 

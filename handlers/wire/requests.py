@@ -30,6 +30,11 @@ def to_request(given: Parameters, *, id: str, prompt: str, logprobs: LogprobsMod
     )
 
 
+def left_out(grammar: Wanted) -> tuple[str, ...]:
+    """Return the members, with the keywords of schemas, that a grammar doesn't follow."""
+    return grammar.left_out if isinstance(grammar, Grammar) else ()
+
+
 def grammar_or_refusal(understand: Callable[[], Grammar | None]) -> Wanted:
     """Return the grammar that `understand` returns, or what it is refused with.
 

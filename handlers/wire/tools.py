@@ -67,6 +67,7 @@ def _tool(tool: WireTool, where: str) -> Tool:
         name=function["name"],
         description=function.get("description"),
         parameters=_parameters(function, f"{where}.function"),
+        strict=function.get("strict") is True,
     )
 
 

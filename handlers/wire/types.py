@@ -917,7 +917,7 @@ class ResponseTool(TypedDict):
     name: str
     description: str | None
     parameters: Mapping[str, Json] | None
-    strict: Literal[True]
+    strict: bool
 
 
 ChoiceWord: TypeAlias = Literal["none", "auto", "required"]

@@ -9,7 +9,16 @@ from typing import Any
 import jsonschema_rs
 
 from inference.grammar.fault import GrammarFault, excerpt, join
-from inference.grammar.keywords import FORMATS, LITERALS, UNSUPPORTED, Node, forbids, may_be, scalars
+from inference.grammar.keywords import (
+    FORMATS,
+    LITERALS,
+    UNSUPPORTED,
+    Node,
+    forbids,
+    has_unsupported_format,
+    may_be,
+    scalars,
+)
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.numbers import check_numbers
 from inference.grammar.patterns import pieces, without_null
@@ -92,7 +101,7 @@ def _check_keywords(at: str, node: Node, tree: SchemaTree) -> None:
 
 
 def _check_strings(at: str, node: Node, limits: GrammarLimits) -> None:
-    if "format" in node and node["format"] not in FORMATS and may_be(node, "string"):
+    if has_unsupported_format(node):
         raise GrammarFault(
             f"the format {excerpt(repr(node['format']))} is not supported. Use one of "
             f"{', '.join(sorted(FORMATS))}, or a `pattern`, or leave it out",
@@ -116,13 +125,18 @@ def _check_objects(at: str, node: Node, limits: GrammarLimits) -> None:
             join(at, "patternProperties"),
         )
     _check_names(join(at, "patternProperties"), node.get("patternProperties", ()))
-    free = node.get("minProperties", 0) - len(set(node.get("required", ())))
-    if free >= 2 and may_be(node, "object") and is_open(node):
+    if counts_free_names(node):
         raise GrammarFault(
             "`minProperties` counts names that are not listed, and a model may give the same name twice. "
             "List the names in `required`, or leave `minProperties` out",
             join(at, "minProperties"),
         )
+
+
+def counts_free_names(node: Node) -> bool:
+    """Return whether `minProperties` counts two names or more that aren't listed."""
+    free = node.get("minProperties", 0) - len(set(node.get("required", ())))
+    return free >= 2 and may_be(node, "object") and is_open(node)
 
 
 def _check_names(at: str, named: Collection[str]) -> None:

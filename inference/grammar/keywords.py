@@ -27,6 +27,13 @@ ANNOTATIONS = frozenset(
     ).split()
 )
 FORMATS = frozenset("date-time date time duration email hostname ipv4 ipv6 uuid uri".split())
+# The others that JSON Schema defines. What nobody defined is a remark, as its specification says
+UNSUPPORTED_FORMATS = frozenset(
+    (
+        "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer uri-reference "
+        "uri-template"
+    ).split()
+)
 
 # Keyword -> the draft that brought it, and what to do
 UNSUPPORTED: dict[str, tuple[int, str]] = {
@@ -41,7 +48,7 @@ UNSUPPORTED: dict[str, tuple[int, str]] = {
     "contains": (2017, "Use `prefixItems`, with `minItems`"),
     "minContains": (2019, "Use `prefixItems`, with `minItems`"),
     "maxContains": (2019, "Use `prefixItems`, with `minItems`"),
-    "propertyNames": (2017, "Use `patternProperties`, with `additionalProperties: false`"),
+    "propertyNames": (2017, "Use one `enum` or one `pattern` in it, or `additionalProperties: false`"),
     "unevaluatedProperties": (2019, "Use `additionalProperties`"),
     "unevaluatedItems": (2019, "Use `items` behind `prefixItems`"),
     "$dynamicRef": (2020, "Use `$ref`"),
@@ -62,7 +69,7 @@ NEUTRAL: dict[str, Callable[[Node], bool]] = {
     "contains": lambda node: node.get("minContains") == 0 and "maxContains" not in node,
     "minContains": lambda node: "contains" not in node or node["minContains"] == 0,
     "maxContains": lambda node: "contains" not in node,
-    "propertyNames": lambda node: node["propertyNames"] in (True, {}),
+    "propertyNames": lambda node: allows_all_names(node["propertyNames"]),
     "unevaluatedProperties": lambda node: node["unevaluatedProperties"] in (True, {}),
     "unevaluatedItems": lambda node: node["unevaluatedItems"] in (True, {}),
 }
@@ -85,6 +92,21 @@ def forbids(node: Node, keyword: str, draft: int) -> bool:
         return False  # it came later: here it is a word without meaning
     neutral = NEUTRAL.get(keyword)
     return neutral is None or not neutral(node)
+
+
+def allows_all_names(names: Any) -> bool:
+    """Return whether a schema for names is valid for every text."""
+    if not isinstance(names, Mapping):
+        return names is True
+    words = names.keys() & KEYWORDS - ANNOTATIONS - {"type"}
+    if words == {"format"}:
+        return names["format"] not in FORMATS | UNSUPPORTED_FORMATS
+    return not words and may_be(names, "string")
+
+
+def has_unsupported_format(node: Node) -> bool:
+    """Return whether texts must have a format that is JSON Schema's own, and that no grammar is made of."""
+    return node.get("format") in UNSUPPORTED_FORMATS and may_be(node, "string")
 
 
 def may_be(node: Node, kind: str) -> bool:

@@ -22,8 +22,9 @@ from inference.grammar.alternatives import are_told_apart
 from inference.grammar.checks import check_escapes, check_place, dialect, has_names, is_open
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
-from inference.grammar.keywords import CONSTRAINTS, COUNTS, may_be
+from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, may_be
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
 from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, lookup, read
@@ -62,7 +63,10 @@ def prepare(text: str, limits: GrammarLimits) -> tuple[SchemaTree, str]:
 
 
 def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
-    tree = SchemaTree(root, dialect(root), limits)
+    named = dialect(root)
+    tree = SchemaTree(root, named, limits)
+    if list_names(tree):
+        tree = SchemaTree(root, named, limits)
     for place in tree.places:
         check_place(place, tree, limits)
     check_multiples(tree, limits)
@@ -131,7 +135,7 @@ def _constraints(at: str, schema: dict[str, Any], tree: SchemaTree, limits: Gram
     """Return a schema's own constraints, with room in the same order for the schemas below it."""
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key not in CONSTRAINTS:
+        if key not in CONSTRAINTS or (key == "format" and value not in FORMATS):
             continue
         if key == "$ref":
             kept[key] = "#" + quote(tree.target(at, schema), safe="/~!$&'()*+,;=:@?")

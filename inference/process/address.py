@@ -11,6 +11,7 @@ import time
 import weakref
 from pathlib import Path
 
+from inference.environment import temporary_directory
 from inference.errors import ModelUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def _is_dead(path: Path) -> bool:
 def _private_directory() -> Path:
     """Return a new directory with mode 0700, where its path leaves room for a socket's name."""
     tried = []
-    for base in dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")):
+    for base in dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", ""), temporary_directory(), "/tmp")):
         longest = len(os.fsencode(base)) + len("/parley-12345678/") + len(NAME)
         if not base or longest > PATH_BYTES:
             continue

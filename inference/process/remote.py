@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from inference.core import FrameSink, Life
 from inference.errors import ModelUnavailable
+from inference.failures import STOPPED
 from inference.images import distinct
 from inference.process.framing import FrameFault, Unframer, pack, unpack
 from inference.process.messages import (
@@ -40,7 +41,6 @@ LOG = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0  # before attaching again to an engine that lets go at once
 SHORT_SECONDS = 0.1  # of a stream: at once
-STOPPED = "The engine stopped"
 STOPPED_EARLY = "The server was stopped while the model was loading"
 
 

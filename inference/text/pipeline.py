@@ -20,6 +20,7 @@ from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
 from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
 from inference.tools.history import fit
+from inference.tools.opening import Opening
 from inference.tools.prompt import template_tools, with_tool_prompt
 from inference.tools.types import ToolUse
 from inference.types import Messages, TextToken, VisionInfo
@@ -174,9 +175,12 @@ class TextPipeline:
         """Return the text of a token by itself."""
         return self._tokenizer.token_text(token_id)
 
-    def sequence(self, prompt_ids: Sequence[int], stops: Sequence[str]) -> SequenceText:
-        """Return what collects the text of the tokens that follow a prompt."""
-        return SequenceText(self._tokenizer.stream(prompt_ids), stops, self._tokenizer.token_text)
+    def sequence(
+        self, prompt_ids: Sequence[int], stops: Sequence[str], tools: ToolUse | None = None
+    ) -> SequenceText:
+        """Return what collects the text of the tokens behind a prompt; no stop ends a call of `tools`."""
+        opening = None if tools is None or not stops else Opening(self.tool_format, tools)
+        return SequenceText(self._tokenizer.stream(prompt_ids), stops, self._tokenizer.token_text, opening)
 
     def close(self) -> None:
         """Give the threads back."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from inference.text.detokenizer import TextStream
 from inference.text.stop import StopMatcher
+from inference.tools.opening import Opening
+from inference.tools.stops import WordStops
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,20 @@ class SequenceText:
     """Collects the visible text of a sequence; special tokens have a text but are not visible.
 
     Stop sequences are looked for in the visible text. One that is the text of a special token is
-    matched by that token, as in TGI, and by nothing else.
+    matched by that token, as in TGI, and by nothing else. An `opening` tells where calls of tools begin: from
+    there on no stop sequence is looked for.
     """
 
-    def __init__(self, stream: TextStream, stops: Sequence[str], token_text: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        stream: TextStream,
+        stops: Sequence[str],
+        token_text: Callable[[int], str],
+        opening: Opening | None = None,
+    ) -> None:
         self._stream = stream
         self._stops = frozenset(stops)
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops) if opening is None else WordStops(stops, opening)
         self._token_text = token_text
         self._released: list[str] = []
         self._ended_by_special = False  # a special token whose text is a stop sequence
@@ -37,8 +46,10 @@ class SequenceText:
         """Add a token; a stop sequence that it completes counts only if it `may_stop`."""
         if special:
             text = self._token_text(token_id)
-            self._ended_by_special = may_stop and text in self._stops
-            return TextStep(text, "", self._ended_by_special)
+            delta = self._release(self._matcher.special(token_id))
+            ends = may_stop and text in self._stops and not self._matcher.in_calls
+            self._ended_by_special = ends
+            return TextStep(text, delta, self.stopped)
         text = self._stream.push(token_id)
         delta = self._release(self._matcher.push(text, may_stop=may_stop))
         return TextStep(text, delta, self._matcher.matched is not None)

@@ -40,6 +40,15 @@ class StopMatcher:
         self._held = held[release:]
         return held[:release]
 
+    @property
+    def in_calls(self) -> bool:
+        """Return whether stop sequences end nothing any more; those of a text alone always do."""
+        return False
+
+    def special(self, token_id: int) -> str:
+        """Take a special token, which has no visible text, and return what may be shown for it."""
+        return ""
+
     def flush(self) -> str:
         """Return what was held back; call it when no more text comes."""
         held, self._held = self._held, ""

@@ -9,13 +9,14 @@ object with the name of a tool in its place, with which the answer begins: any o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from inference.errors import ToolRefused
 from inference.grammar.fault import GrammarFault
 from inference.grammar.keywords import has_keywords
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, embedded_json
@@ -38,20 +39,34 @@ def call_grammar(
 ) -> Grammar:
     """Return the grammar of an answer; raise ToolRefused or GrammarRefused for tools that can't be called.
 
-    `limits` are of the parameters of each tool. With a `form`, of a use that is `formed`, the answer is a
-    text that follows it, or calls and nothing before them.
+    `limits` are of the parameters of each tool. What no grammar can express of them is left out of a tool
+    that isn't `strict`, and named in the grammar's `left_out`. With a `form`, of a use that is `formed`, the
+    answer is a text that follows it, or calls and nothing before them.
     """
     check_names(fmt, use.tools)
     rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
+    left_out: set[str] = set()
     for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
         member = member_of(tool, use.schemas_at)
-        rules += [f"// {member}", f"args_{at}: %json {arguments_json(tool, limits, member)}"]
+        schema = arguments_schema(tool)
+        if not tool.strict:
+            schema, lost = loosened(schema, limits)
+            left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in lost)
+        rules += [f"// {member}", f"args_{at}: %json {arguments_json(schema, limits, member)}"]
     if form is not None and not use.required:
         rules += [f"// {form.member}", f"form: %json {form_json(form, limits)}"]
-    return Grammar(kind=GrammarKind.LARK, source="\n".join(rules) + "\n", member=MEMBER)
+    source, named = "\n".join(rules) + "\n", tuple(sorted(left_out))
+    return Grammar(kind=GrammarKind.LARK, source=source, member=MEMBER, left_out=named)
 
 
 # --- what is refused ------------------------------------------------------------------------
+
+
+def check_strict(use: ToolUse, limits: GrammarLimits = LIMITS) -> None:
+    """Raise ToolRefused or GrammarRefused for a tool that is `strict` and can't be called so."""
+    for tool in use.tools:
+        if tool.strict:
+            arguments_json(arguments_schema(tool), limits, member_of(tool, use.schemas_at))
 
 
 def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
@@ -79,10 +94,10 @@ def marker_in(fmt: ToolFormat, name: str) -> str | None:
     return next((marker.text for marker in fmt.markers if marker.text in name), None)
 
 
-def arguments_json(tool: Tool, limits: GrammarLimits, member: str) -> str:
-    """Return the grammar of a tool's arguments, which `member` has; raise ToolRefused or GrammarRefused."""
+def arguments_json(schema: Mapping[str, object], limits: GrammarLimits, member: str) -> str:
+    """Return the grammar of a tool's arguments, whose schema `member` has; raise GrammarRefused."""
     try:
-        return embedded_json(arguments_schema(tool), limits)
+        return embedded_json(schema, limits)
     except GrammarFault as fault:
         raise fault.refusal(member) from None
 

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from inference.text.stop import overlap
-from inference.tools.formats import Marker, ToolFormat
-from inference.tools.heads import WHITE, Beginning, head_pattern, written_names
+from inference.tools.formats import ToolFormat
+from inference.tools.heads import WHITE, head_pattern, written_names
+from inference.tools.opening import Opening
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
 from inference.types import Event
 
@@ -23,8 +23,7 @@ from inference.types import Event
 class Stage(Enum):
     """Where in the answer the parser is."""
 
-    BEGINNING = auto()  # of an answer that is a call if it begins like one
-    TEXT = auto()
+    TEXT = auto()  # before any call
     FRAME = auto()  # before the arguments of a call, or behind the last one
     ARGUMENTS = auto()
 
@@ -33,15 +32,12 @@ class CallParser:
     """Parses one answer: `push` its events in order, then `finish`."""
 
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
-        self._sign = fmt.opening[0] if fmt.opening else None
-        self._formed = use.formed
+        self._opening = Opening(fmt, use)
         self._markers = {marker.id: marker.text for marker in fmt.markers if marker.id is not None}
         self._head = head_pattern(fmt, use.tools)
         self._names = written_names(fmt, use.tools)
-        self._beginning = Beginning(use.tools)
-        self._stage = Stage.FRAME if use.required else Stage.BEGINNING if fmt.bare else Stage.TEXT
-        self._white: list[str] = []  # white space that is shown if text follows, and not before a call
-        self._held = ""  # what else was read and is part of nothing yet
+        self._stage = Stage.FRAME if self._opening.found else Stage.TEXT
+        self._held = ""  # what was read of a frame and is part of nothing yet
         self._object = JsonObject()
         self._calls = 0
         self._generated = 0  # characters of text that the tokens stand for
@@ -76,31 +72,21 @@ class CallParser:
     def _rest(self) -> Iterator[Part]:
         while self._specials:
             yield from self._special(self._specials.popleft()[1])
-        if self._stage in (Stage.BEGINNING, Stage.TEXT):
-            shown = "".join((*self._white, self._held))
-            if shown:
-                yield TextPart(shown)
+        if self._stage is Stage.TEXT:
+            yield from shown(self._opening.rest())
 
     def _special(self, token_id: int) -> Iterator[Part]:
         """Take a special token: part of a call's frame, or one that means nothing here."""
         if self._stage is Stage.FRAME:
             yield from self._text(self._markers.get(token_id, ""))
-        elif self._stage is not Stage.ARGUMENTS:
-            held, self._held = self._held, ""
-            if self._sign is not None and token_id == self._sign.id:
-                yield from self._show(held.rstrip())
-                self._stage = Stage.FRAME
-            else:  # what began before it doesn't go on behind it
-                yield from self._show(held)
-                self._stage = Stage.TEXT
+        elif self._stage is Stage.TEXT:
+            yield from shown(self._opening.special(token_id))
+            self._look()
 
     def _text(self, text: str) -> Iterator[Part]:
         """Take visible text, or what stands for a token of a frame."""
         while text:
-            parts: list[Part] = []
-            if self._stage is Stage.BEGINNING:
-                text = self._begin(text)
-            elif self._stage is Stage.TEXT:
+            if self._stage is Stage.TEXT:
                 parts, text = self._words(text)
             elif self._stage is Stage.FRAME:
                 parts, text = self._frame(text)
@@ -108,34 +94,15 @@ class CallParser:
                 parts, text = self._arguments(text)
             yield from parts
 
-    def _begin(self, text: str) -> str:
-        """Find out whether the answer is a call; return the text to go on with."""
-        self._held += text
-        is_call = self._beginning.push(text)
-        if is_call is None:
-            return ""
-        self._stage = Stage.FRAME if is_call else Stage.TEXT
-        text, self._held = self._held, ""
-        return text
-
     def _words(self, text: str) -> tuple[list[Part], str]:
         """Return what is text for sure, and what follows the sign of a call."""
-        text, self._held = self._held + text, ""
-        if self._formed and self._sign is not None and not begins_alike(text, self._sign):
-            self._sign = None  # where it stands in a text of a form, it is part of that
-        if self._sign is None:
-            return self._show(text), ""
-        if self._sign.id is None:
-            before, sign, after = text.partition(self._sign.text)
-            if sign:
-                self._stage = Stage.FRAME
-                return self._show(before.rstrip()), after
-            keep = len(text) - overlap(text, self._sign.text)
-            text, self._held = text[:keep], text[keep:]
-        words = text.rstrip()
-        parts = self._show(words)
-        self._white.append(text[len(words) :])
-        return parts, ""
+        words, after = self._opening.push(text)
+        self._look()
+        return shown(words), after
+
+    def _look(self) -> None:
+        if self._opening.found:
+            self._stage = Stage.FRAME
 
     def _frame(self, text: str) -> tuple[list[Part], str]:
         """Return the start of a call once its arguments begin, and the text that begins with them."""
@@ -157,20 +124,6 @@ class CallParser:
             self._calls += 1
             self._stage = Stage.FRAME
         return parts, text
-
-    def _show(self, words: str) -> list[Part]:
-        """Return words as a part of the text, with the white space that was held back before them."""
-        if not words:
-            return []
-        shown = "".join((*self._white, words))
-        self._white.clear()
-        return [TextPart(shown)]
-
-
-def begins_alike(text: str, sign: Marker) -> bool:
-    """Return whether a text begins with a sign, or may do so once it goes on; a special token isn't text."""
-    begun = text.lstrip(" ") if sign.spaced else text
-    return sign.id is not None or begun.startswith(sign.text) or sign.text.startswith(begun)
 
 
 class JsonObject:
@@ -209,6 +162,11 @@ class JsonObject:
             self._escaped = True
         elif char == '"':
             self._in_string = False
+
+
+def shown(words: str) -> list[Part]:
+    """Return words as a part of the text."""
+    return [TextPart(words)] if words else []
 
 
 def joined(parts: Iterable[Part]) -> tuple[Part, ...]:

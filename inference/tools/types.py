@@ -15,6 +15,7 @@ class Tool:
     name: str
     description: str | None = None
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS)
+    strict: bool = False  # what a grammar can't express of the parameters is refused, not left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

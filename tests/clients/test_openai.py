@@ -125,7 +125,7 @@ def test_beside_tools_an_answer_is_calls_or_has_the_form_of_a_class(results: Res
 def test_a_prompt_that_is_too_long_is_known_as_such(results: Results) -> None:
     refused = results["too_long"]
     assert (refused["raised"], refused["body"]["code"]) == (
-        "UnprocessableEntityError",
+        "BadRequestError",
         "context_length_exceeded",
     )
     assert "exceeds the context window" in refused["message"]

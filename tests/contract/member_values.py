@@ -179,6 +179,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
         "parameters": Pair(SCHEMA, OTHER_SCHEMA),
         "arguments": Pair(SCHEMA, OTHER_SCHEMA),
+        "strict": Pair(False, True, {"parameters": {"not": {"required": ["a"]}}}),
     },
     "NamedToolChoice": {
         "type": Pair("function", "custom"),
@@ -249,6 +250,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "name": Pair("f", "h"),
         "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
         "parameters": Pair(SCHEMA, OTHER_SCHEMA),
+        "strict": Pair(False, True, {"parameters": {"not": {"required": ["a"]}}}),
     },
     "ResponsesNamedChoice": {
         "type": Pair("allowed_tools", "file_search"),

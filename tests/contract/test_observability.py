@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from handlers.logs import configure
+from inference.fake_vision import FAKE_VISION
 from tests.contract.serving import Served, served
-from tests.support import logging_kept
+from tests.support import logging_kept, message_of
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +122,89 @@ async def test_every_error_has_the_requests_id_and_is_told_with_it(log: io.Strin
     assert "generation" == told["id-7"]["error_type"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate_stream", {"inputs": "fail", "parameters": {"max_new_tokens": 9}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "fail"}], "stream": True}),
+        ("/v1/responses", {"input": "fail", "stream": True}),
+    ],
+)
+async def test_a_stream_that_fails_after_it_began_counts_as_a_fault_once(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with served(fake={"fail_prompts": ["fail"], "fails_after": 2}) as server:
+        answer = await server.post(path, body)
+        counts = [
+            server.metric(series)
+            for series in (
+                'parley_http_requests{status="200"}',
+                'parley_http_failures{error_type="generation"}',
+                'tgi_request_failure{err="generation"}',
+                "parley_http_faults",
+            )
+        ]
+    assert (200, [1, 1, 1, 1]) == (answer.status_code, counts)
+
+
+async def test_what_a_rate_refuses_counts_as_a_request_and_as_a_failure_of_the_callers(
+    log: io.StringIO,
+) -> None:
+    async with served(requests_per_minute=1) as server:
+        headers = {"authorization": "Bearer some-token"}
+        for path in ("/generate", "/generate", "/tokenize"):
+            await server.http.post(path, json=GENERATE, headers=headers)
+        assert 2 == server.metric("tgi_request_count")
+        assert 1 == server.metric('tgi_request_failure{err="rate_limited"}')
+        assert 2 == server.metric('parley_http_failures{error_type="rate_limited"}')
+        assert 0 == server.metric("parley_http_faults")
+    told = lines(log)
+    assert [200, 429, 429] == [line["status"] for line in told]
+    assert {told[0]["key"]} == {line["key"] for line in told}
+
+
+async def test_a_body_for_which_there_is_no_room_counts_as_overload(log: io.StringIO) -> None:
+    seeing = {"vision": FAKE_VISION}
+    async with served(fake=seeing, payload_limit=2_000, max_image_memory=5_000) as server:
+        with server.service.image_memory.hold(3_000):
+            answer = await server.post("/generate", {"inputs": "x" * 4_000})
+        counted = server.metric("tgi_request_count"), server.metric('tgi_request_failure{err="overloaded"}')
+    assert (429, (1, 1)) == (answer.status_code, counted)
+
+
+async def test_bytes_are_those_of_the_body_that_were_read_and_sent(log: io.StringIO) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"inp'
+        await asyncio.sleep(60)
+
+    async with served(body_timeout=1) as server:
+        await server.http.head("/info")
+        headers = {"content-type": "application/json"}
+        await server.http.post("/generate", content=slow(), headers=headers)
+        await server.http.post("/generate", content=b"{}", headers={"content-type": "text/plain"})
+    told = [(line["status"], line["received_bytes"], line["sent_bytes"] > 0) for line in lines(log)]
+    assert [(200, 0, False), (408, 5, True), (415, 0, True)] == told
+
+
+@pytest.mark.parametrize(
+    ("token", "rest", "status"),
+    [
+        ("k", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
+        ("k", {"content": b" " * 2_000_001, "headers": {"content-type": "application/json"}}, 413),
+        ("k", {"json": {}}, 422),
+        ("wrong", {"json": GENERATE}, 401),
+    ],
+)
+async def test_a_line_names_the_key_of_whatever_was_let_in(
+    log: io.StringIO, token: str, rest: dict[str, Any], status: int
+) -> None:
+    async with served(api_key="k") as server:
+        headers = {**rest.get("headers", {}), "authorization": f"Bearer {token}"}
+        await server.http.post("/generate", **{**rest, "headers": headers})
+    (line,) = lines(log)
+    assert (status, token == "k") == (line["status"], "key" in line)
+
+
 async def test_no_prompt_and_no_answer_is_logged_unless_asked_for(log: io.StringIO) -> None:
     async with served(fake={"replies": {SECRET: "an-answer"}}) as server:
         await ask_everything(server)
@@ -134,6 +219,19 @@ async def test_prompts_and_answers_are_logged_if_asked_for(log: io.StringIO) -> 
     (line,) = lines(log)
     assert SECRET == line["prompt"]
     assert [answer.json()["generated_text"]] == line["generated_text"]
+
+
+async def test_why_a_request_failed_is_logged_if_prompts_are(log: io.StringIO) -> None:
+    wrong = {"inputs": "x", "parameters": {"temperature": -1}}
+    failing = {"inputs": "fail", "parameters": {"max_new_tokens": 9}}
+    for prompts in (False, True):
+        async with served(log_prompts=prompts, fake={"fail_prompts": ["fail"], "fails_after": 2}) as server:
+            told = [message_of((await server.post("/generate", wrong)).json())]
+            await server.post("/generate_stream", failing)
+    *untold, refused, failed = lines(log)
+    assert all("error" not in line for line in untold)
+    assert [refused["error"]] == told
+    assert failed["error"].startswith("Request failed during generation: ")
 
 
 async def test_every_request_is_counted_by_its_status(log: io.StringIO) -> None:

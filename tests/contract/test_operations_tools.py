@@ -200,14 +200,6 @@ async def test_a_call_that_is_cut_is_given_as_far_as_it_came_and_is_not_called_o
     assert seen == {(0, "length"), (1, "length"), (1, "tool_calls")}
 
 
-async def test_a_stop_sequence_cuts_a_call_too() -> None:
-    body = asking("the weather?", stop="Par")
-    async with served(fake=REPLIES) as server:
-        told = as_told(await whole(server, body))
-        assert told == put_together(await streamed(server, body))
-    assert told == ("", [("0", "get_weather", '{"location":"')], "stop")
-
-
 async def test_results_go_into_the_prompt_and_ids_go_on() -> None:
     history = [
         {"role": "user", "content": "the weather?"},

@@ -24,6 +24,13 @@ quick = partial(
 )
 REMARKS = st.sampled_from(["", "Let me see.\n", "I <tool_", "{} is empty. ", "Größe? "])
 
+STOPS = st.lists(
+    st.sampled_from(["\n", "{", "}", '"', "name", "arguments", "[", "<tool", "me", "e.", " ", "TOOL"]),
+    min_size=1,
+    max_size=4,
+    unique=True,
+)
+
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest) -> Iterator[ToolModel]:
@@ -65,6 +72,24 @@ def test_what_the_model_says_is_what_the_client_gets(
     assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
     assert answer.content == (text.rstrip() if calls else text)
     assert answer.reasons == ("tool_calls" if calls else "stop",)
+
+
+@quick(max_examples=25)
+@given(question=questions(), remark=REMARKS, count=st.integers(0, 2), stops=STOPS)
+def test_stop_sequences_end_what_is_said_and_no_call(
+    model: ToolModel, question: Question, remark: str, count: int, stops: list[str]
+) -> None:
+    body = question.body | {"tool_choice": "auto", "max_tokens": 2000, "parallel_tool_calls": True}
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
+    calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
+    model.say(written(model.format, calls, "" if calls and not model.format.opening else remark))
+    free = asked(model, Question(body, schemas, question.known_ids))
+    held = asked(model, Question(body | {"stop": stops}, schemas, question.known_ids))
+    ends = [(at + len(stop), at) for stop in stops if (at := free.content.find(stop)) >= 0]
+    if ends:
+        assert (held.content, held.calls, held.reasons) == (free.content[: min(ends)[1]], (), ("stop",))
+    else:
+        assert (held.content, held.calls, held.reasons) == (free.content, free.calls, free.reasons)
 
 
 @quick(max_examples=10)

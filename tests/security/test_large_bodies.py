@@ -203,7 +203,7 @@ def test_a_large_body_is_worked_on_beside_the_event_loop(
     path: str, body: Any, client: httpx.Client, server: LiveServer, noted: list[tuple[str, int]]
 ) -> None:
     answer = client.post(path, json=body)
-    assert answer.status_code in (200, 422), answer.text
+    assert answer.status_code in (200, 400, 422), answer.text  # 400: longer than the model reads
     assert {name for name, _ in noted} >= {"parse_json", "__call__"}
     loop = server.service.engine._loop_thread
     assert [name for name, thread in noted if thread == loop] == []

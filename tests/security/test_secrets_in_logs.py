@@ -121,7 +121,7 @@ def test_a_grammars(logged: Logged) -> None:
 
         async def check(client: EngineClient, core: Puppet) -> None:
             generation = await client.submit(Request(id="a", prompt="Hi"))
-            core.sink(Frame((CoreFailure("a", failure),)))
+            core.sink(Frame((CoreFailure("a", failure, own=True),)))
             with pytest.raises(Exception, match=SECRET):  # whose grammar it is may know
                 async for _ in generation:
                     pass

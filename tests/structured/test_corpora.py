@@ -19,8 +19,11 @@ UNKNOWN_DRAFT = (  # such a schema is taken for one of the latest draft
     "jsts vocabulary.json: schema that uses custom metaschema with with no validation vocabulary: "
     "no validation: invalid number, but it still validates"
 )
-# Two of its objects list the same names in different orders, and one order is tried for both
-UNTRIED_ORDER = "maskbench Github_hard---o91013.json: llama 70b generated positive"
+# Two of their objects list the same names in different orders, and one order is tried for both
+UNTRIED_ORDERS = {
+    f"maskbench {name}.json: llama 70b generated positive"
+    for name in ("Github_hard---o91013", "MCPspec---CallToolResult", "MCPspec---GetPromptResult")
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def verdict() -> Verdict:
 
 
 def test_all_schemas_are_judged(verdict: Verdict) -> None:
-    assert (verdict.compiled, len(verdict.refused)) == (1123, 344)
+    assert (verdict.compiled, len(verdict.refused)) == (1139, 328)
 
 
 def test_no_invalid_instance_is_accepted(verdict: Verdict) -> None:
@@ -39,12 +42,12 @@ def test_no_invalid_instance_is_accepted(verdict: Verdict) -> None:
 
 def test_valid_instances_are_accepted(verdict: Verdict) -> None:
     by_format = [label for label in verdict.lost if "is only an annotation by default" in label]
-    assert set(verdict.lost) - set(by_format) == {UNKNOWN_DRAFT, UNTRIED_ORDER}
+    assert set(verdict.lost) - set(by_format) == {UNKNOWN_DRAFT} | UNTRIED_ORDERS
     assert len(verdict.lost) < 0.01 * verdict.instances[True]  # formats are enforced, on purpose
 
 
 def test_only_schemas_of_several_parts_want_another_order_than_their_author(verdict: Verdict) -> None:
-    assert len(verdict.reordered) <= 7
+    assert len(verdict.reordered) <= 10
 
 
 def test_all_others_are_refused_with_the_place_and_what_to_do(verdict: Verdict) -> None:

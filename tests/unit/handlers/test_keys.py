@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handlers import keys
 from handlers.keys import GENERATE, MAX_RATE, SCOPES, TOKENIZE, Key, Keyring, read_keys
 from handlers.settings_table import SettingsError
+from tests.support import PATIENCE
 
 DIGEST = sha256(b"secret").hexdigest()
 OTHER = sha256(b"other").hexdigest()
@@ -107,12 +113,72 @@ def test_only_the_key_itself_is_found(given_key: bytes) -> None:
     assert Keyring("secret", None).find(b"secret") == Key("")
 
 
-def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
-    path, now = tmp_path / "keys", [0.0]
+def test_the_file_is_looked_at_until_the_ring_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 0.01)
+    path = tmp_path / "keys"
     path.write_text(f"a {DIGEST}\n")
-    ring = Keyring(None, str(path), clock=lambda: now[0])
+    others = watching()
+    rings = [Keyring(None, str(path))]
+    assert rings[0].find(b"secret") == Key("a")
     path.write_text(f"bb {DIGEST}\n")
-    now[0] = 0.5
-    before = ring.find(b"secret")
-    now[0] = 1.0
-    assert (before, ring.find(b"secret")) == (Key("a"), Key("bb"))
+    until(lambda: rings[0].find(b"secret") == Key("bb"))
+    rings.clear()
+    until(lambda: watching() <= others)
+
+
+def test_while_the_file_is_read_nobody_waits_and_the_old_keys_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reading, may_end = tmp_path / "keys", threading.Event(), threading.Event()
+    path.write_text(f"a {DIGEST}\n")
+    ring = Keyring(None, str(path))
+
+    def read_slowly(path: Path) -> dict[str, Key]:
+        reading.set()
+        assert may_end.wait(PATIENCE)
+        return read_keys(path)
+
+    monkeypatch.setattr(keys, "read_keys", read_slowly)
+    path.write_text(f"bb {DIGEST}\n")
+    assert reading.wait(PATIENCE)
+    assert ring.find(b"secret") == Key("a")
+    may_end.set()
+    until(lambda: ring.find(b"secret") == Key("bb"))
+
+
+def test_a_fault_of_the_file_is_told_once_and_then_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "parley")
+    monkeypatch.setattr(keys, "LOOK_SECONDS", PATIENCE)  # its thread is asleep
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST}\n")
+    ring = Keyring(None, str(path))
+    path.write_text(f"a {DIGEST[1:]}\n")
+    for _ in range(3):
+        ring.look()
+    monkeypatch.setattr(keys, "read_keys", lambda path: [][1])
+    ring.look()
+    monkeypatch.undo()
+    caplog.set_level(logging.INFO, "parley")
+    path.write_text(f"a {DIGEST}\n")
+    for _ in range(2):
+        ring.look()
+    broken, odd, well = [record.getMessage() for record in caplog.records]
+    assert "line 1: the second word must be a SHA-256 digest" in broken
+    assert "can't be read: IndexError; the keys stay as they were" in odd
+    assert well == "API keys were read again: there are 1 now"
+    assert ring.find(b"secret") == Key("a")
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def watching() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "keys"}

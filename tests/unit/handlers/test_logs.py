@@ -6,15 +6,18 @@ import io
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from handlers import logs
 from handlers.account import Account, open_account
 from handlers.logs import configure, directives, levels, tell_dropped
-from tests.support import logging_kept
+from inference.fake import fake_client
+from tests.support import live_server, logging_kept, make_service
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +113,25 @@ def test_what_is_logged_while_a_request_is_answered_has_its_id(json_output: bool
         assert "span" not in json.loads(outside)
     else:
         assert [1, 1] == [line.count("request_id=id-7") for line in inside]
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_the_failure_of_a_generation_has_the_id_that_its_client_was_told(
+    spoilt: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(*_: object) -> NoReturn:
+        raise UnicodeError
+
+    stream = io.StringIO()
+    configure("error", stream=stream)
+    service = make_service(hostname="127.0.0.1", engine=fake_client(fail_prompts=[] if spoilt else ["Hi"]))
+    if spoilt:
+        monkeypatch.setattr("inference.client.EventAssembler.event", spoil)
+    with live_server(service) as live:
+        answer = live.post("/generate", {"inputs": "Hi"}, headers={"x-request-id": "mine"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (424, "mine")
+    told = r": the text of token \d+ failed" if spoilt else " failed"
+    assert re.search(rf": request \w{{24}}{told} request_id=mine\n", stream.getvalue())
 
 
 def test_an_exception_is_logged_with_its_traceback() -> None:

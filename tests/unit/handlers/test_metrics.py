@@ -17,7 +17,7 @@ from inference.types import Finish, FinishReason, ModelInfo, Obstacle, Request, 
 # beside the checkout, or where the variable says: TGI's own Grafana board
 REFERENCE = Path(os.environ.get("PARLEY_TEST_REFERENCE", Path(__file__).parents[4] / "shared" / "reference"))
 BOARD = REFERENCE / "corpora" / "tgi_grafana.json"
-
+TGIS_FAILURES = ("validation", "overloaded", "generation", "incomplete", "dropped", "template")
 MODEL = ModelInfo(
     id="m",
     sha=None,
@@ -58,7 +58,6 @@ FINISH = Finish(
 
 @pytest.fixture
 def metrics() -> Metrics:
-    """Return metrics of a loaded model."""
     bound = Metrics()
     bound.bind(MODEL)
     return bound
@@ -86,7 +85,7 @@ EXPECTED: dict[str, tuple[str, dict[str, list[str]]]] = {
     "tgi_request_success": ("counter", {}),
     "tgi_request_failure": (
         "counter",
-        {"err": ["validation", "overloaded", "generation", "incomplete", "dropped", "template"]},
+        {"err": [*TGIS_FAILURES, "rate_limited"]},
     ),
     "tgi_request_duration": ("histogram", {}),
     "tgi_request_validation_duration": ("histogram", {}),
@@ -119,7 +118,8 @@ OWN = {
     *("parley_step_retries", "parley_guessed_tokens"),
     *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
-    *("parley_http_requests", "parley_http_probes", "parley_http_failures", "parley_http_duration"),
+    *("parley_http_requests", "parley_http_probes", "parley_http_failures"),
+    *("parley_http_faults", "parley_http_duration"),
     *("parley_worker_requests", "parley_worker_in_flight"),
     "parley_log_dropped_lines",
 }

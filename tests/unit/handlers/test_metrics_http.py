@@ -1,14 +1,19 @@
 """What is counted of HTTP, and by several API processes together."""
 
+import re
 import time
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 import openapi
 from handlers.account import Account
 from handlers.aliases import HEALTH
 from handlers.board import Board
+from handlers.http.errors import FAULTS, is_fault
+from handlers.http.middleware import Edge, ErrorBoundary
 from handlers.http.operations import PROBES, WATCHING, operation_table
 from handlers.metric_table import table, width
 from handlers.metrics import Metrics
@@ -30,6 +35,7 @@ def test_http_requests_count_by_status_and_what_went_wrong() -> None:
     assert statuses == {s: value(metrics, "parley_http_requests", status=s) for s in statuses}
     types = {"overloaded": 1, "generation": 1, "other": 1, "validation": 0}
     assert types == {t: value(metrics, "parley_http_failures", error_type=t) for t in types}
+    assert 1 == value(metrics, "parley_http_faults")
     assert 0 == value(metrics, "parley_worker_in_flight", worker="0")
     assert (
         4
@@ -38,16 +44,69 @@ def test_http_requests_count_by_status_and_what_went_wrong() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "error_type", "faults"),
+    [
+        (200, "", 0),
+        (424, "generation", 1),
+        (500, "internal", 1),
+        (503, "not_ready", 1),
+        (504, "", 1),
+        *((200, error_type, 1) for error_type in sorted(FAULTS)),  # of a stream that had begun
+        (200, "validation", 0),
+        (200, "overloaded", 0),
+        (401, "unauthorized", 0),
+        (408, "timeout", 0),
+        (422, "validation", 0),
+        (429, "overloaded", 0),
+        (429, "rate_limited", 0),
+        (499, "", 0),
+    ],
+)
+def test_a_request_that_the_server_failed_is_a_fault_and_counts_once(
+    status: int, error_type: str, faults: int
+) -> None:
+    metrics = Metrics()
+    account = Account("id", time.monotonic(), status=status, error_type=error_type)
+    metrics.began({}, account)
+    metrics.ended({}, account)
+    assert faults == value(metrics, "parley_http_faults")
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_breaks_off_is_a_fault() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError
+
+    metrics = Metrics()
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    with pytest.raises(ZeroDivisionError):
+        await Edge(ErrorBoundary(broken), [metrics])(scope, AsyncMock(), AsyncMock())
+    assert 1 == value(metrics, "parley_http_faults")
+    assert 1 == value(metrics, "parley_http_failures", error_type="internal")
+
+
+def test_faults_are_what_the_contract_answers_with_424_or_more_but_to_probes() -> None:
+    table_of_types = openapi.load()["components"]["schemas"]["ErrorResponse"]["properties"]["error_type"]
+    rows = re.findall(r"^\| (`.*?) \| (\d+) \|$", table_of_types["description"], re.MULTILINE)
+    told = {name for names, status in rows for name in names.split("`")[1::2] if is_fault(int(status))}
+    assert told - {"healthcheck"} == FAULTS
+
+
 @pytest.mark.parametrize("operation", sorted(WATCHING))
 def test_a_probe_is_no_request_that_could_fail(operation: str) -> None:
     metrics = Metrics()
     for status in (503, 503, 200, 500):
-        account = Account("id", time.monotonic(), operation=operation, status=status)
+        error_type = "not_ready" if status >= 500 else ""
+        account = Account("id", time.monotonic(), operation, status=status, error_type=error_type)
         metrics.began({}, account)
         metrics.ended({}, account)
     assert 0 == sum(each.value for each in families(metrics)["parley_http_requests"].samples)
     statuses = {"503": 2, "200": 1, "other": 1}
     assert statuses == {s: value(metrics, "parley_http_probes", status=s) for s in statuses}
+    assert 0 == value(metrics, "parley_http_faults") == value(metrics, "parley_http_duration_count")
+    assert 3 == value(metrics, "parley_http_failures", error_type="not_ready")
 
 
 def test_every_probe_of_the_contract_is_known() -> None:

@@ -253,18 +253,6 @@ def test_repeated_origins_add_up() -> None:
     assert ("a", "b", "c") == settings.cors_allow_origin
 
 
-def test_origins_are_as_browsers_write_them() -> None:
-    reading = read_line("--cors-allow-origin", "HTTPS://App.example/,http://[::1]:80,*,null")
-    assert ("https://app.example", "http://[::1]:80", "*", "null") == reading.settings.cors_allow_origin
-    assert not reading.warnings
-
-
-@pytest.mark.parametrize("origin", ["app.example", "https://app.example/path", "https://a b", "https://u@a"])
-def test_who_gives_what_no_browser_has_for_an_origin_is_told(origin: str) -> None:
-    (warning,) = read_line("--cors-allow-origin", f"https://a,{origin}").warnings
-    assert f"lets nobody in from {origin!r}, which is no origin: write one as in https://" in warning
-
-
 def test_engine_config_carries_every_value_under_the_engines_names() -> None:
     settings = Settings(
         model_id="m",

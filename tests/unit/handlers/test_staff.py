@@ -152,7 +152,7 @@ async def test_a_dead_one_is_replaced_and_its_places_are_given_back(caplog: pyte
         await until(lambda: office.processes()[1] != second and office.staff._workers[1].ready)
     assert office.processes()[0] == first
     assert office.places.taken == 3
-    assert "API worker 2 has ended (SIGKILL); another one starts in 0.01 s" in caplog.messages
+    assert "API worker 1 has ended (SIGKILL); another one starts in 0.01 s" in caplog.messages
     await office.close()
 
 
@@ -184,7 +184,7 @@ async def test_one_that_can_not_even_start_is_not_replaced_for_ever(doing: Calla
     office = Office()
     await until(lambda: bool(office.failures))
     await office.close()
-    assert office.failures == ["API worker 2 can't start: its exit code is 3"]
+    assert office.failures == ["API worker 1 can't start: its exit code is 3"]
 
 
 async def test_who_does_not_end_in_time_is_killed(doing: Callable[[str], None]) -> None:

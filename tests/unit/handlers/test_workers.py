@@ -228,6 +228,12 @@ def test_a_signal_lets_the_requests_of_all_workers_end_and_exits_0(number: signa
         assert all(map(gone, processes))
         with pytest.raises(httpx.ConnectError):
             live.post(SHORT)
+    name = "SIGTERM" if number is signal.SIGHUP else number.name
+    assert told(live, f"{name}: the API workers are told to end") == 1
+    assert [told(live, f"API worker {each}: no more requests are taken; 1 run, ") for each in (1, 2)] == [
+        1,
+        1,
+    ]
 
 
 def test_a_second_signal_ends_the_requests_of_all_workers_at_once() -> None:

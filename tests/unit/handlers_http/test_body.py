@@ -13,8 +13,10 @@ from hypothesis import strategies as some
 
 from handlers.http.body import parse_json, read_body
 from handlers.http.errors import ClientDisconnected, Refused
+from handlers.http.exchange import Exchange, attach, exchange_of
 
 SCOPE: dict[str, Any] = {"type": "http", "headers": []}
+attach(SCOPE, Exchange("id", 0.0))
 Receive = Callable[[], Awaitable[Any]]
 
 
@@ -58,11 +60,15 @@ def test_a_client_that_leaves_is_nobody_to_answer(pieces: tuple[bytes | float | 
         read(*pieces)
 
 
-@pytest.mark.parametrize("pieces", [(60.0, b"abc"), (b"a", 60.0, b"bc")])
-def test_a_body_that_is_late_is_refused(pieces: tuple[bytes | float, ...]) -> None:
+@pytest.mark.parametrize(("come", "pieces"), [(0, (60.0, b"abc")), (1, (b"a", 60.0, b"bc"))])
+def test_a_body_that_is_late_is_refused_and_what_came_of_it_is_noted(
+    come: int, pieces: tuple[bytes | float, ...]
+) -> None:
+    attach(SCOPE, Exchange("id", 0.0))
     with pytest.raises(Refused) as refused:
         read(*pieces, seconds=0.01)
     assert (refused.value.status, refused.value.error_type) == (408, "timeout")
+    assert exchange_of(SCOPE).received_bytes == come
 
 
 def test_whoever_reads_can_be_cancelled_and_the_source_learns_of_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import json
 import logging
@@ -44,12 +45,50 @@ def test_whoever_connects_waits_until_the_server_takes_it() -> None:
         socket.create_connection(listening.getsockname(), timeout=10).close()
 
 
-@pytest.mark.parametrize(("hostname", "reason"), [("127.0.0.1", "address already in use"), ("192.0.2.1", "")])
-def test_a_port_that_can_not_be_had_is_told_with_its_reason(hostname: str, reason: str) -> None:
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_on_every_address_of_ipv6_it_listens_on_those_of_ipv4_too() -> None:
+    with listen("::", 0) as listening:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listening.getsockname()[1]), timeout=10).close()
+
+
+def test_a_machine_without_ipv6_can_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int = socket.AF_INET, *others: Any, **named: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return real(family, *others, **named)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    listen("0.0.0.0", 0).close()
+    with pytest.raises(SettingsError, match=r"on ::: address family not supported .*; give .* 0\.0\.0\.0"):
+        listen("::", 0)
+
+
+@pytest.mark.parametrize(
+    ("hostname", "told"),
+    [
+        ("127.0.0.1", "address already in use; end what listens there, or choose another by --port or PORT"),
+        ("192.0.2.1", r".*; give an address of this machine by --hostname, 0\.0\.0\.0 for all of them"),
+        ("nobody.invalid", r".*; give an address of this machine by --hostname"),
+    ],
+)
+def test_a_port_that_can_not_be_had_is_told_with_its_reason(hostname: str, told: str) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"`port` {port} can't be bound on {hostname}: {reason}"):
+        with pytest.raises(SettingsError, match=f"^`port` {port} can't be bound on {hostname}: {told}"):
             listen(hostname, port)
+
+
+def test_a_port_that_only_some_may_have_is_told_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied (while attempting to bind)")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    told = "`port` 80 can't be bound on ::: permission denied; those under 1024 need .* by --port or PORT"
+    with pytest.raises(SettingsError, match=f"^{told}"):
+        listen("::", 80)
 
 
 def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop() -> None:
@@ -121,7 +160,10 @@ def serving(step_seconds: float, **changes: Any) -> Iterator[Serving]:
         assert not thread.is_alive()
 
 
-def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends() -> None:
+def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "parley")
     with (
         serving(0.01) as live,
         httpx.Client(base_url=live.address, timeout=PATIENCE) as client,
@@ -144,6 +186,8 @@ def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends() -> None:
     assert (asked.status_code, error_of(asked), asked.headers["retry-after"]) == (503, refusal, "10")
     assert (health, alive) == (503, 200)
     assert events[-1]["details"]["generated_tokens"] == LONG["parameters"]["max_new_tokens"]  # type: ignore[index]
+    said = "no more requests are taken; 1 run, and have 90 s to end (--graceful-termination-timeout)"
+    assert [each.partition(": ")[2] for each in told_of_the_end(caplog)] == [said]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{live.address}/livez", timeout=PATIENCE)
 
@@ -221,9 +265,13 @@ def test_what_the_server_can_not_wait_for_is_cut_off_in_one_line(
     assert TOO_LATE in inspect.getsource(uvicorn.Server.shutdown)
 
 
-def test_what_runs_for_too_long_is_told_that_the_server_ends() -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_what_runs_for_too_long_is_told_that_the_server_ends(
+    seconds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "parley")
     with (
-        serving(0.5, graceful_termination_timeout=0) as live,
+        serving(0.5, graceful_termination_timeout=seconds) as live,
         ThreadPoolExecutor(1) as beside,
         httpx.Client(base_url=live.address, timeout=PATIENCE) as client,
         client.stream("POST", "/generate_stream", json=BODY) as stream,
@@ -234,13 +282,27 @@ def test_what_runs_for_too_long_is_told_that_the_server_ends() -> None:
         whole = beside.submit(client.post, "/generate", json=BODY)
         while engine._admission.in_flight < 2:
             time.sleep(0.005)
-        server.should_exit = True
+        server.handle_exit(signal.SIGINT, None)
+        while server._told is False:
+            time.sleep(0.005)
+        server._captured_signals.clear()  # they would be raised again in the end
         events = [json.loads(line.removeprefix("data: ")) for line in (first, *lines) if line]
         answer = whole.result()  # before the client closes its connections
     error = {"error": "Request failed during generation: The server shuts down", "error_type": "generation"}
     assert error_of(stream, events[-1]) == error
     assert all("token" in event for event in events[:-1])
     assert (answer.status_code, error_of(answer)) == (424, error)
+    assert told_of_the_end(caplog) == [
+        f"SIGINT: no more requests are taken; 2 run, and have {seconds} s to end "
+        "(--graceful-termination-timeout)",
+        f"SIGINT: 2 requests were cut off after {seconds} s (--graceful-termination-timeout)",
+    ]
+
+
+def told_of_the_end(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the log says of the drain."""
+    told = [record.getMessage() for record in caplog.records if record.name == "parley"]
+    return [each for each in told if "graceful" in each]
 
 
 def test_a_connection_whose_request_has_arrived_makes_no_room_for_another() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.wire.completion_logprobs import LogprobsTeller, TokenPlaces, joined, to_logprobs
+from handlers.wire.completion_logprobs import LogprobsTeller, joined, to_logprobs
+from handlers.wire.token_places import TokenPlaces
 from inference.types import PromptToken, Token
 
 PIECES = st.lists(st.text(min_size=1, max_size=4), max_size=8)

@@ -20,7 +20,7 @@ def tools_of(choice: Any = None, *tools: Any, **more: Any) -> Any:
 def test_functions_are_read_and_their_schemas_are_named_where_they_stand() -> None:
     use = tools_of(None, F, G)
     assert use.tools == (
-        Tool(name="f", description="It does f.", parameters=SCHEMA),
+        Tool(name="f", description="It does f.", parameters=SCHEMA, strict=True),
         Tool(name="g", parameters=NO_ARGUMENTS),
     )
     assert (use.required, use.parallel, use.schemas_at) == (False, True, "parameters")
@@ -79,7 +79,7 @@ def test_a_tool_that_is_none_is_refused_with_what_to_do(tool: Any, message: str)
 
 def test_tools_and_choices_are_told_as_they_are_understood() -> None:
     assert told_tool(F) == F
-    assert told_tool(G) == {**G, "description": None, "parameters": None, "strict": True}
+    assert told_tool(G) == {**G, "description": None, "parameters": None, "strict": False}
     allowed: Any = {"type": "allowed_tools", "tools": [{"type": "function", "name": "g", "more": 1}]}
     assert told_choice(None) == "auto"
     assert told_choice(allowed) == {

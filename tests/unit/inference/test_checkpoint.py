@@ -41,7 +41,8 @@ def unreachable(*_: object, **__: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), [("~nosuchuser/x", "home directory"), ("x" * 5000, "File name too long")]
+    ("model", "reason"),
+    [("~nosuchuser/x", "home directory: give its whole path"), ("x" * 5000, "File name too long")],
 )
 def test_a_name_that_cannot_be_looked_for_is_refused_with_the_reason(model: str, reason: str) -> None:
     with pytest.raises(ModelUnavailable, match=f"can't be looked for: .*{reason}") as told:

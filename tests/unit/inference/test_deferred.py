@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -92,4 +93,11 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         ModelUnavailable, match=r"torch is not installed, .* install Parley with its extra `engine`"
     ):
+        torch_core(EngineConfig())
+
+
+def test_without_a_place_for_temporary_files_torch_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(ModelUnavailable, match="set TMPDIR"):
         torch_core(EngineConfig())

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import inference
-from inference.environment import child_environment, prepare_environment
+from inference.environment import child_environment, prepare_environment, temporary_directory
+from inference.errors import ModelUnavailable
 from inference.grammar.stack import STACK_BYTES
 
 
@@ -44,3 +46,15 @@ def test_child_finds_the_same_package_before_any_other(monkeypatch: pytest.Monke
     assert environ["KEPT"] == "yes"
     monkeypatch.delenv("PYTHONPATH")
     assert child_environment(inference)["PYTHONPATH"] == root
+
+
+def test_without_a_place_for_temporary_files_it_is_said_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # the one that was found before
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [os.environ["TMPDIR"]])
+    with pytest.raises(ModelUnavailable, match=r"found in \['.*/gone'\]: .* /tmp, or set TMPDIR to a folder"):
+        temporary_directory()
+    (tmp_path / "gone").mkdir()
+    assert temporary_directory() == str(tmp_path / "gone")

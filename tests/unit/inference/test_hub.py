@@ -83,3 +83,17 @@ def test_what_was_found_before_is_asked_for_only_where_it_has_gone(
     asked.clear()
     assert find_snapshot("org/name", None, ModelConfig(), ["*"]) == tmp_path
     assert asked == [True]
+
+
+@pytest.mark.parametrize("given", [None, "~nosuchuser/hub"])
+def test_a_cache_in_a_home_that_is_not_there_is_refused_with_what_to_set(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = given or "~nosuchuser/.cache/hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "~nosuchuser/.cache/hub")
+    config = ModelConfig(model_id="org/name", cache_dir=given)
+    with pytest.raises(ModelUnavailable, match=f"`org/name` .*`{place}`.* set HF_HOME, or --hugg") as told:
+        find_checkpoint(config, print)
+    with pytest.raises(ModelUnavailable) as again:
+        find_files(config)
+    assert str(told.value) == str(again.value)

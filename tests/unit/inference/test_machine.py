@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference import machine
+from inference import cgroups, machine
 from inference.machine import free_memory, release_memory, usable_cores
 
 
@@ -23,7 +23,8 @@ def four_threads_of_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     limits = tmp_path / "limits"
     limits.mkdir()
     monkeypatch.setattr(machine, "_CPUS", tmp_path / "cpus")
-    monkeypatch.setattr(machine, "_CGROUP", limits)
+    monkeypatch.setattr(cgroups, "_ROOT", limits)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     return limits
 

@@ -119,7 +119,8 @@ def test_piece_of_a_prompt_follows_the_machine_and_is_small_unless_it_is_compute
         (
             EngineConfig(max_total_tokens=8193),
             replace(DEMAND, most_positions=8192, positions_note="; and so on"),
-            "`max_total_tokens` must be <= 8192, the positions that the model knows. Given: 8193; and so on",
+            "`max_total_tokens` must be <= 8192, the positions that the model knows. Given: 8193; lower "
+            "--max-total-tokens, or leave it out; and so on",
         ),
         (EngineConfig(max_total_tokens=100, max_input_tokens=100), DEMAND, "Given: 100 and 100"),
         (EngineConfig(), replace(DEMAND, weights_bytes=16 * GIB), "the weights take 16,384 MiB"),

@@ -49,6 +49,13 @@ def test_without_any_directory_it_is_said_what_to_set(monkeypatch: pytest.Monkey
         Address()
 
 
+def test_without_a_place_for_temporary_files_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(ModelUnavailable, match="set TMPDIR"):
+        Address()
+
+
 def test_what_killed_servers_left_is_removed_and_what_others_use_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,23 @@ def plain(name: str) -> ToolFormat:
     return with_tokens(FORMATS[name], {})
 
 
+FORMS = [
+    special("hermes"),
+    with_tokens(FORMATS["hermes"], TAGS),
+    special("llama3"),
+    plain("llama3"),
+    special("mistral"),
+    plain("mistral"),
+    special("mistral_args"),
+    plain("mistral_args"),
+    special("generic"),
+]
+FORM_NAMES = [
+    f"{fmt.name}-{'special' if any(marker.id is not None for marker in fmt.markers) else 'plain'}"
+    for fmt in FORMS
+]
+
+
 def events(pieces: Iterable[Piece]) -> list[Event]:
     made = []
     for at, piece in enumerate(pieces, 1):

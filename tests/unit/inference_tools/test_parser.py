@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from inference.text.detokenizer import ByteStream
 from inference.text.sequence import SequenceText
-from inference.tools.formats import FORMATS, ToolFormat, with_tokens
+from inference.tools.formats import ToolFormat
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
 from tests.unit.inference_tools.answers import (
+    FORM_NAMES,
+    FORMS,
     SILENT,
-    TAGS,
     TEXT_OF,
     Call,
     Piece,
@@ -25,7 +26,6 @@ from tests.unit.inference_tools.answers import (
     events,
     parse,
     pieces_of,
-    plain,
     special,
     text_of,
     use,
@@ -35,19 +35,7 @@ from tests.unit.inference_tools.answers import (
 
 CALL = Call("get_weather", '{"city": "Paris"}')
 SUM = Call("add", '{"a": [1, {"b": "}"}], "c": "\\"{\\\\"}')
-FORMS = [
-    special("hermes"),
-    with_tokens(FORMATS["hermes"], TAGS),
-    special("llama3"),
-    plain("llama3"),
-    special("mistral"),
-    plain("mistral"),
-    special("mistral_args"),
-    plain("mistral_args"),
-    special("generic"),
-]
-IDS = [f"{fmt.name}-{'special' if any(m.id is not None for m in fmt.markers) else 'plain'}" for fmt in FORMS]
-every_form = pytest.mark.parametrize("fmt", FORMS, ids=IDS)
+every_form = pytest.mark.parametrize("fmt", FORMS, ids=FORM_NAMES)
 
 GOLDEN: list[tuple[str, ToolFormat, list[Piece], str, list[Call]]] = [
     (

@@ -119,7 +119,7 @@ def refusal(url: str) -> None:
     """Ask for more tokens than any model gives: what agents shorten their prompt for."""
     model = chat_model(url, max_tokens=10_000_000)
     error = raised(ContextOverflowError, lambda: model.invoke(GREETING))
-    assert ("Error code: 422" in str(error), "max_new_tokens" in str(error)) == (True, True), error
+    assert ("Error code: 400" in str(error), "max_new_tokens" in str(error)) == (True, True), error
 
 
 def tools_required(url: str) -> None:

@@ -1,0 +1,83 @@
+"""Finds where the calls of an answer begin, while it is generated; what stands before them is words."""
+
+from __future__ import annotations
+
+from inference.text.stop import overlap
+from inference.tools.formats import Marker, ToolFormat
+from inference.tools.heads import Beginning
+from inference.tools.types import ToolUse
+
+
+class Opening:
+    """Tells the words of one answer from its calls, as soon as nothing that follows can change it.
+
+    White space between words and calls belongs to neither: models write it as a part of the calls' notation.
+    """
+
+    def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
+        self._sign = fmt.opening[0] if fmt.opening else None
+        self._formed = use.formed
+        self._beginning = Beginning(use.tools) if fmt.bare else None  # of an answer that may be a call itself
+        self._white: list[str] = []  # white space that is shown if text follows, and not before a call
+        self._held = ""  # what else was read and may begin a call
+        self.found = use.required  # calls have begun, and nothing but calls follows
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Take more text; return the words that are sure, and what follows the sign once calls are `found`.
+
+        A call that is the beginning of the answer has no sign before it: all of it follows.
+        """
+        if self._beginning is not None:
+            self._held += text
+            is_call = self._beginning.push(text)
+            if is_call is None:
+                return "", ""
+            self._beginning, text, self._held = None, self._held, ""
+            if is_call:
+                self.found = True
+                return "", text
+        return self._words(text)
+
+    def special(self, token_id: int) -> str:
+        """Take a special token, the sign of calls or one without meaning here; return the words before it."""
+        held, self._held, self._beginning = self._held, "", None
+        if self._sign is not None and token_id == self._sign.id:
+            self.found = True
+            return self._shown(held.rstrip())
+        return self._shown(held)  # what began before it doesn't go on behind it
+
+    def rest(self) -> str:
+        """Return what was held back; use it once, at the end of an answer in which no calls were found."""
+        return "".join((*self._white, self._held))
+
+    def _words(self, text: str) -> tuple[str, str]:
+        text, self._held = self._held + text, ""
+        if self._formed and self._sign is not None and not begins_alike(text, self._sign):
+            self._sign = None  # where it stands in a text of a form, it is part of that
+        if self._sign is None:
+            return self._shown(text), ""
+        if self._sign.id is None:
+            before, sign, after = text.partition(self._sign.text)
+            if sign:
+                self.found = True
+                return self._shown(before.rstrip()), after
+            keep = len(text) - overlap(text, self._sign.text)
+            text, self._held = text[:keep], text[keep:]
+        words = text.rstrip()
+        shown = self._shown(words)
+        self._white.append(text[len(words) :])
+        return shown, ""
+
+    def _shown(self, words: str) -> str:
+        """Return words with the white space that was held back before them."""
+        if not words:
+            return ""
+        shown = "".join((*self._white, words))
+        self._white.clear()
+        return shown
+
+
+def begins_alike(text: str, sign: Marker) -> bool:
+    """Return whether a text begins with a sign, or may do so once it goes on; a special token isn't text."""
+    begun = text.lstrip(" ") if sign.spaced else text
+    return sign.id is not None or begun.startswith(sign.text) or sign.text.startswith(begun)
