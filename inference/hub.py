@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,8 @@ def find_snapshot(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    # Its own handler writes to standard error, which the log has, too: each warning would be there twice
+    logging.getLogger("huggingface_hub").handlers.clear()
     _check_cache(name, config)
     find = partial(
         snapshot_download,

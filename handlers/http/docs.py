@@ -37,12 +37,17 @@ PAGE = b"""<!DOCTYPE html>
 </body>
 </html>
 """
-START = b"""SwaggerUIBundle({
-  url: "../openapi.json",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  validatorUrl: null,
-  presets: [SwaggerUIBundle.presets.apis],
+# What is tried goes where the page came from: a proxy may have put all paths behind a prefix
+START = b"""const root = new URL("..", window.location.href);
+fetch(new URL("openapi.json", root)).then((answer) => answer.json()).then((document) => {
+  document.servers = [{ url: root.pathname.replace(/\\/$/, "") || "/" }];
+  SwaggerUIBundle({
+    spec: document,
+    dom_id: "#swagger-ui",
+    deepLinking: true,
+    validatorUrl: null,
+    presets: [SwaggerUIBundle.presets.apis],
+  });
 });
 """
 POLICY = {

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
@@ -111,3 +115,47 @@ def test_docs_shows_every_operation_authorises_and_tries_out_without_another_hos
         assert _hosts_asked(browser) == {f"{server.host}:{server.port}"}
         severe = [e for e in browser.get_log("browser") if e["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
         assert [e["message"] for e in severe if "401" not in e["message"]] == []
+
+
+class Prefixed(BaseHTTPRequestHandler):
+    """A proxy that has all paths of a server behind `/llm`."""
+
+    port = 0  # of the server
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        body = self.rfile.read(length) if length else None
+        if not self.path.startswith("/llm/"):
+            self.send_error(404)
+            return
+        kept = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        with closing(HTTPConnection("127.0.0.1", self.port)) as server:
+            server.request(self.command, self.path.removeprefix("/llm"), body, kept)
+            answer = server.getresponse()
+            content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_behind_a_prefix_what_is_tried_goes_there(browser: Chrome) -> None:
+    with live_server() as server:
+        handler = type("Handler", (Prefixed,), {"port": server.port})
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            browser.get(f"http://127.0.0.1:{proxy.server_port}/llm/docs/")
+            _find(browser, ".opblock")
+            assert "generated_text" in _try(browser, "generate")
+        finally:
+            proxy.shutdown()
+            proxy.server_close()

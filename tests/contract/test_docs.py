@@ -70,7 +70,7 @@ def test_the_page_has_no_inline_script_and_a_policy_against_it(client: httpx.Cli
 def test_the_pages_script_reads_the_document_and_asks_no_validator(client: httpx.Client) -> None:
     script = client.get("/docs/start.js")
     assert script.headers["content-type"].startswith("text/javascript")
-    assert 'url: "../openapi.json"' in script.text
+    assert 'new URL("openapi.json", root)' in script.text
     assert "validatorUrl: null" in script.text
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.utils.logging import get_logger
 
 from inference.checkpoint import find_checkpoint
 from inference.config import Found, ModelConfig
@@ -50,6 +53,21 @@ def test_a_failed_download_says_why(error: Exception, message: str, monkeypatch:
         find_checkpoint(config, print)
     with pytest.raises(ModelUnavailable, match=f"org/name.* can't be downloaded: .*{message}"):
         find_files(config)
+
+
+def test_what_the_library_warns_of_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(*_: object, **__: object) -> str:
+        get_logger("huggingface_hub.file_download").warning("the cache is slow")
+        return "/"
+
+    library = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(library, "handlers", [logging.StreamHandler(sys.stderr)])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", warn)
+    find_snapshot("org/name", None, ModelConfig(), ["*"])
+    assert caplog.messages == ["the cache is slow"]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("error", [caused_by(ConnectionError("no network")), answered(418)])
