@@ -122,9 +122,10 @@ class Quotas:
 def _require(bucket: Bucket, amount: float, what: str, processes: int) -> None:
     seconds = bucket.lacking(amount)
     if seconds > 0:
+        rate = f"{bucket.rate:.1f}".removesuffix(".0")
         share = f" of each of {processes} processes" if processes > 1 else ""
         raise Refused(
-            f"Rate limit: `{what}_per_minute` is {bucket.rate:g}{share}, and they are used up: come back "
+            f"Rate limit: `{what}_per_minute` is {rate}{share}, and they are used up: come back "
             "when `Retry-After` says",
             status=429,
             error_type="rate_limited",

@@ -18,8 +18,8 @@ CACHE_TYPES_OF_TGI = ("fp8_e4m3fn", "fp8_e5m2")
 ENDPOINT = re.compile(r"https?://[^\s/?#]+/?|[^\s/?#:]+:\d+")
 # a name, an IPv4 address, or an IPv6 address in brackets; then a port
 HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(?::[1-9]\d{0,4})?")
-# as browsers write it: RFC 6454, 6.2
-ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@]+")
+# as browsers write it: RFC 6454, 6.2. A port that goes without saying isn't said
+ORIGIN = re.compile(r"\*|null|(?!https://\S+:443$|http://\S+:80$)[a-z][a-z0-9+.-]*://[a-z0-9._\-\[\]:]+")
 BLANKS = " \t"
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, 5.5: a tab may stand within a header
 INTEGER = re.compile(r"[+-]?\d+")

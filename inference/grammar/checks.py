@@ -89,8 +89,8 @@ def check_place(place: Place, tree: SchemaTree, limits: GrammarLimits) -> None:
 
 
 def _check_keywords(at: str, node: Node, tree: SchemaTree) -> None:
-    for key in node:
-        if key in UNSUPPORTED and forbids(node, key, tree.draft):
+    for key in node:  # names are looked at when those that can be expressed have been
+        if key in UNSUPPORTED and key != "propertyNames" and forbids(node, key, tree.draft):
             raise GrammarFault(f"`{key}` is not supported. {UNSUPPORTED[key][1]}", join(at, key))
     if at and isinstance(node.get(tree.identifier), str) and tree.has_references:
         raise GrammarFault(

@@ -54,6 +54,11 @@ UNSUPPORTED: dict[str, tuple[int, str]] = {
     "$dynamicRef": (2020, "Use `$ref`"),
     "$recursiveRef": (2019, "Use `$ref`"),
 }
+ABOUT = {  # the type that a keyword says something of
+    **dict.fromkeys(("uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"), "array"),
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), "object"),
+    **dict.fromkeys(("propertyNames", "unevaluatedProperties"), "object"),
+}
 KEYWORDS = CONSTRAINTS | UNSUPPORTED.keys() | ANNOTATIONS
 
 # Keyword -> whether it forbids nothing where it stands
@@ -90,6 +95,8 @@ def forbids(node: Node, keyword: str, draft: int) -> bool:
     """Return whether a keyword that grammars can't express changes what is valid."""
     if draft < UNSUPPORTED[keyword][0]:
         return False  # it came later: here it is a word without meaning
+    if keyword in ABOUT and not may_be(node, ABOUT[keyword]):
+        return False  # nothing that is valid here is of the type that it is about
     neutral = NEUTRAL.get(keyword)
     return neutral is None or not neutral(node)
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inference.grammar.checks import counts_free_names, dialect
 from inference.grammar.fault import GrammarFault
-from inference.grammar.keywords import UNSUPPORTED, forbids, has_unsupported_format
+from inference.grammar.keywords import UNSUPPORTED, forbids, has_unsupported_format, may_be
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import copied
 from inference.grammar.names import list_names
-from inference.grammar.patterns import pieces
+from inference.grammar.patterns import looks_around
 from inference.grammar.tree import SchemaTree
 
-WORDS = UNSUPPORTED.keys() | {"format", "pattern", "minProperties"}
-# Outside of classes: what looks around or refers back, edges of words, and other characters that are escaped
-AROUND = re.compile(r"\\(?:[1-9bB]|k<)|\(\?<?[=!]|\\.", re.DOTALL)
-PLAIN_ESCAPE = re.compile(r"\\[^1-9bBk]", re.DOTALL)
+WORDS = UNSUPPORTED.keys() | {"format", "pattern", "patternProperties", "minProperties"}
 
 
 def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -30,11 +26,8 @@ def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str
         return dict(schema), ()
     root: dict[str, Any] = copied(dict(schema))
     try:
-        named = dialect(root)
-        list_names(SchemaTree(root, named, limits))
-        tree = SchemaTree(root, named, limits)
-        schemas = [place.schema for place in tree.places if isinstance(place.schema, dict)]
-        lost = {key for each in schemas for key in _lose(each, tree)}
+        tree = list_names(SchemaTree(root, dialect(root), limits))
+        lost = _loosen(tree)
     except (GrammarFault, TypeError, AttributeError, KeyError, ValueError, RecursionError):
         return dict(schema), ()
     return (root, tuple(sorted(lost))) if lost else (dict(schema), ())
@@ -54,24 +47,38 @@ def _mentions(schema: Mapping[str, Any]) -> bool:
     return False
 
 
-def _lose(schema: dict[str, Any], tree: SchemaTree) -> list[str]:
-    """Take out of a schema, not those below it, what no grammar can express; return the keywords."""
-    lost = [key for key in schema if key in UNSUPPORTED and forbids(schema, key, tree.draft)]
-    if has_unsupported_format(schema):
-        lost.append("format")
-    if isinstance(schema.get("pattern"), str) and looks_around(schema["pattern"]):
-        lost.append("pattern")
-    if counts_free_names(schema):
-        lost.append("minProperties")
-    for key in lost:
-        del schema[key]
+def _loosen(tree: SchemaTree) -> set[str]:
+    """Take out of all schemas, in place, what no grammar can express; return the keywords."""
+    lost: set[str] = set()
+    losers: set[int] = set()
+    schemas = [place.schema for place in tree.places if isinstance(place.schema, dict)]
+    for schema in schemas:
+        if words := [*_losses(schema, tree.draft)]:
+            losers.add(id(schema))
+            lost.update(words)
+        for word in words:
+            del schema[word]
+        if "patternProperties" in words:  # a name that matched would be refused, or be held to another schema
+            schema["additionalProperties"] = True
+    for schema in schemas:  # which may not exclude each other any more
+        if losers.intersection(map(id, schema.get("oneOf", ()))) and "anyOf" not in schema:
+            schema["anyOf"] = schema.pop("oneOf")
+            lost.add("oneOf")
     return lost
 
 
-def looks_around(pattern: str) -> bool:
-    """Return whether an expression looks ahead or back, refers back, or asks for the edge of a word."""
-    return any(
-        any(not PLAIN_ESCAPE.fullmatch(found.group()) for found in AROUND.finditer(piece))
-        for piece in pieces(pattern, "")
-        if isinstance(piece, str)
-    )
+def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:
+    """Yield the words of a schema, not of those below it, that no grammar can express."""
+    yield from (key for key in schema if key in UNSUPPORTED and forbids(schema, key, draft))
+    if has_unsupported_format(schema):
+        yield "format"
+    if (
+        may_be(schema, "string")
+        and isinstance(schema.get("pattern"), str)
+        and looks_around(schema["pattern"])
+    ):
+        yield "pattern"
+    if any(looks_around(pattern) for pattern in schema.get("patternProperties", ())):
+        yield "patternProperties"
+    if counts_free_names(schema):
+        yield "minProperties"

@@ -34,6 +34,11 @@ PLAIN = re.compile(r"(?:[^\[\\]|\\(?:.|\Z))+", re.DOTALL)  # what stands between
 OPERATORS = frozenset("[]-&~")  # within a class, to Rust, alone or doubled
 
 
+# Outside of classes: what looks around or refers back, edges of words, and other characters that are escaped
+AROUND = re.compile(r"\\(?:[1-9bB]|k<)|\(\?<?[=!]|\\.", re.DOTALL)
+PLAIN_ESCAPE = re.compile(r"\\[^1-9bBk]", re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True)
 class CharClass:
     """A class of characters in brackets, as Python reads it."""
@@ -103,6 +108,15 @@ def has_several(member: str) -> bool:
 def literal(member: str) -> str:
     """Return how Rust is told that a class's member is no operator."""
     return "\\" + member if member in OPERATORS else member
+
+
+def looks_around(pattern: str) -> bool:
+    """Return whether an expression looks ahead or back, refers back, or asks for the edge of a word."""
+    return any(
+        any(not PLAIN_ESCAPE.fullmatch(found.group()) for found in AROUND.finditer(piece))
+        for piece in pieces(pattern, "")
+        if isinstance(piece, str)
+    )
 
 
 def without_null(pattern: str, at: str) -> str:

@@ -24,7 +24,7 @@ from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
 from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, may_be
 from inference.grammar.limits import GrammarLimits
-from inference.grammar.names import list_names
+from inference.grammar.names import check_names, list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
 from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, lookup, read
@@ -63,12 +63,11 @@ def prepare(text: str, limits: GrammarLimits) -> tuple[SchemaTree, str]:
 
 
 def _prepared(root: Schema, limits: GrammarLimits) -> tuple[SchemaTree, str]:
-    named = dialect(root)
-    tree = SchemaTree(root, named, limits)
-    if list_names(tree):
-        tree = SchemaTree(root, named, limits)
+    tree = SchemaTree(root, dialect(root), limits)
     for place in tree.places:
         check_place(place, tree, limits)
+    tree = list_names(tree)
+    check_names(tree)
     check_multiples(tree, limits)
     check_finite(tree)
     options = JSON_OPTIONS if has_open_objects(tree) else UNICODE_OPTIONS

@@ -40,7 +40,7 @@ class SchemaTree:
     """A schema document that is this object's own; what is never referred to takes no part."""
 
     def __init__(self, root: Schema, dialect: str, limits: GrammarLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self.root = root
         self.dialect = dialect
         self.draft = DRAFTS[dialect]
@@ -68,9 +68,9 @@ class SchemaTree:
             if place.pointer in seen:
                 continue
             seen.add(place.pointer)
-            if len(seen) > self._limits.schemas:
+            if len(seen) > self.limits.schemas:
                 raise GrammarFault(
-                    f"it must have <= {self._limits.schemas} schemas within it, and this has more. Shorten it"
+                    f"it must have <= {self.limits.schemas} schemas within it, and this has more. Shorten it"
                 )
             yield place
             if isinstance(place.schema, dict):

@@ -48,10 +48,8 @@ def call_grammar(
     left_out: set[str] = set()
     for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
         member = member_of(tool, use.schemas_at)
-        schema = arguments_schema(tool)
-        if not tool.strict:
-            schema, lost = loosened(schema, limits)
-            left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in lost)
+        schema, lost = arguments_schema(tool, limits)
+        left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in lost)
         rules += [f"// {member}", f"args_{at}: %json {arguments_json(schema, limits, member)}"]
     if form is not None and not use.required:
         rules += [f"// {form.member}", f"form: %json {form_json(form, limits)}"]
@@ -66,7 +64,7 @@ def check_strict(use: ToolUse, limits: GrammarLimits = LIMITS) -> None:
     """Raise ToolRefused or GrammarRefused for a tool that is `strict` and can't be called so."""
     for tool in use.tools:
         if tool.strict:
-            arguments_json(arguments_schema(tool), limits, member_of(tool, use.schemas_at))
+            arguments_json(arguments_schema(tool, limits)[0], limits, member_of(tool, use.schemas_at))
 
 
 def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
@@ -119,8 +117,10 @@ def member_of(tool: Tool, schemas_at: str) -> str:
     return f"tools[{shortened(tool.name)}].{schemas_at}"
 
 
-def arguments_schema(tool: Tool) -> dict[str, object]:
-    """Return the schema of a tool's arguments, always of an object; raise ToolRefused if it is none.
+def arguments_schema(tool: Tool, limits: GrammarLimits) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the schema of a tool's arguments, always of an object, and the keywords left out of it.
+
+    Raises ToolRefused if it is none.
 
     It is taken as `inference/grammar/meaning.py` says, and one that says nothing of arguments as one without
     any, so that a model doesn't make up arguments.
@@ -138,7 +138,10 @@ def arguments_schema(tool: Tool) -> dict[str, object]:
             f"Its `type` is {shortened(kind)}: set it to 'object'"
         )
     schema["type"] = "object"
-    return as_meant(schema if PROPERTY_WORDS & schema.keys() else {**schema, "properties": {}})
+    schema = schema if PROPERTY_WORDS & schema.keys() else {**schema, "properties": {}}
+    # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
+    schema, lost = (schema, ()) if tool.strict else loosened(schema, limits)
+    return as_meant(schema), lost
 
 
 def shortened(value: object) -> str:

@@ -219,12 +219,23 @@ def test_replicas_without_ray_are_refused_at_the_start(monkeypatch: pytest.Monke
 
 
 def test_origins_are_as_browsers_write_them() -> None:
-    reading = read_line("--cors-allow-origin", "HTTPS://App.example/,http://[::1]:80,*,null")
-    assert ("https://app.example", "http://[::1]:80", "*", "null") == reading.settings.cors_allow_origin
+    reading = read_line("--cors-allow-origin", "HTTPS://App.example/,http://[::1]:81,*,null")
+    assert ("https://app.example", "http://[::1]:81", "*", "null") == reading.settings.cors_allow_origin
     assert not reading.warnings
 
 
-@pytest.mark.parametrize("origin", ["app.example", "https://app.example/path", "https://a b", "https://u@a"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example",
+        "https://a/path",
+        "https://a b",
+        "https://u@a",
+        "https://*.a",
+        "https://a:443",
+        "http://ü",
+    ],
+)
 def test_who_gives_what_no_browser_has_for_an_origin_is_told(origin: str) -> None:
     (warning,) = read_line("--cors-allow-origin", f"https://a,{origin}").warnings
     assert f"lets nobody in from {origin!r}, which is no origin: write one as in https://" in warning

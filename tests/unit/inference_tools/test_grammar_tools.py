@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference.errors import GrammarRefused, ToolRefused
-from inference.tools.grammar import call_grammar, marker_in
+from inference.grammar.schema import LIMITS
+from inference.tools.grammar import arguments_schema, call_grammar, marker_in
 from inference.tools.types import Tool, ToolUse
 from tests.unit.inference_tools.answers import (
     Call,
@@ -176,3 +177,23 @@ def test_many_tools_fit() -> None:
     for form in FORMS:
         grammar = compiled(call_grammar(FORMS[form], use(*tools)))
         assert accepts(grammar, written(FORMS[form], [Call("tool_77", '{"p0": "x"}')]))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        {"dependentRequired": {"a": ["b"]}},
+        {"not": {"required": ["a"]}},
+        {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+        {"minProperties": 3},
+        {"unevaluatedProperties": {"type": "string"}},
+    ],
+)
+def test_a_word_that_is_left_out_leaves_the_arguments_as_if_it_had_not_been_there(
+    word: dict[str, Any],
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "null"}}}
+    plain, none = arguments_schema(Tool(name="f", parameters=schema), LIMITS)
+    less, lost = arguments_schema(Tool(name="f", parameters={**schema, **word}), LIMITS)
+    assert (plain, none) == ({**schema, "additionalProperties": False}, ())
+    assert (less, set(lost)) == (plain, set(word))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.grammar.loosening import looks_around, loosened
+from inference.grammar.loosening import loosened
+from inference.grammar.patterns import looks_around
 from inference.grammar.schema import LIMITS
 
 EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
@@ -27,6 +28,21 @@ def one(value: Any) -> dict[str, Any]:
         ({"type": "object", "minProperties": 2}, {"type": "object"}, ("minProperties",)),
         ({"items": {"not": {}, "items": {"contains": {}}}}, {"items": {"items": {}}}, ("contains", "not")),
         ({"type": "object", "propertyNames": {"maxLength": 9}}, {"type": "object"}, ("propertyNames",)),
+        ({"type": "object", "propertyNames": {"pattern": "(?!a)"}}, {"type": "object"}, ("propertyNames",)),
+        (
+            {
+                "type": "object",
+                "patternProperties": {"^(?!a)": {"type": "null"}},
+                "additionalProperties": False,
+            },
+            {"type": "object", "additionalProperties": True},
+            ("patternProperties",),
+        ),
+        (
+            {"oneOf": [{"type": "string", "format": "regex"}, {"type": "string", "format": "iri"}]},
+            {"anyOf": [{"type": "string"}, {"type": "string"}]},
+            ("format", "oneOf"),
+        ),
     ],
 )
 def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, lost: tuple[str, ...]) -> None:
@@ -40,6 +56,8 @@ def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, l
     [
         {"type": "string", "pattern": "^a{2}[(?=)]$", "format": "path"},
         {"type": "array", "uniqueItems": True, "maxItems": 1},
+        {"type": "string", "uniqueItems": True, "contains": {}},
+        {"type": "integer", "pattern": "^(?=x)"},
         {"enum": [{"not": 1, "format": "regex"}], "default": {"uniqueItems": True}},
         {"type": "object", "propertyNames": {"type": "string"}},
         {"type": "object", "propertyNames": {"enum": ["b"]}},

@@ -45,6 +45,37 @@ def test_names_that_are_listed_are_properties(names: Any) -> None:
     }
 
 
+def test_names_may_be_any_text_by_a_reference() -> None:
+    named = {**NUMBERS, "$defs": {"Text": {"type": "string"}}, "propertyNames": {"$ref": "#/$defs/Text"}}
+    assert compiled(named) == NUMBERS
+
+
+@pytest.mark.parametrize("part", ["additionalProperties", "propertyNames"])
+def test_what_references_lead_to_is_not_moved(part: str) -> None:
+    maps = {**NUMBERS, "propertyNames": {"type": "string", "pattern": "^k"}}
+    schema = {"type": "object", "properties": {"m": maps, "n": {"$ref": f"#/properties/m/{part}"}}}
+    with pytest.raises(GrammarFault, match="`propertyNames` is not supported"):
+        compiled(schema)
+
+
+def test_a_list_of_names_may_not_make_a_small_schema_a_large_one() -> None:
+    names = [f"n{number}" for number in range(3000)]
+    large = {"enum": [f"v{number}" for number in range(9000)]}
+    with pytest.raises(GrammarFault, match="`propertyNames` is not supported"):
+        compiled({"type": "object", "propertyNames": {"enum": names}, "additionalProperties": large})
+    few: dict[str, Any] = {"type": "object", "propertyNames": {"enum": names[:200]}}
+    with pytest.raises(GrammarFault, match="`propertyNames` is not supported"):
+        compiled({**few, "additionalProperties": {**few, "additionalProperties": {"type": "null"}}})
+
+
+def test_what_is_wrong_is_named_where_it_was_written() -> None:
+    values = {"type": "array", "uniqueItems": True}
+    maps = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": values}
+    with pytest.raises(GrammarFault) as fault:
+        compiled({"type": "object", "properties": {"h": maps}})
+    assert "/properties/h/additionalProperties/uniqueItems" in str(fault.value.refusal("m"))
+
+
 def test_properties_keep_their_own_schemas_if_their_names_are_among_those() -> None:
     own = {"a": {"type": "string"}, "c": {"type": "null"}}
     schema = {"type": "object", "properties": own, "propertyNames": {"enum": ["a", "b"]}}
