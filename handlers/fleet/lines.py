@@ -127,7 +127,10 @@ def _told(line: str) -> dict[str, Any] | None:
         created = datetime.fromisoformat(fields.pop("timestamp")).timestamp()
     except (ValueError, KeyError, TypeError):
         return None
-    return {**fields, "name": name, "msg": message, **_named(number), "created": created}
+    # Others than a replica's log may print JSON: what a record has itself is none of their fields
+    kept = {key: value for key, value in fields.items() if key and key not in logs.STANDARD}
+    span = {"span": fields["span"]} if isinstance(fields.get("span"), dict) else {}
+    return {**kept, **span, "name": name, "msg": message, **_named(number), "created": created}
 
 
 def _named(level: int) -> dict[str, Any]:

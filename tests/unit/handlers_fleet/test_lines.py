@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,18 @@ def test_of_ray_what_is_less_than_a_warning_is_for_debugging(line: str, level: i
 )
 def test_json_that_is_no_record_is_a_line_like_others(line: str) -> None:
     assert the_record(PREFIX + line, "stdout", logging.INFO).getMessage() == line
+
+
+@pytest.mark.parametrize("odd", [{"span": 5}, {"exc_info": True}, {"args": [1]}, {"msg": "x"}, {"": 1}])
+@pytest.mark.parametrize("json_output", [False, True])
+def test_what_a_record_has_itself_is_no_field_of_a_line(odd: dict[str, object], json_output: bool) -> None:
+    stream = io.StringIO()
+    logs.configure("info", json_output=json_output, stream=stream)
+    told = {"timestamp": "2026-01-01T12:00:00.000000Z", "level": "INFO", "target": "parley"}
+    line = json.dumps({**told, "message": "hello", **odd})
+    Lines("parley", logging.INFO, APPLICATION).write(f"{PREFIX}{line}\n")
+    assert "hello" in stream.getvalue()
+    assert "exc_info" not in stream.getvalue()
 
 
 def test_lines_may_come_in_parts_and_several_at_once() -> None:
