@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inference.grammar.fault import GrammarFault, join
+from inference.grammar.keywords import allows_nothing
 from inference.grammar.tree import SchemaTree
 
 WORK = 200_000  # schemas looked at; past that, what llguidance makes of it must do
@@ -36,7 +37,7 @@ def check_finite(tree: SchemaTree) -> None:
 
 def obstacle(at: str, schema: Any, tree: SchemaTree, ending: set[str]) -> tuple[str, str | None] | None:
     """Return what keeps a schema from a finite instance: a place in it, and the schema needed there."""
-    if schema is False:
+    if allows_nothing(schema):
         return at, None
     if schema is True or "const" in schema or "enum" in schema:
         return None

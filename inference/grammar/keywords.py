@@ -63,7 +63,7 @@ KEYWORDS = CONSTRAINTS | UNSUPPORTED.keys() | ANNOTATIONS
 
 # Keyword -> whether it forbids nothing where it stands
 NEUTRAL: dict[str, Callable[[Node], bool]] = {
-    "not": lambda node: node["not"] is False,
+    "not": lambda node: node["not"] is False or allows_nothing(node),
     "uniqueItems": lambda node: node["uniqueItems"] is False or node.get("maxItems", 2) <= 1,
     "dependencies": lambda node: not node["dependencies"],
     "dependentRequired": lambda node: not any(node["dependentRequired"].values()),
@@ -114,6 +114,13 @@ def allows_all_names(names: Any) -> bool:
 def has_unsupported_format(node: Node) -> bool:
     """Return whether texts must have a format that is JSON Schema's own, and that no grammar is made of."""
     return node.get("format") in UNSUPPORTED_FORMATS and may_be(node, "string")
+
+
+def allows_nothing(schema: Any) -> bool:
+    """Return whether a schema is `false`, or zod's spelling of that: `{"not": {}}` and nothing else."""
+    if not isinstance(schema, Mapping):
+        return schema is False
+    return schema.get("not") in ({}, True) and schema.keys() & KEYWORDS - ANNOTATIONS == {"not"}
 
 
 def may_be(node: Node, kind: str) -> bool:

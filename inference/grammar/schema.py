@@ -22,7 +22,7 @@ from inference.grammar.alternatives import are_told_apart
 from inference.grammar.checks import check_escapes, check_place, dialect, has_names, is_open
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
-from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, may_be
+from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, allows_nothing, may_be
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.names import check_names, list_names
 from inference.grammar.numbers import check_multiples
@@ -110,11 +110,10 @@ def reduced(tree: SchemaTree, limits: GrammarLimits) -> dict[str, Any]:
     root: dict[str, Any] = {"$schema": tree.dialect}
     made: dict[str, Any] = {}
     for place in tree.places:
-        made[place.pointer] = (
-            place.schema
-            if isinstance(place.schema, bool)
-            else _constraints(place.pointer, place.schema, tree, limits)
-        )
+        if isinstance(place.schema, bool) or allows_nothing(place.schema):
+            made[place.pointer] = place.schema is True
+        else:
+            made[place.pointer] = _constraints(place.pointer, place.schema, tree, limits)
     if isinstance(tree.root, bool):
         return root
     root |= made[""]

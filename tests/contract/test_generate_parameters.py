@@ -103,7 +103,7 @@ async def test_of_several_faults_the_grammar_is_told_last_as_in_tgi(
     bad: dict[str, Any], supported: bool
 ) -> None:
     chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1000}
-    schema: dict[str, Any] = {"properties": {"a": {"not": {}}}}
+    schema: dict[str, Any] = {"properties": {"a": {"not": {"type": "null"}}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
     asked: list[tuple[str, dict[str, Any], str]] = [
         (path, {"inputs": inputs, "parameters": {"grammar": bad, **others}}, words)

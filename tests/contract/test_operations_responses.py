@@ -260,7 +260,7 @@ async def test_a_text_with_alternatives_and_without_a_length_is_cut_where_they_e
 
 
 async def test_a_wrong_schema_of_a_function_is_named_where_it_stands() -> None:
-    wrong = {"type": "function", "name": "f", "parameters": {"properties": {"a": {"not": {}}}}}
+    wrong = {"type": "function", "name": "f", "parameters": {"properties": {"a": {"not": {"type": "null"}}}}}
     async with served() as server:
         taken = await server.post(PATH, {**BODY, "tools": [wrong]})
         response = await server.post(PATH, {**BODY, "tools": [{**wrong, "strict": True}]})

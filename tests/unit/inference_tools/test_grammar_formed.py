@@ -95,6 +95,6 @@ def test_a_form_that_is_no_schema_is_refused_beside_tools() -> None:
 
 
 def test_a_wrong_schema_is_named_where_the_request_has_it() -> None:
-    wrong = replace(FORM, source='{"type": "object", "properties": {"a": {"not": {}}}}')
+    wrong = replace(FORM, source='{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}')
     with pytest.raises(GrammarRefused, match=r"`text.format.schema` at /properties/a/not"):
         call_grammar(FORMS["hermes"], formed(), form=wrong)

@@ -74,7 +74,9 @@ async def test_all_kinds_of_grammars_compile(compiler: GrammarCompiler) -> None:
 
 async def test_a_refusal_names_the_requests_own_member(compiler: GrammarCompiler) -> None:
     for member in ("response_format.value", "grammar.value"):
-        bad = Grammar(kind=GrammarKind.JSON_SCHEMA, source='{"items": {"not": {}}}', member=member)
+        bad = Grammar(
+            kind=GrammarKind.JSON_SCHEMA, source='{"items": {"not": {"type": "null"}}}', member=member
+        )
         with pytest.raises(GrammarRefused, match=f"^grammar is not valid: `{member}` at /items/not: "):
             await compiler.compile(bad)
 

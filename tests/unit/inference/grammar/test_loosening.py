@@ -58,6 +58,7 @@ def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, l
         {"type": "array", "uniqueItems": True, "maxItems": 1},
         {"type": "string", "uniqueItems": True, "contains": {}},
         {"type": "integer", "pattern": "^(?=x)"},
+        {"anyOf": [{"not": {}}, {"type": "integer"}]},
         {"enum": [{"not": 1, "format": "regex"}], "default": {"uniqueItems": True}},
         {"type": "object", "propertyNames": {"type": "string"}},
         {"type": "object", "propertyNames": {"enum": ["b"]}},

@@ -191,7 +191,7 @@ def test_embedded_json_is_a_rule_of_a_bigger_grammar() -> None:
             {"properties": {"a/b": {"uniqueItems": True}}},
             "at /properties/a~1b/uniqueItems: `uniqueItems` is not",
         ),
-        ({"not": {}}, "at /not: `not` is not supported. Say what is allowed"),
+        ({"not": {"type": "null"}}, "at /not: `not` is not supported. Say what is allowed"),
         (
             {"if": {}, "then": {"required": ["a"]}},
             "at /if: `if` is not supported. Write one schema for each case",
@@ -267,3 +267,23 @@ def test_a_schema_of_an_older_draft_is_read_as_such() -> None:
     grammar = schema({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9})
     assert follows(grammar, "1")
     assert not follows(grammar, "0")
+
+
+@pytest.mark.parametrize(
+    ("value", "good", "bad"),
+    [
+        ({"anyOf": [{"not": {}}, {"type": "integer"}]}, "1", '"x"'),
+        ({"properties": {"a": {"not": {}}, "b": {}}, "additionalProperties": False}, '{"b": 1}', '{"a": 1}'),
+        ({"type": "array", "items": {"not": True, "title": "never"}}, "[]", "[1]"),
+    ],
+)
+def test_zods_spelling_of_false_is_false(value: Any, good: str, bad: str) -> None:
+    assert (follows(schema(value), good), follows(schema(value), bad)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "value", [{"not": {}}, {"required": ["a"], "properties": {"a": {"not": {}}}, "type": "object"}]
+)
+def test_nothing_follows_false_in_either_spelling(value: Any) -> None:
+    with pytest.raises(GrammarFault, match="nothing is valid here"):
+        schema(value)
