@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from inference.grammar.fault import GrammarFault
+from inference.grammar.keywords import says
 from inference.grammar.tree import Place, SchemaTree
 
 STEPS = 16  # of references, one to the next
@@ -87,13 +88,18 @@ def kinds(schema: dict[str, Any]) -> frozenset[str]:
 def _alternatives(place: Place, tree: SchemaTree) -> Iterator[Place]:
     assert isinstance(place.schema, dict)
     for schema in place.schema["oneOf"]:
-        yield _followed(Place(place.pointer, schema, place.depth), tree)
+        yield followed(Place(place.pointer, schema, place.depth), tree)
 
 
-def _followed(place: Place, tree: SchemaTree, spend: Spend = freely) -> Place:
-    """Return the schema that a schema refers to in the end; itself if it says more than that."""
+def followed(place: Place, tree: SchemaTree, spend: Spend = freely, *, alone: bool = False) -> Place:
+    """Return the schema that a schema refers to in the end.
+
+    What a schema says beside a reference makes less valid, never more; with `alone` one that does is the end.
+    """
     for _ in range(STEPS):
         if not isinstance(place.schema, dict) or "$ref" not in place.schema:
+            break
+        if alone and says(place.schema) != {"$ref"}:
             break
         spend(1)
         place = Place(*tree.resolve(place), place.depth)
@@ -124,7 +130,7 @@ def _tags(place: Place, tree: SchemaTree, spend: Spend = freely) -> dict[str, fr
     for name in dict.fromkeys(schema.get("required", ())):
         spend(1)
         told = Place(place.pointer, schema.get("properties", {}).get(name, {}), place.depth)
-        found = _followed(told, tree, spend).schema
+        found = followed(told, tree, spend).schema
         if not isinstance(found, dict):
             continue
         spend(_size(found, "enum") // VALUES)

@@ -12,6 +12,7 @@ from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.keywords import (
     FORMATS,
     LITERALS,
+    NAMES,
     UNSUPPORTED,
     Node,
     forbids,
@@ -88,16 +89,28 @@ def check_place(place: Place, tree: SchemaTree, limits: GrammarLimits) -> None:
     _check_objects(place.pointer, place.schema, limits)
 
 
+def check_names(tree: SchemaTree) -> None:
+    """Raise GrammarFault for names of objects that are left when those that can be are written otherwise."""
+    for place in tree.places:
+        if isinstance(place.schema, dict) and NAMES in place.schema:
+            _check_keyword(place.pointer, place.schema, NAMES, tree)
+
+
 def _check_keywords(at: str, node: Node, tree: SchemaTree) -> None:
-    for key in node:  # names are looked at when those that can be expressed have been
-        if key in UNSUPPORTED and key != "propertyNames" and forbids(node, key, tree.draft):
-            raise GrammarFault(f"`{key}` is not supported. {UNSUPPORTED[key][1]}", join(at, key))
+    for key in node:
+        if key in UNSUPPORTED and key != NAMES:
+            _check_keyword(at, node, key, tree)
     if at and isinstance(node.get(tree.identifier), str) and tree.has_references:
         raise GrammarFault(
             f"`{tree.identifier}` below the top level changes what references mean, and is not supported. "
             "Leave it out, and refer to `#/$defs/...`",
             join(at, tree.identifier),
         )
+
+
+def _check_keyword(at: str, node: Node, key: str, tree: SchemaTree) -> None:
+    if forbids(node, key, tree.draft):
+        raise GrammarFault(f"`{key}` is not supported. {UNSUPPORTED[key][1]}", join(at, key))
 
 
 def _check_strings(at: str, node: Node, limits: GrammarLimits) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from inference.grammar.fault import join
 
 LITERALS = ("const", "enum")
+NAMES = "propertyNames"
 Node = Mapping[str, Any]
 
 COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
@@ -80,6 +81,11 @@ NEUTRAL: dict[str, Callable[[Node], bool]] = {
 }
 
 
+def says(schema: Node) -> set[str]:
+    """Return the keywords of a schema that say something of an instance."""
+    return schema.keys() & KEYWORDS - ANNOTATIONS
+
+
 def has_keywords(schema: Mapping[str, Any]) -> bool:
     """Return whether a schema has a word of JSON Schema, of any draft, or nothing at all.
 
@@ -105,7 +111,7 @@ def allows_all_names(names: Any) -> bool:
     """Return whether a schema for names is valid for every text."""
     if not isinstance(names, Mapping):
         return names is True
-    words = names.keys() & KEYWORDS - ANNOTATIONS - {"type"}
+    words = says(names) - {"type"}
     if words == {"format"}:
         return names["format"] not in FORMATS | UNSUPPORTED_FORMATS
     return not words and may_be(names, "string")
@@ -120,7 +126,7 @@ def allows_nothing(schema: Any) -> bool:
     """Return whether a schema is `false`, or zod's spelling of that: `{"not": {}}` and nothing else."""
     if not isinstance(schema, Mapping):
         return schema is False
-    return schema.get("not") in ({}, True) and schema.keys() & KEYWORDS - ANNOTATIONS == {"not"}
+    return schema.get("not") in ({}, True) and says(schema) == {"not"}
 
 
 def may_be(node: Node, kind: str) -> bool:

@@ -19,12 +19,12 @@ from typing import Any
 from urllib.parse import quote
 
 from inference.grammar.alternatives import are_told_apart
-from inference.grammar.checks import check_escapes, check_place, dialect, has_names, is_open
+from inference.grammar.checks import check_escapes, check_names, check_place, dialect, has_names, is_open
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
 from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, allows_nothing, may_be
 from inference.grammar.limits import GrammarLimits
-from inference.grammar.names import check_names, list_names
+from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
 from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, lookup, read
