@@ -28,6 +28,7 @@ from inference.config import EMBEDDED_MODEL
 from inference.fake import fake_client
 from inference.fake_vision import FAKE_VISION
 from tests.clients.interpreters import Ask, Results, run_client
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 100
@@ -125,10 +126,3 @@ def until_healthy(url: str, process: subprocess.Popen[bytes] | None) -> str:
             pass
         time.sleep(0.05)
     raise AssertionError(f"the server at {url} wasn't ready within {PATIENCE_SECONDS} s")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

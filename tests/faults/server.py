@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 from inference.process.watchdog import Patience
 from tests.faults.launch import CLOCK
 from tests.faults.traffic import HOST, get
+from tests.ports import free_port
 from tests.processes import children, command_line, read
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ class Server:
 
         `keep` says which lines of the log are kept.
         """
-        self.port = _free_port()
+        self.port = free_port()
         self.lines: list[str] = []
         self._reading: Thread | None = None  # of the log
         command = [sys.executable, "-m", "tests.faults.launch", "--hostname", HOST]
@@ -192,10 +192,3 @@ def _link(path: Path) -> str:
         return os.readlink(path)
     except FileNotFoundError:  # it was closed meanwhile
         return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

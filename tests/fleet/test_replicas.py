@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,13 +92,6 @@ def _true(holds: Callable[[], bool]) -> bool:
         return holds()
     except httpx.HTTPError:  # not yet, where it is asked over HTTP
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

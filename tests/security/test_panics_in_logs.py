@@ -15,9 +15,10 @@ from threading import Thread
 
 import pytest
 
+from tests.ports import free_port
 from tests.processes import children
 from tests.security.panicking import AFTER, BEFORE, SECRET
-from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
+from tests.unit.handlers.test_cli import PLAIN, ROOT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
 

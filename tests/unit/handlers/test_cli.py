@@ -17,6 +17,7 @@ import pytest
 
 import openapi
 from handlers import cli
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "connexion", "transformers", "starlette", "prometheus_client", "jsonschema", "yaml")
@@ -200,14 +201,6 @@ sys.exit(cli.launcher(["--hostname", "127.0.0.1", "--port", "{port}", "-g", "20"
     finally:
         process.kill()
         process.communicate()
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until_connected(process: subprocess.Popen[str]) -> list[str]:

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 import httpx
 import pytest
 
-from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
+from tests.ports import free_port
+from tests.unit.handlers.test_cli import PLAIN, ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("fcntl") is None, reason="the engine needs descriptors to inherit")
 

@@ -20,8 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tests.processes import children, command_line
-from tests.unit.handlers.test_cli import PLAIN, ROOT, free_port
+from tests.unit.handlers.test_cli import PLAIN, ROOT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="workers are found in /proc")
 

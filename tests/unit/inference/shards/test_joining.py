@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import free_port
+
 pytest.importorskip("torch")
 
 from inference.process.control import Control
@@ -24,9 +26,7 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server((HERE, 0)) as free:
-        found: int = free.getsockname()[1]
-    return found
+    return free_port()
 
 
 class Hall:
