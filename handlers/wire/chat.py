@@ -46,7 +46,7 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
         raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
     parameters = to_parameters(body, _max_tokens(body), limits)
     check(parameters, limits)
-    form = grammar_or_refusal(lambda: to_response_format(body.get("response_format")))
+    form = grammar_or_refusal(lambda: to_response_format(body.get("response_format"), limits))
     tools = conversation.tools
     return Chat(
         conversation=replace(conversation, tools=tools and replace(tools, formed=form is not None)),

@@ -11,7 +11,8 @@ from handlers.wire.types import GrammarType, ResponseFormat
 from inference.errors import GrammarRefused
 from inference.grammar.fault import GrammarFault
 from inference.grammar.keywords import has_keywords
-from inference.grammar.limits import check_source
+from inference.grammar.limits import GrammarLimits, check_source
+from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.types import Grammar, GrammarKind
 
@@ -34,11 +35,12 @@ def to_grammar(given: GrammarType | ResponseFormat, member: str) -> Grammar:
     raise GrammarRefused(f"grammar is not supported: `{member}.type` is one of {known}. Given: {_show(kind)}")
 
 
-def schema_grammar(schema: object, member: str) -> Grammar:
+def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = None) -> Grammar:
     """Return the grammar of a JSON Schema, given as an object or as a text that holds one; `member` has it.
 
-    Raises GrammarRefused if it's neither, or has no word of JSON Schema. The order of its members stays:
-    properties come in it. It is taken as `inference/grammar/meaning.py` says, which is as TGI takes it.
+    `loosely`: what no grammar can express is left out of one that keeps these limits, and named. Raises
+    GrammarRefused if it's neither, or has no word of JSON Schema. The order of its members stays: properties
+    come in it. It is taken as `inference/grammar/meaning.py` says, which is as TGI takes it.
     """
     parsed = _parsed(schema, member) if isinstance(schema, str) else schema
     if not isinstance(parsed, Mapping):
@@ -51,11 +53,16 @@ def schema_grammar(schema: object, member: str) -> Grammar:
             f"grammar is not valid: Grammar must have a 'properties' field: `{member}` has no keyword of "
             "JSON Schema. Give the schema itself, with what it describes in `properties`"
         )
-    try:
-        source = orjson.dumps(as_meant(parsed))
-    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
-        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source.decode(), member=member)
+    lost: tuple[str, ...] = ()
+    if loosely is not None and len(_written(parsed, member)) <= loosely.source_bytes:
+        # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
+        parsed, lost = loosened(parsed, loosely)
+    return Grammar(
+        kind=GrammarKind.JSON_SCHEMA,
+        source=_written(as_meant(parsed), member),
+        member=member,
+        left_out=tuple(f"{member}.{keyword}" for keyword in lost),
+    )
 
 
 def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
@@ -75,6 +82,13 @@ def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
         except GrammarFault as fault:
             raise fault.refusal(grammar.member) from None
     return grammar
+
+
+def _written(schema: object, member: str) -> str:
+    try:
+        return orjson.dumps(schema).decode()
+    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
+        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
 
 
 def _parsed(text: str, member: str) -> object:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from handlers.wire.grammar import schema_grammar, to_grammar
+from handlers.wire.limits import Limits
 from handlers.wire.types import JsonSchemaConfig, ResponseFormat
 from inference.errors import InvalidInput
+from inference.grammar.limits import GrammarLimits
 from inference.types import Grammar
 
 MEMBER = "response_format"
@@ -18,11 +20,12 @@ PLACES = {  # of what each type needs; for all others it's `value` alone
 }
 
 
-def to_response_format(given: ResponseFormat | None) -> Grammar | None:
+def to_response_format(given: ResponseFormat | None, limits: Limits) -> Grammar | None:
     """Return the grammar of an answer's form; None for any text.
 
     `{"type": "json_object"}` alone, and a `json_schema` without its `schema`, are any JSON object. A
-    `json_object` may have a `schema`, as other servers take it. Raises InvalidInput, which names the member.
+    `json_object` may have a `schema`, as other servers take it. What no grammar can express is left out of
+    OpenAI's schemas unless they are `strict`. Raises InvalidInput, which names the member.
     """
     if given is None:
         return None
@@ -35,17 +38,26 @@ def to_response_format(given: ResponseFormat | None) -> Grammar | None:
     if kind == "json_object" and given.get("value") is None:
         return schema_grammar(ANY_OBJECT, MEMBER)
     if kind == "json_schema" and given.get("value") is None:
-        return _openais(given.get("json_schema"))
+        return _openais(given.get("json_schema"), limits)
     return to_grammar(given, MEMBER)
 
 
-def _openais(config: JsonSchemaConfig | None) -> Grammar:
+def _openais(config: JsonSchemaConfig | None, limits: Limits) -> Grammar:
     if config is None:
         raise InvalidInput(
             f"`{MEMBER}.json_schema` is missing: give it with the JSON Schema in its member `schema`"
         )
     schema = config.get("schema")
-    return schema_grammar(ANY_OBJECT if schema is None else schema, f"{MEMBER}.json_schema.schema")
+    return schema_grammar(
+        ANY_OBJECT if schema is None else schema,
+        f"{MEMBER}.json_schema.schema",
+        loosely=loosely(config.get("strict"), limits),
+    )
+
+
+def loosely(strict: bool | None, limits: Limits) -> GrammarLimits | None:
+    """Return within which limits a schema of OpenAI's is loosened; None: it is followed word for word."""
+    return None if strict else GrammarLimits(source_bytes=limits.max_grammar_size)
 
 
 def _refuse_superfluous(given: ResponseFormat) -> None:

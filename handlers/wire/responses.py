@@ -71,7 +71,7 @@ def own_names() -> Iterator[None]:
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
-    form = grammar_or_refusal(lambda: to_form(body.get("text")))
+    form = grammar_or_refusal(lambda: to_form(body.get("text"), limits))
     conversation = _conversation(body, turns, formed=form is not None)
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0

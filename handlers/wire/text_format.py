@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.grammar import schema_grammar
-from handlers.wire.response_format import ANY_OBJECT
+from handlers.wire.limits import Limits
+from handlers.wire.response_format import ANY_OBJECT, loosely
 from handlers.wire.types import ResponseFormatTold, ResponsesFormat, ResponsesText
 from inference.errors import GrammarRefused
 from inference.types import Grammar, GrammarKind
@@ -13,10 +14,11 @@ MEMBER = "text.format"
 BELONGS: Belongs = {"json_schema": ("schema",), "regex": ("value",), "json_object": (), "text": ()}
 
 
-def to_form(text: ResponsesText | None) -> Grammar | None:
+def to_form(text: ResponsesText | None, limits: Limits) -> Grammar | None:
     """Return the grammar of a text's form; None for any text.
 
-    Raises InvalidInput, which names the member.
+    What no grammar can express is left out of a schema that isn't `strict`. Raises InvalidInput, which names
+    the member.
     """
     given = format_of(text)
     refuse_others(given, BELONGS, given["type"], MEMBER)
@@ -25,9 +27,9 @@ def to_form(text: ResponsesText | None) -> Grammar | None:
     if given["type"] == "regex":
         return _expression(given)
     schema = given.get("schema")
-    return (
-        schema_grammar(ANY_OBJECT, MEMBER) if schema is None else schema_grammar(schema, f"{MEMBER}.schema")
-    )
+    if schema is None:
+        return schema_grammar(ANY_OBJECT, MEMBER)
+    return schema_grammar(schema, f"{MEMBER}.schema", loosely(given.get("strict"), limits))
 
 
 def told_format(text: ResponsesText | None) -> ResponseFormatTold:
@@ -42,7 +44,7 @@ def told_format(text: ResponsesText | None) -> ResponseFormatTold:
         "type": "json_schema",
         "name": given.get("name") or "schema",
         "schema": ANY_OBJECT if schema is None else schema,
-        "strict": True,
+        "strict": given.get("strict") is True,
     }
 
 

@@ -879,7 +879,7 @@ class SchemaFormat(TypedDict):
     type: Literal["json_schema"]
     name: str
     schema: Mapping[str, Json]
-    strict: Literal[True]
+    strict: bool
 
 
 @final

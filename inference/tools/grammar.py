@@ -53,6 +53,7 @@ def call_grammar(
         rules += [f"// {member}", f"args_{at}: %json {arguments_json(schema, limits, member)}"]
     if form is not None and not use.required:
         rules += [f"// {form.member}", f"form: %json {form_json(form, limits)}"]
+        left_out.update(form.left_out)
     source, named = "\n".join(rules) + "\n", tuple(sorted(left_out))
     return Grammar(kind=GrammarKind.LARK, source=source, member=MEMBER, left_out=named)
 

@@ -169,7 +169,10 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "schema": Pair(SCHEMA, OTHER_SCHEMA, {"type": "json_object", "json_schema": ABSENT}),
         "json_schema": Pair({"schema": SCHEMA}, {"schema": OTHER_SCHEMA}),
     },
-    "JsonSchemaConfig": {"schema": Pair(SCHEMA, OTHER_SCHEMA)},
+    "JsonSchemaConfig": {
+        "schema": Pair(SCHEMA, OTHER_SCHEMA),
+        "strict": Pair(False, True, {"schema": {**SCHEMA, "not": {"required": ["a"]}}}),
+    },
     "Tool": {
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "h"}),
@@ -244,6 +247,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "type": Pair("json_schema", "json_object"),
         "schema": Pair(SCHEMA, OTHER_SCHEMA),
         "value": Pair("a+", "b+", {"type": "regex", "schema": ABSENT}),
+        "strict": Pair(False, True, {"schema": {**SCHEMA, "not": {"required": ["a"]}}}),
     },
     "ResponsesTool": {
         "type": Pair("function", "web_search"),

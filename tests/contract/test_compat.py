@@ -285,7 +285,7 @@ def test_the_table_of_members_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert "| `n` | honoured |  |  |" in printed
     assert "| `adapter_id` | honoured |  |  |" in printed
     assert '| `detail` | reported | `"auto"` |  |' in printed
-    assert "| `strict` | reported | `true` |  |" in printed
+    assert "| `store` | reported | `false` |  |" in printed
     assert "| `parameters` | honoured |  | no effect here: `top_n_tokens` |" in printed
     assert "| `audio` | refused |  | only text is generated |" in printed
 

@@ -9,19 +9,20 @@ import pytest
 from jsonschema import Draft4Validator
 
 from tests.contract.serving import events_of, served
-from tests.support import error_of
+from tests.support import error_of, message_of
 
 pytestmark = pytest.mark.anyio
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "the weather?"}]
 BODY: dict[str, Any] = {"messages": MESSAGES, "temperature": 0}
 PATH = "/v1/chat/completions"
-OBJECT = {
+OBJECT: dict[str, Any] = {
     "type": "object",
     "properties": {"unit": {"enum": ["C", "F"]}, "degrees": {"type": "integer", "minimum": 0}},
     "required": ["unit", "degrees"],
     "additionalProperties": False,
 }
+ANY = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 
 @pytest.fixture
@@ -194,3 +195,32 @@ async def test_it_is_the_sender_that_may_ask_for_both(
     async with served(response_format_with_tools=whose) as server:
         response = await server.http.post(PATH, json=BOTH, headers=headers)
     assert response.status_code == status
+
+
+async def test_what_no_grammar_expresses_is_refused_in_a_strict_schema_and_named_in_others() -> None:
+    odd = {**OBJECT, "properties": {**OBJECT["properties"], "tags": {"type": "array", "uniqueItems": True}}}
+
+    def chat(**strict: Any) -> dict[str, Any]:
+        return {**BODY, "response_format": {"type": "json_schema", "json_schema": {"schema": odd, **strict}}}
+
+    def response(**strict: Any) -> dict[str, Any]:
+        form = {"type": "json_schema", "name": "a", "schema": odd, **strict}
+        return {"input": "Hi", "text": {"format": form}}
+
+    with_tools = {**chat(), "tools": [{"type": "function", "function": {"name": "f", "parameters": ANY}}]}
+    async with served(response_format_with_tools="all") as server:
+        loose = [
+            (await server.post(PATH, chat()), "response_format.json_schema.schema.uniqueItems"),
+            (await server.post(PATH, with_tools), "response_format.json_schema.schema.uniqueItems"),
+            (await server.post("/v1/responses", response()), "text.format.schema.uniqueItems"),
+        ]
+        strict = [
+            (await server.post(PATH, chat(strict=True)), "response_format.json_schema.schema"),
+            (await server.post("/v1/responses", response(strict=True)), "text.format.schema"),
+        ]
+    for answer, named in loose:
+        assert (answer.status_code, answer.headers["x-ignored-parameters"]) == (200, named)
+    assert loose[2][0].json()["text"]["format"]["strict"] is False
+    for answer, named in strict:
+        assert answer.status_code == 422
+        assert f"`{named}` at /properties/tags/uniqueItems" in message_of(answer.json())

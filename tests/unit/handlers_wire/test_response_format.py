@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from handlers.wire.limits import Limits
 from handlers.wire.response_format import to_response_format
 from inference.errors import InvalidInput
 from inference.types import GrammarKind
@@ -16,11 +17,12 @@ SCHEMA = {
 }
 ANY = {"type": "object"}
 PLACE = "response_format"
+LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
 
 
 @pytest.mark.parametrize("given", [None, {"type": "text"}, {"type": "text", "value": None}])
 def test_text_is_no_restriction(given: Any) -> None:
-    assert to_response_format(given) is None
+    assert to_response_format(given, LIMITS) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_text_is_no_restriction(given: Any) -> None:
     ],
 )
 def test_a_schema_is_found_in_every_dialect(given: Any, schema: Any, member: str) -> None:
-    grammar = to_response_format(given)
+    grammar = to_response_format(given, LIMITS)
     assert grammar is not None
     assert (grammar.kind, grammar.member) == (GrammarKind.JSON_SCHEMA, member)
     assert json.loads(grammar.source) == schema
@@ -47,7 +49,7 @@ def test_a_schema_is_found_in_every_dialect(given: Any, schema: Any, member: str
 
 
 def test_a_regular_expression_is_taken_as_it_is() -> None:
-    grammar = to_response_format({"type": "regex", "value": "a+"})
+    grammar = to_response_format({"type": "regex", "value": "a+"}, LIMITS)
     assert grammar is not None
     assert (grammar.kind, grammar.source, grammar.member) == (GrammarKind.REGEX, "a+", f"{PLACE}.value")
 
@@ -87,7 +89,7 @@ def test_a_regular_expression_is_taken_as_it_is() -> None:
 )
 def test_members_that_contradict_each_other_are_refused(given: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        to_response_format(given)
+        to_response_format(given, LIMITS)
     assert str(refusal.value) == complaint
 
 
@@ -104,4 +106,40 @@ def test_members_that_contradict_each_other_are_refused(given: Any, complaint: s
 )
 def test_what_is_no_schema_is_refused_by_its_place(given: Any, member: str) -> None:
     with pytest.raises(InvalidInput, match=f"`{member}`"):
-        to_response_format(given)
+        to_response_format(given, LIMITS)
+
+
+ODD: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+
+@pytest.mark.parametrize("strict", [{}, {"strict": None}, {"strict": False}])
+def test_what_no_grammar_expresses_is_left_out_of_openais_schema_that_is_not_strict(strict: Any) -> None:
+    given: Any = {"type": "json_schema", "json_schema": {"schema": ODD, **strict}}
+    found = to_response_format(given, LIMITS)
+    assert found is not None
+    assert json.loads(found.source)["properties"] == {"a": {"type": "array"}}
+    assert found.left_out == (f"{PLACE}.json_schema.schema.uniqueItems",)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "json_schema", "json_schema": {"schema": ODD, "strict": True}},
+        {"type": "json_schema", "value": {"schema": ODD}},
+        {"type": "json", "value": ODD},
+        {"type": "json_object", "schema": ODD},
+    ],
+)
+def test_a_strict_schema_and_tgis_are_taken_word_for_word(given: Any) -> None:
+    found = to_response_format(given, LIMITS)
+    assert found is not None
+    assert json.loads(found.source)["properties"] == ODD["properties"]
+    assert not found.left_out
+
+
+def test_a_schema_that_is_too_large_is_not_looked_through() -> None:
+    small = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_grammar_size=20)
+    given: Any = {"type": "json_schema", "json_schema": {"schema": ODD}}
+    found = to_response_format(given, small)
+    assert found is not None
+    assert not found.left_out
