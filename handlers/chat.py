@@ -41,7 +41,6 @@ from handlers.wire.requests import Wanted, grammar_or_refusal, left_out
 from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
 from inference.errors import GrammarRefused
-from inference.grammar.limits import GrammarLimits
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser
 from inference.types import Grammar, LogprobsMode, Request
@@ -119,10 +118,9 @@ async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limit
         return form
     if tools is None:
         return grammar_or_refusal(partial(allowed, form, limits))
-    of_each = GrammarLimits(source_bytes=limits.max_grammar_size)
 
     def of_calls() -> Grammar | None:
-        return allowed(call_grammar(engine.tool_format, tools, of_each, form=form), limits)
+        return allowed(call_grammar(engine.tool_format, tools, limits.of_schema, form=form), limits)
 
     return await aside.on_thread(partial(grammar_or_refusal, of_calls))
 
@@ -134,7 +132,7 @@ def choices_of(engine: EngineClient, prepared: Prepared, *, speaks_openai: bool)
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
     tools, count = chat.conversation.tools, chat.choices
     if tools is None:
-        return tuple(TextChoice(index, tell, names_role=not speaks_openai) for index in range(count))
+        return tuple(TextChoice(index, tell, as_tgi=not speaks_openai) for index in range(count))
     answer = prepared.requests[0].id if speaks_openai else ""
     ids = CallIds(chat.conversation.messages, count, answer=answer)
     return tuple(
@@ -142,7 +140,7 @@ def choices_of(engine: EngineClient, prepared: Prepared, *, speaks_openai: bool)
             index,
             tell,
             CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)),
-            names_role=not speaks_openai,
+            as_tgi=not speaks_openai,
         )
         for index in range(count)
     )

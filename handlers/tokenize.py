@@ -12,11 +12,10 @@ from handlers import prompts
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, LongJsonReply, json_reply
 from handlers.images.gathering import check_images
-from handlers.sequences import counted
+from handlers.sequences import counted, limits_of
 from handlers.service import Service
 from handlers.wire.conversation import to_conversation
 from handlers.wire.types import ChatTokenizeRequest, ChatTokenizeResponse, TokenizeRequest, TokenizeResponse
-from inference.grammar.limits import GrammarLimits
 from inference.tools.grammar import check_strict
 from inference.types import TextToken
 
@@ -41,7 +40,7 @@ async def get_chat_tokenize(
         conversation = await call.aside(partial(to_conversation, call.body))
         check_images(service, call, conversation.images)  # and that is all that is done with them
         if conversation.tools is not None and any(tool.strict for tool in conversation.tools.tools):
-            limits = GrammarLimits(source_bytes=service.settings.max_grammar_size)
+            limits = limits_of(service.settings).of_schema
             await call.aside.on_thread(partial(check_strict, conversation.tools, limits))
         text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)

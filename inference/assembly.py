@@ -90,5 +90,4 @@ def step_limits(served: Served, plan: Plan) -> Limits:
         logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
         chunked=served.level.chunked,
         beside=plan.beside_tokens if served.level.chunked else None,
-        enough=plan.enough_tokens,
     )

@@ -21,7 +21,6 @@ class Limits:
     logit_rows: int  # of one step's prompts with log-probabilities: bounds memory, but for one image
     chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
     beside: int | None = None  # prompt tokens of a step in which texts go on; None: no limit of its own
-    enough: int | None = None  # prompt tokens after which a step ends that ends a prompt; None: it takes all
 
 
 class Budget:
@@ -41,7 +40,6 @@ class Budget:
         self._share = max(self._tokens // 2, 1)  # of a prompt that doesn't fit, while others want the rest
         self._rows = limits.logit_rows
         self._sizes: dict[Sequence, int] = {}
-        self._taken = 0  # tokens of prompts
         self._long: Sequence | None = None  # the prompt that doesn't fit
 
     @property
@@ -64,9 +62,6 @@ class Budget:
             self._long = sequence
         self._tokens -= size
         self._sizes[sequence] = size
-        self._taken += size
-        if size == remaining and self._limits.enough is not None:  # whose first token needn't wait for others
-            self._tokens = max(min(self._tokens, self._limits.enough - self._taken), 0)
         return True
 
     def chunks(self) -> list[Chunk]:

@@ -31,12 +31,6 @@ _STEP_TOKENS = (64, 160)
 # 0.61, at the same rates. Of what takes so short a time there may be more
 _SHORT_STEP_SECONDS = 0.05
 _SHORT_STEP_TOKENS = (0, 1024)
-# A step in which a prompt ends isn't filled beyond these: products of as many rows are as fast as of more,
-# and its first token comes sooner. With 8 clients (135M, Zen 5, prompts of 128 tokens) the median first
-# token came after 0.69 to 0.85 of the time in float32, 16 bits and int8, at the same rates, and where tails
-# of 32 tokens came at once after 0.9; with 96 int8 made up to 4 % fewer tokens. AMX takes no longer for
-# more rows than that
-_ENOUGH_TOKENS = 128
 # Of a GPU's step with prompts. The host takes 10 to 24 ms to launch one, whatever its size
 _DEVICE_SECONDS = 0.025
 _DEVICE_TOKENS = (2048, 16384)
@@ -73,7 +67,6 @@ class Plan:
     max_total_tokens: int
     step_tokens: int
     beside_tokens: int  # of these, of prompts beside texts that go on
-    enough_tokens: int | None  # of prompts, if one of them ends; None: all of them
     sequences: int
     prefix_caching: bool
     snapshots: int = 0  # states of beginnings of texts
@@ -173,7 +166,6 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
         max_total_tokens=max_total,
         step_tokens=step_tokens,
         beside_tokens=min(step_tokens, config.prefill_chunk_tokens or _beside_tokens(demand, machine)),
-        enough_tokens=_enough_tokens(config, machine),
         sequences=min(sequences, step_tokens),
         prefix_caching=config.prefix_caching and not (demand.state_bytes and not snapshots),
         snapshots=snapshots,
@@ -244,12 +236,6 @@ def _step_tokens(demand: Demand, machine: Machine, sequences: int) -> int:
 def _beside_tokens(demand: Demand, machine: Machine) -> int:
     """Return how many of a step's tokens are of prompts where texts go on."""
     return _piece(demand, machine, _BESIDE_SECONDS, _BESIDE_TOKENS)
-
-
-def _enough_tokens(config: EngineConfig, machine: Machine) -> int | None:
-    """Return how many tokens of prompts end a step that ends a prompt; None where its size was asked for."""
-    asked = config.max_batch_prefill_tokens is not None
-    return None if asked or machine.device_type != "cpu" or machine.isa == "amx" else _ENOUGH_TOKENS
 
 
 def _piece(demand: Demand, machine: Machine, seconds: float, bounds: tuple[int, int]) -> int:

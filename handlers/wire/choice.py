@@ -33,11 +33,11 @@ class Choice(Protocol):
 class TextChoice:
     """A choice that is text alone: one chunk for each token."""
 
-    def __init__(self, index: int, tell: Tell | None, *, names_role: bool = False) -> None:
-        """`names_role`: each delta does, and not the first alone."""
+    def __init__(self, index: int, tell: Tell | None, *, as_tgi: bool = False) -> None:
+        """`as_tgi`: each delta names the role, and no chunk goes before that of the first token."""
         self._index = index
         self._tell = tell
-        self._names_role = names_role
+        self._as_tgi = as_tgi
         self._begun = False
 
     def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
@@ -45,9 +45,9 @@ class TextChoice:
         delta: ChatCompletionDelta = text_delta(event.delta)
         before: tuple[ChatCompletionChoice, ...] = ()
         if not self._begun:
-            delta, before = _begin(self._index, delta, self._tell)
+            delta, before = _begin(self._index, delta, None if self._as_tgi else self._tell)
             self._begun = True
-        if self._names_role:
+        if self._as_tgi:
             delta = with_role(delta)
         chunk: ChatCompletionChoice = {
             "index": self._index,
@@ -73,12 +73,12 @@ class ToolChoice:
     Tokens that make no chunk, those of the calls' own notation, have their log-probabilities in the next one.
     """
 
-    def __init__(self, index: int, tell: Tell | None, calls: CallDeltas, *, names_role: bool = False) -> None:
-        """`names_role`: each delta does, and not the first alone."""
+    def __init__(self, index: int, tell: Tell | None, calls: CallDeltas, *, as_tgi: bool = False) -> None:
+        """`as_tgi`: each delta names the role, and no chunk goes before that of the first token."""
         self._index = index
         self._tell = tell
         self._calls = calls
-        self._names_role = names_role
+        self._as_tgi = as_tgi
         self._untold: list[Event] = []
         self._begun = False
 
@@ -90,9 +90,9 @@ class ToolChoice:
             return ()
         before: tuple[ChatCompletionChoice, ...] = ()
         if not self._begun:
-            deltas[0], before = _begin(self._index, deltas[0], self._tell)
+            deltas[0], before = _begin(self._index, deltas[0], None if self._as_tgi else self._tell)
             self._begun = True
-        if self._names_role:
+        if self._as_tgi:
             deltas = list(map(with_role, deltas))
         told, self._untold = self._untold, []
         chunks = [self._chunk(delta, told if place == 0 else []) for place, delta in enumerate(deltas)]
@@ -128,7 +128,7 @@ def _begin(
 ) -> tuple[ChatCompletionDelta, tuple[ChatCompletionChoice, ...]]:
     """Return the first delta of a choice, and the chunk that goes before it.
 
-    A text with log-probabilities begins with a chunk that has an empty list of them: OpenAI's JavaScript
+    With `tell` a text begins with a chunk that has an empty list of log-probabilities: OpenAI's JavaScript
     client has those of a choice's first chunk twice. Of a call every chunk has a piece, as at TGI.
     """
     if tell is None or "tool_calls" in delta:

@@ -38,7 +38,7 @@ def to_grammar(given: GrammarType | ResponseFormat, member: str) -> Grammar:
 def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = None) -> Grammar:
     """Return the grammar of a JSON Schema, given as an object or as a text that holds one; `member` has it.
 
-    `loosely`: what no grammar can express is left out of one that keeps these limits, and named. Raises
+    `loosely`: what no grammar can express is left out, and named, of one within these limits. Raises
     GrammarRefused if it's neither, or has no word of JSON Schema. The order of its members stays: properties
     come in it. It is taken as `inference/grammar/meaning.py` says, which is as TGI takes it.
     """
@@ -53,16 +53,14 @@ def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = 
             f"grammar is not valid: Grammar must have a 'properties' field: `{member}` has no keyword of "
             "JSON Schema. Give the schema itself, with what it describes in `properties`"
         )
-    lost: tuple[str, ...] = ()
-    if loosely is not None and len(_written(parsed, member)) <= loosely.source_bytes:
-        # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
-        parsed, lost = loosened(parsed, loosely)
-    return Grammar(
-        kind=GrammarKind.JSON_SCHEMA,
-        source=_written(as_meant(parsed), member),
-        member=member,
-        left_out=tuple(f"{member}.{keyword}" for keyword in lost),
-    )
+    # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
+    parsed, lost = (parsed, ()) if loosely is None else loosened(parsed, loosely)
+    try:
+        source = orjson.dumps(as_meant(parsed))
+    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
+        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
+    left_out = tuple(f"{member}.{keyword}" for keyword in lost)
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source.decode(), member=member, left_out=left_out)
 
 
 def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
@@ -82,13 +80,6 @@ def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
         except GrammarFault as fault:
             raise fault.refusal(grammar.member) from None
     return grammar
-
-
-def _written(schema: object, member: str) -> str:
-    try:
-        return orjson.dumps(schema).decode()
-    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
-        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
 
 
 def _parsed(text: str, member: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inference.grammar.limits import SOURCE_BYTES
+from inference.grammar.limits import SOURCE_BYTES, GrammarLimits
 from inference.types import Watermark
 
 OPENAI_TOP_LOGPROBS = 20  # OpenAI's own limit of `top_logprobs` in chats
@@ -24,6 +24,11 @@ class Limits:
     prefill_logprobs: bool = False
     adapters: frozenset[str] = frozenset()  # that `model` can name
     watermark: Watermark = field(default_factory=Watermark)
+
+    @property
+    def of_schema(self) -> GrammarLimits:
+        """Return the limits of one schema."""
+        return GrammarLimits(source_bytes=self.max_grammar_size)
 
     @property
     def max_top_logprobs(self) -> int:

@@ -8,7 +8,6 @@ from handlers.wire.grammar import schema_grammar, to_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.types import JsonSchemaConfig, ResponseFormat
 from inference.errors import InvalidInput
-from inference.grammar.limits import GrammarLimits
 from inference.types import Grammar
 
 MEMBER = "response_format"
@@ -51,13 +50,8 @@ def _openais(config: JsonSchemaConfig | None, limits: Limits) -> Grammar:
     return schema_grammar(
         ANY_OBJECT if schema is None else schema,
         f"{MEMBER}.json_schema.schema",
-        loosely=loosely(config.get("strict"), limits),
+        loosely=None if config.get("strict") else limits.of_schema,
     )
-
-
-def loosely(strict: bool | None, limits: Limits) -> GrammarLimits | None:
-    """Return within which limits a schema of OpenAI's is loosened; None: it is followed word for word."""
-    return None if strict else GrammarLimits(source_bytes=limits.max_grammar_size)
 
 
 def _refuse_superfluous(given: ResponseFormat) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.grammar import schema_grammar
 from handlers.wire.limits import Limits
-from handlers.wire.response_format import ANY_OBJECT, loosely
+from handlers.wire.response_format import ANY_OBJECT
 from handlers.wire.types import ResponseFormatTold, ResponsesFormat, ResponsesText
 from inference.errors import GrammarRefused
 from inference.types import Grammar, GrammarKind
@@ -29,7 +29,8 @@ def to_form(text: ResponsesText | None, limits: Limits) -> Grammar | None:
     schema = given.get("schema")
     if schema is None:
         return schema_grammar(ANY_OBJECT, MEMBER)
-    return schema_grammar(schema, f"{MEMBER}.schema", loosely(given.get("strict"), limits))
+    loosely = None if given.get("strict") else limits.of_schema
+    return schema_grammar(schema, f"{MEMBER}.schema", loosely)
 
 
 def told_format(text: ResponsesText | None) -> ResponseFormatTold:

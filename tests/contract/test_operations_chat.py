@@ -295,3 +295,15 @@ async def test_openais_clients_get_the_role_once() -> None:
     told = ["role" in chunk["choices"][0]["delta"] for chunk in chunks]
     assert told == [True] + [False] * (len(chunks) - 1)
     assert len(told) > 1
+
+
+async def test_only_openais_clients_have_a_chunk_before_the_first_token_with_log_probabilities() -> None:
+    body = {**BODY, "stream": True, "logprobs": True, "max_tokens": 2}
+    async with served() as server:
+        tgis = events_of(await server.post(PATH, body))
+        openais = events_of(await server.http.post(PATH, json=body, headers={"x-stainless-lang": "js"}))
+    counts = [
+        [len(chunk["choices"][0]["logprobs"]["content"]) for chunk in chunks[:-1]]
+        for chunks in (tgis, openais)
+    ]
+    assert counts == [[1, 1], [0, 1, 1]]

@@ -178,6 +178,21 @@ def test_text_with_log_probabilities_begins_with_a_chunk_that_has_none() -> None
         assert [len(chunk["logprobs"]["content"]) for chunk in chunks] == [1, 1]
 
 
+def test_no_chunk_is_without_a_token_to_whoever_knows_tgi() -> None:
+    for choice in (
+        TextChoice(0, TELL, as_tgi=True),
+        ToolChoice(
+            0,
+            TELL,
+            CallDeltas(ScriptedParser([[TextPart("t0")], [TextPart("t1")]]), CallIds(()).of(0)),
+            as_tgi=True,
+        ),
+    ):
+        chunks = streamed(choice, events_of(2))
+        assert [chunk["delta"].get("content") for chunk in chunks] == ["t0", "t1"]
+        assert all(chunk["logprobs"] and len(chunk["logprobs"]["content"]) == 1 for chunk in chunks)
+
+
 def test_text_without_log_probabilities_begins_with_its_first_token() -> None:
     first, second = streamed(TextChoice(0, None), events_of(2))
     assert (first["delta"], second["delta"]) == ({"role": "assistant", "content": "t0"}, {"content": "t1"})
@@ -190,9 +205,9 @@ def test_every_chunk_of_a_call_has_a_piece_of_it() -> None:
 
 def test_every_delta_names_the_role_to_whoever_wants_it(fits: Fits) -> None:
     """TGI's own client takes no chunk without it."""
-    texts = TextChoice(0, TELL, names_role=True)
+    texts = TextChoice(0, TELL, as_tgi=True)
     calls = ToolChoice(
-        0, None, CallDeltas(ScriptedParser([[TextPart("x")], CALL, []]), CallIds(()).of(0)), names_role=True
+        0, None, CallDeltas(ScriptedParser([[TextPart("x")], CALL, []]), CallIds(()).of(0)), as_tgi=True
     )
     for choice in (texts, calls):
         chunks = streamed(choice, events_of(3))

@@ -137,9 +137,9 @@ def test_a_strict_schema_and_tgis_are_taken_word_for_word(given: Any) -> None:
     assert not found.left_out
 
 
-def test_a_schema_that_is_too_large_is_not_looked_through() -> None:
-    small = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5, max_grammar_size=20)
-    given: Any = {"type": "json_schema", "json_schema": {"schema": ODD}}
-    found = to_response_format(given, small)
+def test_a_schema_of_too_many_schemas_is_taken_word_for_word_and_left_to_be_refused() -> None:
+    many = {**ODD, "allOf": [{"type": "object"}] * (LIMITS.of_schema.schemas + 1)}
+    given: Any = {"type": "json_schema", "json_schema": {"schema": many}}
+    found = to_response_format(given, LIMITS)
     assert found is not None
     assert not found.left_out

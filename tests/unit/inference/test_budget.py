@@ -29,15 +29,8 @@ def sizes(limits: Limits, sequences: list[Sequence], *, used: int = 0, waiting: 
     return [given.get(sequence, 0) for sequence in sequences]
 
 
-def limits(
-    tokens: int,
-    *,
-    rows: int = 1000,
-    chunked: bool = True,
-    beside: int | None = None,
-    enough: int | None = None,
-) -> Limits:
-    return Limits(tokens=tokens, sequences=4, logit_rows=rows, chunked=chunked, beside=beside, enough=enough)
+def limits(tokens: int, *, rows: int = 1000, chunked: bool = True, beside: int | None = None) -> Limits:
+    return Limits(tokens=tokens, sequences=4, logit_rows=rows, chunked=chunked, beside=beside)
 
 
 def test_prompts_take_a_small_piece_of_a_step_for_which_texts_wait() -> None:
@@ -59,13 +52,6 @@ def test_few_texts_wait_for_a_whole_step_of_many_prompts() -> None:
 
 def test_prompts_that_fit_are_computed_whole() -> None:
     assert sizes(limits(40), prompts(20, 10, 10)) == [20, 10, 10]
-
-
-def test_a_prompt_that_ends_does_not_wait_for_more_than_enough() -> None:
-    assert sizes(limits(400, enough=40), prompts(20, 10, 30)) == [20, 10, 10]
-    assert sizes(limits(400, enough=40), prompts(50, 10)) == [50, 0]
-    assert sizes(limits(100, enough=40), prompts(300, 30)) == [50, 30]
-    assert sizes(limits(100, enough=40), prompts(300)) == [100]
 
 
 def test_prompt_that_does_not_fit_leaves_half_to_those_that_do() -> None:

@@ -36,14 +36,6 @@ def test_pieces_of_prompts_are_bigger_where_products_are_faster() -> None:
     assert make_plan(EngineConfig(prefill_chunk_tokens=7), DEMAND, MACHINE).beside_tokens == 7
 
 
-def test_a_step_that_ends_a_prompt_is_filled_only_where_products_of_more_rows_are_faster() -> None:
-    assert make_plan(EngineConfig(), DEMAND, MACHINE).enough_tokens == 128
-    assert make_plan(EngineConfig(), DEMAND, replace(MACHINE, isa="amx")).enough_tokens is None
-    assert make_plan(EngineConfig(max_batch_prefill_tokens=4096), DEMAND, MACHINE).enough_tokens is None
-    device = replace(MACHINE, device_type="cuda", free_bytes=64 * GIB, flops=4e14)
-    assert make_plan(EngineConfig(), DEMAND, device).enough_tokens is None
-
-
 def test_gpu_computes_the_more_of_prompts_in_a_step_the_smaller_a_model_is() -> None:
     """So that it takes longer than the host does to launch one, and texts that go on wait 25 ms for it."""
     device = replace(MACHINE, device_type="cuda", free_bytes=64 * GIB, flops=4e14)
