@@ -45,15 +45,26 @@ class Row:
 
 
 def families() -> dict[str, str]:
-    """Return transformers' families of causal language models, and of those that see, with their classes."""
+    """Return transformers' families of models that write text, with their classes.
+
+    Those of a family with an encoder stand behind its decoders, if these are models of their own.
+    """
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
-    return dict(
-        sorted((MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).items())
-    )
+    from codegen.toys import ENCODER, reads_text
+
+    decoders = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    whole = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    behind = {
+        f"{family}{ENCODER}" if family in decoders else family: model
+        for family, model in whole.items()
+        if reads_text(family) and decoders.get(family) != model
+    }
+    return dict(sorted((decoders | behind).items()))
 
 
 def write(only: Sequence[str] = ()) -> None:
@@ -153,9 +164,9 @@ _PAGE = """\
 
 <!-- Made by `python -m codegen families`; edits are lost when it is made again. -->
 
-Every family of causal language models that transformers {version} has, and of models that take text
-beside images, and how Parley serves their text on a CPU ({machine}); which ones are shown images says
-[images.md](images.md). Measured on toys: small random models of each family, stored in bfloat16, brought up
+Every family of causal language models that transformers {version} has, of models that take text beside
+images, and of those whose encoder reads text (`+encoder` where their decoders are models of their own, too), and
+how Parley serves their text on a CPU ({machine}); which ones are shown images says [images.md](images.md). Measured on toys: small random models of each family, stored in bfloat16, brought up
 by the engine as any model is, their greedy texts held against transformers' own `generate` in float32.
 Levels, best first:
 
@@ -166,7 +177,8 @@ Levels, best first:
 * `batched`: through the model's own attention, over a cache in blocks: single tokens, and short
   pieces, of all sequences are batches, padded on the left (DeepSeek V4's only those of one length), and
   each longer piece of a prompt is alone; linears are the C extension's;
-* `sequential`: one sequence after the other through transformers' own cache;
+* `sequential`: one sequence after the other through transformers' own cache; with an encoder, linears are the C
+  extension's;
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have

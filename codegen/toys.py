@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -25,29 +29,36 @@ from transformers import (
 from transformers.utils import logging
 
 from codegen.toy_rules import EOS, KEPT, LAYER_NAMES, LAYERS, MISSED, OWN, POSITIONS, RULES, VOCABULARY
+from inference.encoded import has_encoder
 
 MOST_PARAMETERS = 20_000_000  # a toy that is bigger is none: some member was not shrunk
+
+ENCODER = "+encoder"  # behind the name of a family whose decoders are models of their own, too
 
 _SPREAD = 0.15  # standard deviation of matrices: greedy text neither repeats one token nor hits ties
 
 
 def toy_config(family: str) -> PreTrainedConfig:
     """Return the family's configuration made small; raises whatever its own checks raise."""
-    default = AutoConfig.for_model(family)
-    values = _shrunk(default)
+    name, encoder, _ = family.partition(ENCODER)
+    default = AutoConfig.for_model(name)
+    encodes = bool(encoder) or _is_whole(default)
+    values = _shrunk(default, decoder=not encodes)
+    if encodes:
+        values["architectures"] = [MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(default)].__name__]
+        values |= {"decoder_start_token_id": 1, "forced_eos_token_id": None}
     for name, value in OWN.get(family, {}).items():
         nested = isinstance(value, dict) and isinstance(getattr(default, name, None), PreTrainedConfig)
         values[name] = {**values.get(name, {}), **value} if nested else value
     values["tie_word_embeddings"] = False  # tied and random, a model repeats its input
-    return AutoConfig.for_model(family, **values)
+    return AutoConfig.for_model(family.removesuffix(ENCODER), **values)
 
 
 def toy_model(family: str, seed: int = 0) -> PreTrainedModel:
     """Return a random model whose greedy text isn't one token repeated, the same one for each seed."""
     logging.disable_progress_bar()
     config = toy_config(family)
-    text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    maker = AutoModelForCausalLM if text_alone else AutoModelForImageTextToText
+    maker = _maker(config, whole=family.endswith(ENCODER))
     with torch.device("meta"):
         empty = maker.from_config(config, attn_implementation="eager")
     count = sum(parameter.numel() for parameter in empty.parameters())
@@ -57,10 +68,12 @@ def toy_model(family: str, seed: int = 0) -> PreTrainedModel:
     model: PreTrainedModel = maker.from_config(config, attn_implementation="eager")
     model.eval().float()
     for parameter in model.parameters():
-        if parameter.dim() > 1:
+        if parameter.dim() > 1 and parameter.requires_grad:  # tables of sines aren't stored
             torch.nn.init.normal_(parameter, std=_SPREAD)
     # Without what some families force on a text, as a last token
-    model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=EOS, pad_token_id=0)
+    model.generation_config = GenerationConfig(
+        bos_token_id=1, eos_token_id=EOS, pad_token_id=0, decoder_start_token_id=1
+    )
     return model
 
 
@@ -83,17 +96,24 @@ def generate(model: PreTrainedModel, prompt: tuple[int, ...], tokens: int, **opt
     ids = torch.tensor([prompt])
     mask = torch.ones_like(ids)
     full = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **options)
-    return full[0, len(prompt) :].tolist()
+    return full[0, 1 if has_encoder(model) else len(prompt) :].tolist()
 
 
 def generate_whole(model: PreTrainedModel, prompt: tuple[int, ...], tokens: int) -> list[int]:
     """Return the same by the model's `forward` alone, each token from its whole text."""
-    ids = list(prompt)
+    text: list[int] = []
     with torch.inference_mode():
-        while len(ids) < len(prompt) + tokens and (ids == list(prompt) or ids[-1] != EOS):
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
-            ids.append(int(logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+        while len(text) < tokens and EOS not in text[-1:]:
+            given = {"input_ids": torch.tensor([[*prompt, *text]])}
+            if has_encoder(model):
+                start = model.generation_config.decoder_start_token_id
+                given = {
+                    "input_ids": torch.tensor([prompt]),
+                    "decoder_input_ids": torch.tensor([[start, *text]]),
+                }
+            logits = model(**given, use_cache=False).logits
+            text.append(int(logits[0, -1].argmax()))
+    return text
 
 
 def prompts(*lengths: int) -> list[tuple[int, ...]]:
@@ -104,8 +124,27 @@ def prompts(*lengths: int) -> list[tuple[int, ...]]:
     ]
 
 
-def _shrunk(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the members of a configuration that change."""
+def reads_text(family: str) -> bool:
+    """Return whether a family's encoder is one of prompts: others' are for sounds, before a decoder alone."""
+    return bool(CONFIG_MAPPING[family]().is_encoder_decoder)
+
+
+def _is_whole(config: PreTrainedConfig) -> bool:
+    """Return whether all models of a configuration's family have an encoder."""
+    others = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    return not any(type(config) in each for each in others)
+
+
+def _maker(config: PreTrainedConfig, *, whole: bool) -> Any:
+    """Return what makes models of a configuration; `whole`: with their encoder."""
+    if whole or _is_whole(config):
+        return AutoModelForSeq2SeqLM
+    text_alone = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForCausalLM if text_alone else AutoModelForImageTextToText
+
+
+def _shrunk(config: PreTrainedConfig, *, decoder: bool = True) -> dict[str, Any]:
+    """Return the members of a configuration that change; `decoder`: of models that are one alone."""
     values: dict[str, Any] = {}
     layers = _layers(config)
     for name, value in vars(config).items():
@@ -114,7 +153,7 @@ def _shrunk(config: PreTrainedConfig) -> dict[str, Any]:
         if name.startswith("_") or isinstance(value, bool) or value is None:
             continue
         if isinstance(value, PreTrainedConfig):
-            values[name] = {"model_type": value.model_type, **_shrunk(value)}
+            values[name] = {"model_type": value.model_type, **_shrunk(value, decoder=decoder)}
         elif isinstance(value, int):
             values[name] = _shrunk_number(name, value)
         elif isinstance(value, list | tuple):
@@ -124,7 +163,7 @@ def _shrunk(config: PreTrainedConfig) -> dict[str, Any]:
     if vars(config).get("kv_lora_rank"):
         values["num_key_value_heads"] = values.get("num_attention_heads", 4)  # MLA gives each head its own
         values["head_dim"] = values.get("qk_rope_head_dim", 8)
-    if getattr(config, "is_decoder", None) is False:
+    if decoder and getattr(config, "is_decoder", None) is False:
         values["is_decoder"] = True
     return {name: value for name, value in values.items() if value != vars(config).get(name)}
 

@@ -33,6 +33,7 @@ from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp, TokenBytes
 from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
+from inference.errors import InvalidInput
 from inference.types import LogprobsMode
 
 
@@ -54,6 +55,11 @@ async def completions(
                 wire.to_completion, call.body, asked, prompts, limits, id=id, draw=draw_seed, logprobs=mode
             )
         )
+        if service.encodes and completion.echo and completion.logprobs is not None:
+            raise InvalidInput(
+                "`logprobs` beside `echo` are the prompt's, too, and tokens that this model's encoder reads "
+                "have none. Leave one of them out"
+            )
         completion = await _looked_at(service, call, completion, prompts)
         for requests in completion.by_prompt:
             note_prompt(requests)

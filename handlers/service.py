@@ -48,6 +48,11 @@ class Service:
         return vision is not None and not vision.reason
 
     @property
+    def encodes(self) -> bool:
+        """Return whether an encoder reads prompts, so that their tokens have no log-probabilities."""
+        return self.engine.loaded and bool(self.engine.model.decoder_start)
+
+    @property
     def vision(self) -> VisionInfo | None:
         """Return how the model's prompts have images; None until it is loaded first, or if they have none.
 

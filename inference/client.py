@@ -229,7 +229,8 @@ class EngineClient(TextSide):
     ) -> Generation:
         ids = prepared.prompt_ids
         eos = frozenset(self.model.eos_token_ids)
-        assembler = EventAssembler(request, ids, text, eos, submitted, time.monotonic())
+        start = self.model.decoder_start
+        assembler = EventAssembler(request, ids, text, eos, submitted, time.monotonic(), start)
         generation = Generation(request, len(ids), lambda: self._abort(request.id))
         self._core.submit(prepared)  # what comes of it is delivered later, on this thread
         self._running[request.id] = Running(generation, assembler, copy_context())

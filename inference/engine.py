@@ -121,6 +121,7 @@ class TorchCore:
             max_batch_prefill_tokens=plan.step_tokens,
             max_batch_total_tokens=plan.kv_tokens,
             level=served.name,
+            decoder_start=served.decoder_start,
             eos_token_ids=source.eos,
             vocabulary_size=vocabulary,
             adapters=tuple(each.name for each in source.adapters),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,14 @@ def tokenizer_eos(path: Path) -> tuple[int, ...]:
     if not isinstance(text, str):
         return ()
     tokenizer = _read(path / "tokenizer.json")
-    ids = _ids_of(text, config, tokenizer)
-    if not tokenizer:  # it wins, where there is one
-        ids = chain(ids, (_read(path / name).get(text) for name in ("added_tokens.json", "vocab.json")))
+    others = () if tokenizer.get("model") else ("vocab.json",)
+    maps = (_read(path / name).get(text) for name in ("added_tokens.json", *others))
+    ids: Iterable[Any] = tuple(_ids_of(text, tokenizer)) or chain(_configured_ids(text, config), maps)
     return tuple(dict.fromkeys(each for each in ids if type(each) is int))
 
 
-def _ids_of(text: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[Any]:
+def _ids_of(text: str, tokenizer: Mapping[str, Any]) -> Iterator[int]:
+    """Return the ids that tokenizer.json has for a token: it wins, where it knows it."""
     added = tokenizer.get("added_tokens")
     for token in added if isinstance(added, list) else ():
         if isinstance(token, dict) and token.get("content") == text and type(token.get("id")) is int:
@@ -59,10 +60,16 @@ def _ids_of(text: str, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) 
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict) and type(vocabulary.get(text)) is int:
         yield vocabulary[text]
+    if isinstance(vocabulary, list):  # of a Unigram model, with scores
+        yield from (
+            at for at, piece in enumerate(vocabulary) if isinstance(piece, list) and text in piece[:1]
+        )
+
+
+def _configured_ids(text: str, config: Mapping[str, Any]) -> Iterator[int]:
+    """Return the ids under which tokenizer_config.json adds a token."""
     decoder = config.get("added_tokens_decoder")
-    if tokenizer or not isinstance(decoder, dict):  # tokenizer.json wins, where there is one
-        return
-    for number, token in decoder.items():
+    for number, token in decoder.items() if isinstance(decoder, dict) else ():
         if isinstance(token, dict) and token.get("content") == text and number.isdecimal():
             yield int(number)
 

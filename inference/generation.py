@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from inference.errors import IncompleteGeneration, InferenceError
 from inference.prompt_tokens import PromptTokens
-from inference.types import CoreOutput, Event, Finish, FinishReason, Request, Timings, Token
+from inference.types import CoreOutput, Event, Finish, FinishReason, PromptToken, Request, Timings, Token
 
 if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
@@ -113,13 +113,16 @@ class EventAssembler:
         eos_token_ids: frozenset[int],
         submitted: float,
         queued: float,
+        decoder_start: tuple[int, ...] = (),
     ) -> None:
+        """`decoder_start`: what texts are begun with by a model whose encoder reads prompts."""
         self._request = request
         self._min_tokens = request.min_new_tokens
         self._prompt_ids = prompt_ids
         self._pipeline = text
         self._special_ids = text.special_ids | eos_token_ids
-        self._text = text.sequence(prompt_ids, request.stop, request.tools)
+        self._decoder_start = decoder_start
+        self._text = text.sequence(decoder_start or prompt_ids, request.stop, request.tools)
         self._submitted = submitted  # time.monotonic seconds, as is the next
         self._queued = queued
         self._index = 0
@@ -143,7 +146,7 @@ class EventAssembler:
             top_tokens=self._top_tokens(output.top) if output.top else (),
             delta=delta,
             finish=None if reason is None else self._finish(reason),
-            prompt=() if output.prompt_logprobs is None else self._prompt_tokens(output),
+            prompt=self._prompt(output),
         )
 
     @property
@@ -174,6 +177,18 @@ class EventAssembler:
     def _top_tokens(self, top: Top) -> tuple[Token, ...]:
         text_of, special = self._pipeline.token_text, self._special_ids
         return tuple(Token(each, text_of(each), logprob, each in special) for each, logprob in top)
+
+    def _prompt(self, output: CoreOutput) -> Sequence[PromptToken]:
+        """Return the prompt's tokens with what is known of them, by the event that is to tell them.
+
+        Behind an encoder, as in TGI, they are those that the decoder began with: nothing is known of others.
+        """
+        if output.prompt_logprobs is not None:
+            return self._prompt_tokens(output)
+        if self._index != 1 or not self._decoder_start or not self._request.prompt_logprobs:
+            return ()
+        text_of = self._pipeline.token_text
+        return tuple(PromptToken(each, text_of(each), None) for each in self._decoder_start)
 
     def _prompt_tokens(self, output: CoreOutput) -> PromptTokens:
         logprobs = output.prompt_logprobs or ()

@@ -76,11 +76,7 @@ class Climb:
         self.model = model
         self.options = options
         self.proof = _proof(model, options)
-        if not self.proof.finite:
-            raise ModelUnavailable(
-                "The model's own logits are NaN or infinite, so it can't be served: its weights are damaged "
-                "(download or convert them again), or too big for --dtype float16 (use bfloat16 or float32)"
-            )
+        self.proof.require_numbers()
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
         self.without_effect = _without_effect(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
@@ -291,7 +287,7 @@ class Climb:
         if elements is None:
             elements = sum(kept_by_all(each.shape, shards) for each in self.probed.values()) if paged else 0
         rebuilt = {module for each in self.rebuilt for module in each.modules()}  # whose torch is idle
-        heavy = attempt.level is not Level.FUSED and _is_heavy(self.model, {*self.proof.idle, *rebuilt})
+        heavy = attempt.level is not Level.FUSED and is_heavy(self.model, {*self.proof.idle, *rebuilt})
         # Their own code sums up a longer piece in another order than single tokens
         sums = any(layer.recurrent and module not in self.rebuilt for module, layer in self.keeping.items())
         return Served(
@@ -335,7 +331,7 @@ def _same_bits(one: Verdict, other: Verdict) -> bool:
     return torch.equal(one.logits, other.logits)
 
 
-def _is_heavy(model: PreTrainedModel, idle: Collection[nn.Module]) -> bool:
+def is_heavy(model: PreTrainedModel, idle: Collection[nn.Module]) -> bool:
     """Return whether torch itself multiplies with big parameters; what sees or hears is `idle`."""
     tables = {id(model.get_input_embeddings().weight)}
     return any(

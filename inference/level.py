@@ -11,19 +11,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.batched import BatchedRunner
+from inference.encoded import has_encoder
+from inference.encoded_climb import bring_up_encoded
 from inference.errors import ModelUnavailable
 from inference.experts import pack_mixtures, undo_mixtures
 from inference.gpu.levels import DeviceClimb
-from inference.kernels.arena import Arena
-from inference.kernels.native import Library, WeightKind
+from inference.kernels.native import Library
 from inference.kernels.native_recurrence import NativeStates
 from inference.ladder import Attempt, Climb
 from inference.layers import OtherShape
 from inference.linears import (
-    NativePack,
     Packed,
     drop_weight,
-    native_pack,
     pack_linears,
     packed_of,
     reorder,
@@ -31,10 +30,10 @@ from inference.linears import (
 )
 from inference.native_cache import NativeCache
 from inference.options import Options
+from inference.packing import exact_pack, packs_of
 from inference.paged import PagedCache
 from inference.proof import PROOF_BLOCKS, Proof
 from inference.proof_steps import packed_steps
-from inference.rebuilt import Packs
 from inference.runner import PagedRunner
 from inference.served import Level, MakeRunner, Served
 from inference.shards.group import Group
@@ -53,6 +52,8 @@ LOG = logging.getLogger(__name__)
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     climb: DeviceClimb | _NativeClimb
+    if has_encoder(model):
+        return bring_up_encoded(model, options)
     restore_decays(model)
     if options.ops is not None:
         climb = device = DeviceClimb(model, options, options.ops)
@@ -107,7 +108,7 @@ class _NativeClimb(Climb):
                 self.model,
                 self.probed,
                 library,
-                self._packs(library),
+                packs_of(self.options, library),
                 self.proof.prompts[0],
                 self.options.max_total_tokens,
             )
@@ -210,8 +211,8 @@ class _NativeClimb(Climb):
     ) -> tuple[tuple[Packed, ...], Callable[[], None]]:
         """Have the model's linears computed by the extension; return them and what puts its own back."""
         undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
-        packs = self._packs(library)
-        mixtures = pack_mixtures(self.model, packs.final, self._exact_pack(library))
+        packs = packs_of(self.options, library)
+        mixtures = pack_mixtures(self.model, packs.final, exact_pack(self.options, library))
         swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
 
         def undo() -> None:
@@ -224,7 +225,8 @@ class _NativeClimb(Climb):
         return (*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)), undo
 
     def _adapt(self, library: Library) -> None:
-        exact = self._exact_pack(library)  # as rows that are computed alone have other last bits in torch
+        # As rows that are computed alone have other last bits in torch
+        exact = exact_pack(self.options, library)
         self.adapt(lambda weight: exact(weight, None))
 
     def _holds(self, make_exact: MakeRunner) -> bool:
@@ -280,11 +282,11 @@ class _NativeClimb(Climb):
         def make_exact(blocks: int) -> Runner[Tensor]:
             return BatchedRunner(self.model, parts, blocks, self.options.dtype)
 
-        if self._rounds_linears and not self._holds(make_exact):
+        if self.options.rounds_linears and not self._holds(make_exact):
             self.reasons.append("batches through its own attention don't reproduce its logits")
             return None
         packed, undo = self._pack(library, make_exact)
-        served = self.serve_batched(parts, packed, rounded=self._rounds_linears)
+        served = self.serve_batched(parts, packed, rounded=self.options.rounds_linears)
         if served is None:
             undo()
         else:
@@ -294,31 +296,7 @@ class _NativeClimb(Climb):
     @property
     def rounds(self) -> bool:
         """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
-        return self._rounds_linears or self.options.kv_dtype != torch.float32
-
-    @property
-    def _rounds_linears(self) -> bool:
-        return self.options.quantize or self.options.round_inputs
-
-    def _packs(self, library: Library) -> Packs:
-        options = self.options
-        if not self._rounds_linears and options.group is None:
-            return Packs(final=self._exact_pack(library), exact=None)
-        # What a layer is only tried with must not lie beside what stays, or its memory would never go back
-        exact = native_pack(library, None, narrow=options.narrow, round_inputs=False, arena=Arena())
-        if not self._rounds_linears:
-            return Packs(self._exact_pack(library), exact, options.group)
-        kind = WeightKind.INT8 if options.quantize else WeightKind.BFLOAT16
-        final = native_pack(
-            library, kind, narrow=True, round_inputs=options.round_inputs, compress=options.compress
-        )
-        return Packs(final, exact, options.group)
-
-    def _exact_pack(self, library: Library) -> NativePack:
-        options = self.options
-        return native_pack(
-            library, None, narrow=options.narrow, round_inputs=False, compress=options.compress
-        )
+        return self.options.rounds_linears or self.options.kv_dtype != torch.float32
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -92,7 +92,7 @@ def _hint(error: Exception, config: Path) -> str:
     if "trust_remote_code" in text:
         return "; it brings its own code: read it, then start with --trust-remote-code to run it"
     if "Unrecognized" in text and read_object(config).get("is_encoder_decoder") is True:
-        return "; it has an encoder and a decoder, as T5, and only models that are decoders alone are served"
+        return "; it has an encoder and a decoder, but is none of transformers' models for text"
     if "does not recognize this architecture" in text or "Unrecognized" in text:
         return "; this architecture needs another version of transformers, or is no text generation model"
     return "" if isinstance(error, _VALIDATION) else _suspects(error, config)  # those name the member

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     PreTrainedConfig,
@@ -171,7 +173,7 @@ def _loader(
     if own is not None and weights.stored is not None and device.type != "cpu":
         return own, _own_config(own, described)
     if own is None or device.type != "cpu":
-        speaks = own is None or type(described) in MODEL_FOR_CAUSAL_LM_MAPPING
+        speaks = own is None or own in _classes(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(described), ()))
         return AutoModelForCausalLM if speaks else own, described
     return loading_class(own, _stored(weights), rounded_dtype(config)), _own_config(own, described)
 
@@ -183,19 +185,21 @@ def _stored(weights: Weights) -> dict[str, torch.dtype]:
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """Return transformers' own class for a configuration; None if the model brings its code.
 
-    Of a model that sees, that is the class for images and text, unless it can't do without images.
+    Of a model that sees, that is the class for images and text, unless it can't do without images. Files
+    that name one of their family's other classes are of that: of a decoder with its encoder, say.
     """
-    seeing = () if described.is_encoder_decoder else (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,)
-    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, *seeing)
-    found = next((mapping[type(described)] for mapping in mappings if type(described) in mapping), None)
-    if found is None:
-        return None
-    several = [each for each in (found if isinstance(found, tuple | list) else (found,)) if _takes_text(each)]
-    if not several:
-        return None
-    named = [each for each in several if each.__name__ in (described.architectures or ())]
-    model_class: type[PreTrainedModel] = (named or several)[0]
+    other = (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING)
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, other[described.is_encoder_decoder])
+    found = [_classes(mapping[type(described)]) for mapping in mappings if type(described) in mapping]
+    named = [each for each in chain(*found) if each.__name__ in (described.architectures or ())]
+    model_class: type[PreTrainedModel] | None = next(chain(named, *found[:1]), None)
     return model_class
+
+
+def _classes(found: Any) -> list[type[PreTrainedModel]]:
+    """Return those of a family's classes that compute the next token of text alone."""
+    several = found if isinstance(found, tuple | list) else (found,)
+    return [each for each in several if _takes_text(each)]
 
 
 def _takes_text(model_class: type[PreTrainedModel]) -> bool:
@@ -251,7 +255,7 @@ def describe_demand(
 
     `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
     """
-    text = described.get_text_config()
+    text = described.get_text_config(decoder=described.is_encoder_decoder)
     positions = positions_of(text, _first(text, *_POSITIONS))
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
@@ -297,7 +301,7 @@ def _kv_elements(text: PreTrainedConfig) -> int:
     if _first(text, "kv_lora_rank"):  # MLA, run as attention with full heads
         return layers * heads * (text.qk_nope_head_dim + text.qk_rope_head_dim + text.v_head_dim)
     kv_heads: int = _first(text, "num_key_value_heads", "num_kv_heads") or heads
-    head_dim: int = _first(text, "head_dim") or hidden // heads
+    head_dim: int = _first(text, "head_dim", "d_kv") or hidden // heads
     return layers * kv_heads * 2 * head_dim
 
 

@@ -39,3 +39,8 @@ class Options:
     adapters: Adapters | None = None
     group: Group | None = None  # of processes that have a share each of the model: level `fused`, or none
     vision: Vision | None = None  # there if the model sees
+
+    @property
+    def rounds_linears(self) -> bool:
+        """Return whether what linears multiply is rounded, so that nearly right will do."""
+        return self.quantize or self.round_inputs

@@ -51,6 +51,8 @@ def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:
     """
     if not stated or stated <= 0:
         return Positions(None, None)
+    if getattr(text, "relative_attention_num_buckets", None):  # T5's kind: what it was trained with
+        return Positions(stated, ENDLESS)
     if text.model_type not in _GROWING:
         stated -= first_position(text)
     ropes = _ropes(text)

@@ -56,7 +56,7 @@ async def prepare(
         sampling=request.sampling,
         logprobs=request.logprobs,
         top_n_tokens=request.top_n_tokens,
-        prompt_logprobs=request.prompt_logprobs,
+        prompt_logprobs=request.prompt_logprobs and not model.decoder_start,
         prompt_top_n_tokens=request.prompt_top_n_tokens,
         grammar=None if request.grammar is None else await compiled(request.grammar, compiler),
         owner=request.owner,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from inference.blocks import blocks_for
+from inference.errors import ModelUnavailable
 from inference.positions import ENDLESS, first_position
 from inference.proof_steps import Steps
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
@@ -54,14 +55,14 @@ class Proof:
     """The model's own logits of two prompts, computed by its own code before anything is changed."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, positions: int = ENDLESS) -> None:
-        self.prompts = proof_prompts(model, positions)
+        self.prompts = self._make_prompts(model, positions)
         called: set[nn.Module] = set()
         with _noting_calls(model, called), asking_for_weights():
-            self._expected = [_own_logits(model, prompt) for prompt in self.prompts]
+            self._expected = [self._own_logits(model, prompt) for prompt in self.prompts]
         self.idle = WeakSet(_idle(model, called))  # modules of parts that text doesn't come through
         self.bypassed = WeakSet(_bypassed(called))  # whose weights their parents may have read by themselves
         # What 16 bits round away of some models is more: of those that keep a state, above all
-        own = _own_noise(model, self.prompts[0], self._expected[0]) if dtype in _NOISE else 0.0
+        own = self._own_noise(model) if dtype in _NOISE else 0.0
         self._noise = max(_NOISE[dtype], min(_OWN_TIMES * own, _MOST_NOISE)) if dtype in _NOISE else None
         self._masked = max(_MASKED, 0.9 * torch.finfo(dtype).min)
 
@@ -76,6 +77,14 @@ class Proof:
             for each in self._expected
         )
 
+    def require_numbers(self) -> None:
+        """Raise ModelUnavailable if the model's own logits are none."""
+        if not self.finite:
+            raise ModelUnavailable(
+                "The model's own logits are NaN or infinite, so it can't be served: its weights are damaged "
+                "(download or convert them again), or too big for --dtype float16 (use bfloat16 or float32)"
+            )
+
     @property
     def columns(self) -> int:
         """Return how many logits a position has."""
@@ -85,22 +94,17 @@ class Proof:
         self, make_runner: Callable[[], Runner[Tensor]], steps: Steps, *, rounded: bool = False
     ) -> Verdict:
         """Compare the logits when the prompts are computed in pieces; `rounded`: nearly right will do."""
-        table = SlotTable(slots=2, pages=_PAGES)
-        sequences = [_sequence(table, index, prompt) for index, prompt in enumerate(self.prompts)]
-        found: dict[str, list[Tensor]] = {sequence.id: [] for sequence in sequences}
+        return self.judge(lambda: self._in_steps(make_runner(), steps), rounded=rounded)
+
+    def judge(self, compute: Callable[[], Tensor], *, rounded: bool = False) -> Verdict:
+        """Compare what is computed of the prompts, (positions, vocabulary), or say why it can't be."""
         try:
-            runner = make_runner()
-            for chunks in steps(sequences):
-                logits = runner.run(pack(table, Decodes(), chunks))
-                pieces = logits.split([chunk.size for chunk in chunks])
-                for chunk, piece in zip(chunks, pieces, strict=True):
-                    found[chunk.sequence.id].append(piece.clone())
+            logits = compute()
         except torch.OutOfMemoryError:  # a GPU's: slower ways would be taken, and stay, for a moment's want
             raise
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
             LOG.debug("A way to run the model failed", exc_info=True)
             return Verdict(False, np.inf, f"{type(error).__name__}: {error}")
-        logits = torch.cat([torch.cat(found[sequence.id]) for sequence in sequences])
         return self.compare(logits, torch.cat(self._expected), rounded=rounded)
 
     def compare(self, found: Tensor, expected: Tensor, *, rounded: bool = False) -> Verdict:
@@ -143,6 +147,50 @@ class Proof:
             cause = error.__cause__ or error
             return f"with what it adds the model's code fails ({type(cause).__name__}: {cause})"
         return ""
+
+    def _in_steps(self, runner: Runner[Tensor], steps: Steps) -> Tensor:
+        table = SlotTable(slots=2, pages=_PAGES)
+        sequences = [_sequence(table, index, prompt) for index, prompt in enumerate(self.prompts)]
+        found: dict[str, list[Tensor]] = {sequence.id: [] for sequence in sequences}
+        for chunks in steps(sequences):
+            logits = runner.run(pack(table, Decodes(), chunks))
+            pieces = logits.split([chunk.size for chunk in chunks])
+            for chunk, piece in zip(chunks, pieces, strict=True):
+                found[chunk.sequence.id].append(piece.clone())
+        return torch.cat([torch.cat(found[sequence.id]) for sequence in sequences])
+
+    def _make_prompts(self, model: PreTrainedModel, positions: int) -> list[NDArray[np.int64]]:
+        return proof_prompts(model, positions)
+
+    def _own_logits(self, model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
+        """Return the model's own logits, (tokens, vocabulary), of one whole prompt."""
+        with torch.inference_mode():
+            ids = torch.from_numpy(prompt)[None].to(model.device)
+            logits: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
+        if logits.dim() != 2 or len(logits) != len(prompt):
+            raise ValueError(f"its logits of {len(prompt)} tokens have the shape {tuple(logits.shape)}")
+        return logits
+
+    def _own_noise(self, model: PreTrainedModel) -> float:
+        """Return how far the model's own code is off itself, by the larger of two ways to see it.
+
+        One is to have it compute a prompt token by token. Where a CPU or GPU rounds in one way whatever the
+        shape, that shows little; the other is to move what it is given by as much as one rounding does.
+        """
+        pieces = _noise_of_pieces(model, self.prompts[0], self._expected[0])
+        return max(pieces, self._noise_of_rounding(model))
+
+    def _noise_of_rounding(self, model: PreTrainedModel) -> float:
+        """Return how far its logits are off when its embeddings are, at random, by up to a rounding."""
+        hook = model.get_input_embeddings().register_forward_hook(_moves())
+        try:
+            return _apart(self._own_logits(model, self.prompts[0]), self._expected[0])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # what gives the embeddings may give anything
+            return 0.0
+        finally:
+            hook.remove()
 
     def run(self, runner: Runner[Tensor]) -> None:
         """Run a runner once, on whole prompts."""
@@ -210,28 +258,8 @@ def scored_request(
     )
 
 
-def _own_logits(model: PreTrainedModel, prompt: NDArray[np.int64]) -> Tensor:
-    """Return the model's own logits, (tokens, vocabulary), of one whole prompt."""
-    with torch.inference_mode():
-        ids = torch.from_numpy(prompt)[None].to(model.device)
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
-    if logits.dim() != 2 or len(logits) != len(prompt):
-        raise ValueError(f"its logits of {len(prompt)} tokens have the shape {tuple(logits.shape)}")
-    return logits
-
-
-def _own_noise(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
-    """Return how far the model's own code is off itself, by the larger of two ways to see it.
-
-    One is to have it compute a prompt token by token. Where a CPU or GPU rounds in one way whatever the
-    shape, that shows little; the other is to move what it is given by as much as one rounding does.
-    """
-    return max(_noise_of_pieces(model, prompt, expected), _noise_of_rounding(model, prompt, expected))
-
-
-@torch.inference_mode()
-def _noise_of_rounding(model: PreTrainedModel, prompt: NDArray[np.int64], expected: Tensor) -> float:
-    """Return how far its logits are off when its embeddings are, at random, by up to a rounding."""
+def _moves() -> Callable[[nn.Module, object, Tensor], Tensor]:
+    """Return a hook that moves what a module gives, at random, by up to a rounding of each number."""
     generator = torch.Generator().manual_seed(0)
 
     def move(_: nn.Module, __: object, given: Tensor) -> Tensor:
@@ -240,15 +268,7 @@ def _noise_of_rounding(model: PreTrainedModel, prompt: NDArray[np.int64], expect
         by = torch.rand(given.shape, generator=generator).to(given.device) - 0.5
         return (given.float() * (1 + torch.finfo(given.dtype).eps * by)).to(given.dtype)
 
-    hook = model.get_input_embeddings().register_forward_hook(move)
-    try:
-        return _apart(_own_logits(model, prompt), expected)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # what gives the embeddings may give anything
-        return 0.0
-    finally:
-        hook.remove()
+    return move
 
 
 @torch.inference_mode()

@@ -66,6 +66,7 @@ class Served:
     torch_heavy: bool  # torch computes with big parameters
     state_bytes: int = 0  # of what all layers that keep a state have read of one text
     state_layers: int = 0  # how many do
+    decoder_start: tuple[int, ...] = ()  # what its decoder begins with; (): it has no encoder
     make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
 
     def __str__(self) -> str:

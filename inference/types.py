@@ -226,6 +226,7 @@ class ModelInfo:
     quantization: str | None = None  # by which the files were quantised before, and what becomes of it
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
     vision: VisionInfo | None = None  # None: it takes no images
+    decoder_start: tuple[int, ...] = ()  # tokens before its texts, of a model whose encoder reads prompts
 
     @property
     def found(self) -> Found | None:

@@ -303,8 +303,11 @@ def _kept(module: nn.Module) -> tuple[str, ...]:
 
 
 def _looks_up(module: nn.Module) -> TypeGuard[nn.Embedding]:
-    """Return whether an embedding is asked for rows by ids; others, of positions, find these themselves."""
-    if not isinstance(module, nn.Embedding):
+    """Return whether an embedding is asked for rows by ids, and gives what is in them.
+
+    Others, of positions, find these themselves, or have rows of their own for some ids (T5Gemma 2).
+    """
+    if not isinstance(module, nn.Embedding) or len(module._parameters) > 1:
         return False
     return type(module) is nn.Embedding or len(inspect.signature(type(module).forward).parameters) == 2
 

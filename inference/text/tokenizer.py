@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
 VOCABULARIES = "tokenizer.json *.model *.model.v* vocab.json vocab.txt *.tiktoken tekken.json".split()
+EXTRA = ("additional_special_tokens", "extra_special_tokens")
 UNLOADED = "transformers can't load its tokenizer"
 KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
 
@@ -163,9 +164,14 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
     tokenizer_config = files.json("tokenizer_config.json")
     named = named_tokens(files, tokenizer_config)
     try:
-        add_configured_tokens(tokenizer, tokenizer_config)
+        names = special_texts(tokenizer_config, files.json("special_tokens_map.json"), named)
+        if tokenizer_config.get("added_tokens_decoder"):
+            add_configured_tokens(tokenizer, tokenizer_config)
+        else:
+            add_listed_tokens(tokenizer, files.json("added_tokens.json"), names)
         apply_bos_eos(tokenizer, tokenizer_config, named)
-        special = configured_special_ids(tokenizer, tokenizer_config, named)
+        ids = (tokenizer.token_to_id(text) for text in names)
+        special = frozenset(token_id for token_id in ids if token_id is not None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of values of another form
         raise ModelUnavailable(
             f"{files.directory / 'tokenizer_config.json'} describes tokens in a form that can't be read "
@@ -286,8 +292,7 @@ def pre_tokenizer_steps(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 def add_configured_tokens(tokenizer: Tokenizer, tokenizer_config: dict[str, Any]) -> None:
     """Add the tokens that only tokenizer_config.json knows, in the order of their ids."""
-    configured = tokenizer_config.get("added_tokens_decoder") or {}
-    for _, token in sorted(configured.items(), key=lambda item: int(item[0])):
+    for _, token in sorted(tokenizer_config["added_tokens_decoder"].items(), key=lambda item: int(item[0])):
         content = token["content"]
         if tokenizer.token_to_id(content) is not None:
             continue
@@ -296,6 +301,15 @@ def add_configured_tokens(tokenizer: Tokenizer, tokenizer_config: dict[str, Any]
         }
         added = AddedToken(content, special=bool(token.get("special")), **options)
         tokenizer.add_special_tokens([added]) if added.special else tokenizer.add_tokens([added])
+
+
+def add_listed_tokens(tokenizer: Tokenizer, listed: dict[str, int], special: Collection[str]) -> None:
+    """Add the tokens that only added_tokens.json knows, of a model saved by transformers before 4.34."""
+    for content in sorted(listed, key=listed.__getitem__):
+        if tokenizer.token_to_id(content) is None:
+            is_special = content in special
+            added = AddedToken(content, special=is_special, normalized=not is_special)
+            tokenizer.add_special_tokens([added]) if is_special else tokenizer.add_tokens([added])
 
 
 def apply_bos_eos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named: dict[str, str]) -> None:
@@ -316,16 +330,12 @@ def apply_bos_eos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named:
     )
 
 
-def configured_special_ids(
-    tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named: dict[str, str]
-) -> frozenset[int]:
-    """Return the ids of the tokens that the model's files name as special."""
-    extra = (
-        tokenizer_config.get("additional_special_tokens")
-        or tokenizer_config.get("extra_special_tokens")
-        or []
+def special_texts(
+    tokenizer_config: dict[str, Any], special_map: dict[str, Any], named: dict[str, str]
+) -> frozenset[str]:
+    """Return the texts of the tokens that the model's files name as special."""
+    extra: Any = next(
+        filter(None, (source.get(name) for source in (tokenizer_config, special_map) for name in EXTRA)), []
     )
     listed = extra.values() if isinstance(extra, dict) else extra
-    texts = [*named.values(), *(text for text in map(token_content, listed) if text is not None)]
-    ids = (tokenizer.token_to_id(text) for text in texts)
-    return frozenset(token_id for token_id in ids if token_id is not None)
+    return frozenset((*named.values(), *filter(None, map(token_content, listed))))

@@ -20,7 +20,8 @@ FAMILIES = (
     "olmoe gpt_oss dots1 glm4_moe granitemoe deepseek_v3 minicpm3 bloom gptj falcon mpt gpt_neo xglm "
     "qwen3_next qwen3_5_text olmo_hybrid lfm2 mamba mamba2 jamba granitemoehybrid nemotron_h falcon_h1 "
     "llama4_text bart deepseek_v32 "
-    "mistral3 qwen2_5_vl qwen3_vl smolvlm"  # these see, and are given text alone
+    "mistral3 qwen2_5_vl qwen3_vl smolvlm "  # these see, and are given text alone
+    "t5 umt5 longt5 t5gemma mbart+encoder"  # these have an encoder
 ).split()
 
 

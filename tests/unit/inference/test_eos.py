@@ -84,6 +84,22 @@ def test_tokenizers_eos_is_found(tmp_path: Path, eos: object) -> None:
         {"tokenizer_config.json": {"eos_token": "</s>"}, "vocab.json": {"a": 0, "</s>": 9, "b": "x"}},
         {"tokenizer_config.json": {"eos_token": "</s>"}, "added_tokens.json": {"</s>": 9}, "vocab.json": {}},
         {"tokenizer_config.json": {"eos_token": "</s>"}, "tokenizer.json": ADDED, "vocab.json": {"</s>": 7}},
+        {  # a fine-tune with the tokenizer.json of its base
+            "tokenizer_config.json": {
+                "eos_token": "</s>",
+                "added_tokens_decoder": {"9": {"content": "</s>"}},
+            },
+            "tokenizer.json": {"model": {"vocab": {"a": 0}}},
+        },
+        {
+            "tokenizer_config.json": {"eos_token": "</s>"},
+            "tokenizer.json": {"model": {"vocab": {"a": 0}}},
+            "added_tokens.json": {"</s>": 9},
+        },
+        {
+            "tokenizer_config.json": {"eos_token": "</s>"},
+            "tokenizer.json": {"model": {"vocab": [*([["a", 0.0]] * 9), ["</s>", 0.0], 5]}},
+        },
     ],
 )
 def test_tokenizers_eos_is_found_wherever_it_stands(files: dict[str, Any], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
@@ -177,6 +178,28 @@ def test_special_ids_come_from_every_file(tmp_path: Path) -> None:
     named = {tokenizer.token_to_id("foo bar"), tokenizer.token_to_id("日本")}
     assert loaded.special_ids == {0, 1, 2, tool} | named
     assert plain not in loaded.special_ids
+
+
+@pytest.mark.parametrize("decoder", [True, False], ids=["tokenizer_config.json", "added_tokens.json"])
+def test_tokens_that_tokenizer_json_lacks_are_those_of_transformers(tmp_path: Path, decoder: bool) -> None:
+    tokenizer = made.byte_level()
+    first = tokenizer.get_vocab_size()
+    texts = ("<|im_start|>", "<|im_end|>", "<tool>", "<plain>")
+    special = dict(zip(texts, (True, True, True, False), strict=True))
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    named = {"additional_special_tokens": ["<|im_start|>", "<tool>"]}
+    if decoder:
+        described = [{"content": text, "special": special[text]} for text in texts]
+        config |= {"added_tokens_decoder": {str(at): each for at, each in enumerate(described, first)}}
+    else:
+        listed = {text: at for at, text in reversed([*enumerate(texts, first)])}
+        (tmp_path / "added_tokens.json").write_text(json.dumps(listed))
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(named))
+    loaded = load(tmp_path, tokenizer, **config)
+    oracle = AutoTokenizer.from_pretrained(tmp_path)
+    text = "<|im_start|>user\nsay <plain> or <tool><|im_end|>\n"
+    assert loaded.encode(text, add_special_tokens=False) == oracle.encode(text, add_special_tokens=False)
+    assert [at in loaded.special_ids for at in range(first, first + 4)] == [*special.values()]
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:

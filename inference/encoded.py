@@ -1,0 +1,111 @@
+"""Models with an encoder, which reads a prompt, and a decoder, which writes its text: one at a time.
+
+A sequence's tokens are its prompt and what was generated, as everywhere. What the decoder begins with is no
+part of them: the logits behind a prompt are what it makes of that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference.errors import ModelUnavailable
+from inference.isolation import working_for
+from inference.state import Chunk, Pieces
+
+Start = tuple[int, ...]  # tokens
+
+
+def has_encoder(model: PreTrainedModel) -> bool:
+    """Return whether a model's texts are its decoder's, and another part reads prompts."""
+    takes = inspect.signature(model.forward).parameters
+    return bool(model.config.is_encoder_decoder) and "decoder_input_ids" in takes
+
+
+def decoder_start(model: PreTrainedModel) -> Start:
+    """Return what a model's decoder begins with; raise ModelUnavailable if its files don't say it.
+
+    That is its start token, and the one that is forced to be the first of a text if there is one (BART).
+    """
+    said = (model.generation_config, model.config)
+    names = ("decoder_start_token_id", "bos_token_id")
+    begins = [getattr(each, name, None) for name in names for each in said]
+    start = next((each for each in begins if isinstance(each, int)), None)
+    if start is None:
+        raise ModelUnavailable(
+            "The model has an encoder and a decoder, and its files don't say what the decoder begins with: "
+            "add `decoder_start_token_id` to its generation_config.json"
+        )
+    firsts = [getattr(each, "forced_bos_token_id", None) for each in said]
+    forced = [each for each in firsts if isinstance(each, int)]
+    return (start, *forced[:1])
+
+
+class EncodedRunner:
+    """Runs each sequence alone: its prompt through the encoder once, its text through transformers' cache.
+
+    With `cached` false what the decoder computed isn't kept, and each token computes the whole text again.
+    """
+
+    def __init__(self, model: PreTrainedModel, start: Start, *, cached: bool) -> None:
+        self._model = model
+        self._start = start
+        self._cached = cached
+        self._encoder = model.get_encoder()
+
+    @torch.inference_mode()
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
+        """Return all logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
+
+        What was computed before that is kept: the same pieces without the one that failed begin there.
+        """
+        return torch.cat([self._logits(chunk) for chunk in pieces.chunks])
+
+    def _logits(self, chunk: Chunk) -> Tensor:
+        kept = chunk.sequence.cache
+        if isinstance(kept, _Kept) and kept.stop == chunk.stop:
+            return kept.logits
+        with working_for(chunk.sequence):
+            return self._run(chunk, kept if isinstance(kept, _Kept) else None)
+
+    def _run(self, chunk: Chunk, kept: _Kept | None) -> Tensor:
+        sequence, end = chunk.sequence, chunk.sequence.prompt_length
+        source = self._encode(sequence.ids[:end]) if kept is None else kept.source
+        goes_on = kept is not None and self._cached
+        if goes_on:
+            given = sequence.ids[chunk.start : chunk.stop]
+        else:
+            given = np.concatenate([np.array(self._start, dtype=np.int64), sequence.ids[end : chunk.stop]])
+        output = self._model(
+            encoder_outputs=source,
+            decoder_input_ids=self._ids(given),
+            use_cache=self._cached,
+            **({"past_key_values": kept.values} if kept is not None and goes_on else {}),
+        )
+        logits = output.logits[0, len(given) - chunk.logit_rows :].float()
+        values = output.past_key_values if self._cached else None
+        sequence.cache = _Kept(source, values, chunk.stop, logits)
+        return logits
+
+    def _encode(self, prompt: NDArray[np.int64]) -> Any:
+        return self._encoder(input_ids=self._ids(prompt))
+
+    def _ids(self, ids: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(ids)[None].to(self._model.device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What is known of a sequence after a piece of it."""
+
+    source: Any  # what the encoder made of its prompt, as transformers passes it on
+    values: Any  # transformers' cache of its text; None where nothing is kept
+    stop: int  # how many tokens are computed
+    logits: Tensor  # (rows, vocabulary): what the piece gave
