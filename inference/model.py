@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from inference.checkpoint import Checkpoint, Weights
@@ -114,7 +115,7 @@ def load_model(
         logging.getLogger(_ADVICE).addFilter(_is_no_advice)
     model: PreTrainedModel
     try:
-        with _files(checkpoint, config, weights, loader) as files:
+        with _files(checkpoint, config, described, weights, loader) as files:
             model, loaded = loader.from_pretrained(
                 **files,
                 config=described,
@@ -145,16 +146,24 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _files(
-    checkpoint: Checkpoint, config: ModelConfig, weights: Weights, loader: Any
+    checkpoint: Checkpoint, config: ModelConfig, described: PreTrainedConfig, weights: Weights, loader: Any
 ) -> Iterator[dict[str, Any]]:
     """Have what tells a loader of the files, or gives it what they hold where that is quantised."""
     if weights.stored is not None:
-        with expanded(weights.stored, safetensors_files(checkpoint.path)) as tensors:
+        files = safetensors_files(checkpoint.path)
+        with expanded(weights.stored, files, _turned_weights(loader, described)) as tensors:
             yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
         return
     remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
     safe = None if config.trust_remote_code else True
     yield {"pretrained_model_name_or_path": checkpoint.path, "use_safetensors": safe, **remote}
+
+
+def _turned_weights(model_class: type[PreTrainedModel], described: PreTrainedConfig) -> list[str]:
+    """Return the names of the weights that a model has as (in, out), as GPT-2 does."""
+    with torch.device("meta"):
+        model = model_class._from_config(described)
+    return [f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)]
 
 
 def _loader(

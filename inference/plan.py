@@ -70,6 +70,7 @@ class Plan:
     sequences: int
     prefix_caching: bool
     snapshots: int = 0  # states of beginnings of texts
+    asked_tokens: int = 0  # that the KV cache was to hold; 0: nobody said
 
     def step_seconds(self, tokens: int) -> float:
         """Return about how long a step of so many tokens takes at most, in seconds; 0.0 on a GPU."""
@@ -93,7 +94,8 @@ class Plan:
             f"{self._states_said}"
             f"{'KV cache' if demand.kv_bytes > TOKEN_BYTES else 'books for'} {self.kv_tokens:,} tokens x "
             f"{demand.kv_bytes:,} B = "
-            f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free, "
+            f"{self.kv_tokens * demand.kv_bytes / MIB:,.0f} MiB of {machine.free_bytes / MIB:,.0f} MiB free"
+            f"{self._shortage_said}, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
             f"a step computes up to {self.step_tokens:,} tokens of {self.sequences} sequences, "
@@ -104,6 +106,12 @@ class Plan:
     def states_bytes(self) -> int:
         """Return what the states of texts and of beginnings take."""
         return (2 * self.sequences + self.snapshots) * self.demand.state_bytes
+
+    @property
+    def _shortage_said(self) -> str:
+        if self.asked_tokens // PAGE <= self.kv_tokens // PAGE:
+            return ""
+        return f" (there is no memory for the {self.asked_tokens:,} tokens of --max-batch-total-tokens)"
 
     @property
     def _states_said(self) -> str:
@@ -132,7 +140,12 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     snapshots = _snapshots(config, demand, machine, sequences)
     states = (2 * sequences + snapshots) * demand.state_bytes
-    kv_tokens = config.max_batch_total_tokens or _kv_tokens(config, demand, machine, sequences, states)
+    asked = config.max_batch_total_tokens
+    kv_tokens = asked or _kv_tokens(config, demand, machine, sequences, states)
+    if machine.device_type == "cpu" and asked is not None and asked >= PAGE:
+        kv_tokens = min(kv_tokens, (_left(demand, machine) - states) * 9 // 10 // demand.kv_bytes)
+        if kv_tokens < PAGE:
+            raise _too_little(demand, machine, sequences, states)
     if kv_tokens < PAGE:
         raise ModelUnavailable(
             f"`max_batch_total_tokens` must be >= {PAGE}, a block of the KV cache. Given: {kv_tokens}; raise "
@@ -162,6 +175,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
         machine=machine,
         demand=demand,
         kv_tokens=kv_tokens,
+        asked_tokens=asked or 0,
         max_input_tokens=max_input,
         max_total_tokens=max_total,
         step_tokens=step_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -74,17 +74,26 @@ class Stored:
 class Weight:
     """A weight that is expanded when a loader takes all of it, as it takes a slice of a file."""
 
-    def __init__(self, expansion: Expansion, dtype: torch.dtype, read: Callable[[str], torch.Tensor]) -> None:
+    def __init__(
+        self,
+        expansion: Expansion,
+        dtype: torch.dtype,
+        read: Callable[[str], torch.Tensor],
+        *,
+        turned: bool = False,
+    ) -> None:
+        """`turned`: the model has it as (in, out), and quantised it is (out, in) as any other."""
         self._expansion = expansion
         self._dtype = dtype
         self._read = read
+        self._turned = turned
 
     def __getitem__(self, part: EllipsisType) -> torch.Tensor:
         """Return the weight; raise ModelUnavailable if its tensors hold what can't be."""
         parts = {role: self._read(name) for role, name in self._expansion.parts.items()}
         weight = _own_pages(self._expansion.shape, self._dtype)
         self._expansion.expand(parts, weight)
-        return weight
+        return weight.T.contiguous() if self._turned else weight
 
 
 def _own_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -130,8 +139,15 @@ def find_stored(
 
 
 @contextmanager
-def expanded(stored: Stored, files: list[Path]) -> Iterator[dict[str, Any]]:
-    """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is."""
+def expanded(stored: Stored, files: list[Path], turned: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Have the files' tensors by name as a loader takes them, each quantised one expanded when it is.
+
+    `turned`: the weights that the model has as (in, out), by its names; files may leave the first part out.
+    """
+
+    def turns(name: str) -> bool:
+        return any(name.endswith(each) or each.endswith(f".{name}") for each in turned)
+
     with ExitStack() as stack:
         opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
         names = [(name, each) for each in opened for name in each.keys()]  # noqa: SIM118 - it is no mapping
@@ -145,7 +161,9 @@ def expanded(stored: Stored, files: list[Path]) -> Iterator[dict[str, Any]]:
             return found
 
         dtype = _DTYPES[stored.dtype]
-        yield kept | {name: Weight(each, dtype, read) for name, each in stored.weights.items()}
+        yield kept | {
+            name: Weight(each, dtype, read, turned=turns(name)) for name, each in stored.weights.items()
+        }
 
 
 def _check_rest(method: Method, rest: Mapping[str, Tensor], *, alone: bool) -> None:

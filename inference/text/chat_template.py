@@ -94,7 +94,7 @@ class ChatTemplate:
             rendered = self._rendered(template, context, marked, images)
             prompt, found, _ = rendered.rpartition(CONTINUE_HERE)
             if found:
-                return prompt.rstrip()
+                return prompt.replace(CONTINUE_HERE, "").rstrip()  # as TGI; a template may write a text twice
         if continue_final:
             raise InvalidInput(cannot_continue(chat))
         # Nothing to go on with, or the template leaves it out

@@ -58,7 +58,8 @@ def save_quantised(
     model.save_pretrained(directory)  # experts as matrices, as the hub has them
     key = (family, form.packer, form.dtype, keep)
     if key not in _packed:
-        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep)
+        turned = family == "gpt2"  # whose weights are (in, out), and (out, in) once they are quantised
+        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep, turned=turned)
     files, plain = {**form.extra, **_packed[key][0]}, _packed[key][1]
     save_file(plain, directory / "model.safetensors", metadata={"format": "pt"})
     oracle = type(model).from_pretrained(directory, dtype=torch.float32).eval()
@@ -72,7 +73,7 @@ def save_quantised(
 
 
 def _pack(
-    stored: dict[str, Tensor], form: Format, keep: tuple[str, ...]
+    stored: dict[str, Tensor], form: Format, keep: tuple[str, ...], *, turned: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors of the files, and what they stand for."""
     random, files, plain = np.random.default_rng(5), {}, {}
@@ -82,9 +83,10 @@ def _pack(
         if not is_linear or any(each in name for each in keep):
             files[name] = tensor
             continue
-        packed, expanded = form.packer(tensor.float().numpy(), random)
+        weight = tensor.float().numpy()
+        packed, expanded = form.packer(weight.T.copy() if turned else weight, random)
         files |= {name.removesuffix("weight") + suffix: each for suffix, each in packed.items()}
-        plain[name] = torch.from_numpy(expanded).to(form.dtype)
+        plain[name] = torch.from_numpy(expanded.T.copy() if turned else expanded).to(form.dtype)
     return files, plain
 
 

@@ -107,6 +107,14 @@ def test_experts_are_expanded_one_by_one(name: str, tmp_path: Path) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("name", ["gptq in 4 bits", "bitsandbytes int8", "bitsandbytes nf4"])
+def test_weights_that_a_model_has_the_other_way_round_are_turned(name: str, tmp_path: Path) -> None:
+    model = save_quantised("gpt2", tmp_path, FORMATS[name], keep=("lm_head", "wte", "wpe"))
+    session = Session(config(tmp_path, max_total_tokens=64))
+    check_texts(session, model)
+    session.close()
+
+
 def test_experts_in_mxfp4_are_expanded(tmp_path: Path) -> None:
     model = save_mxfp4(tmp_path)
     assert loaded(tmp_path) == held(model)

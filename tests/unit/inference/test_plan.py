@@ -154,6 +154,20 @@ def test_texts_become_no_longer_when_a_token_is_found_to_need_less() -> None:
     assert fit_plan(EngineConfig(), plan, more, small).max_total_tokens == 496
 
 
+@pytest.mark.parametrize("asked", [400_000, 2_147_483_647])
+def test_cache_that_is_larger_than_the_memory_becomes_what_there_is_and_is_told(asked: int) -> None:
+    plan = make_plan(EngineConfig(max_batch_total_tokens=asked), DEMAND, MACHINE)
+    left = MACHINE.free_bytes - DEMAND.weights_bytes
+    assert 0.8 * left < plan.kv_tokens * DEMAND.kv_bytes <= left
+    assert f"(there is no memory for the {asked:,} tokens of --max-batch-total-tokens)" in str(plan)
+
+
+def test_cache_that_no_memory_is_left_for_is_refused() -> None:
+    config, tight = EngineConfig(max_batch_total_tokens=1000), replace(MACHINE, free_bytes=513 * MIB)
+    with pytest.raises(ModelUnavailable, match="Not enough memory: 513 MiB are free"):
+        make_plan(config, replace(DEMAND, kv_bytes=MIB), tight)
+
+
 def test_plan_says_its_numbers() -> None:
     plan = make_plan(EngineConfig(max_batch_total_tokens=16_384), DEMAND, MACHINE)
     assert "2 threads, native kernels (avx512); weights 512 MiB (float32)" in str(plan)
