@@ -127,7 +127,9 @@ class Routing(RoutingMiddleware):
         except HTTPException as error:
             if error.status_code != 405:
                 raise
-            raise HTTPException(405, headers={"allow": ", ".join(sorted(self._allowed(scope)))}) from None
+            # None for the pages beside the contract, whose own routes say it
+            allowed = self._allowed(scope) or set((error.headers or {}).get("Allow", "").split(", "))
+            raise HTTPException(405, headers={"allow": ", ".join(sorted(allowed))}) from None
 
     def _allowed(self, scope: Scope) -> set[str]:
         routes = [route for mount in self.router.routes for route in mount.app.routes]

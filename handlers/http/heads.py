@@ -13,6 +13,7 @@ HOST = re.compile(
     rb"(?:\[[0-9A-Za-z:._~%-]+\]|(?:[0-9A-Za-z._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII
 )
 ABSOLUTE = re.compile(rb"https?://[^/?#]+([^#]*)", re.IGNORECASE)
+LONGEST_TARGET = 65_535  # bytes: http_parser's offsets have 16 bits
 SHOWN = 60  # bytes of what was given
 
 
@@ -49,6 +50,17 @@ def fault_of(version: str, headers: Sequence[tuple[bytes, bytes]]) -> Failure | 
     if len(framed) > len(hosts):
         return _coding_fault(version, [value for name, value in framed if name != b"host"])
     return None
+
+
+def long_target(size: int, limit: int) -> Failure:
+    """Return how a target is refused that is longer than any head may be, or than the parser takes."""
+    most = min(limit, LONGEST_TARGET)
+    return Failure(
+        431,
+        f"The request's path must be at most {most} bytes (`header_limit`, and never more than "
+        f"{LONGEST_TARGET}). Given: {size} bytes. Send fewer",
+        "validation",
+    )
 
 
 def target_fault(target: bytes) -> Failure:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from handlers.http.answering import arrived_bytes
 from handlers.http.errors import ENDING, Failure
 from handlers.http.exchange import KEY, Exchange
-from handlers.http.heads import fault_of, origin_form, target_fault
+from handlers.http.heads import LONGEST_TARGET, fault_of, long_target, origin_form, target_fault
 from handlers.http.lingering import LingeringProtocol
 from handlers.http.parser import Parser, Unfit, failure_of
 from handlers.http.room import Room
@@ -225,6 +225,8 @@ class BoundedProtocol(LingeringProtocol):
         failure = fault_of(self.parser.get_http_version(), self.headers)
         if failure is not None:
             raise Unfit(failure)
+        if len(self.url) > LONGEST_TARGET:
+            raise Unfit(long_target(len(self.url), self._bounds.trailer_bytes))
         path = origin_form(self.url)
         if path is None:
             raise Unfit(target_fault(self.url))

@@ -28,6 +28,7 @@ IDLE_CONNECTION_SECONDS = 620
 BACKLOG = 2048
 ACCEPTED_TOGETHER = 16  # connections, in one turn of the event loop
 OWN_FILES = 128  # descriptors that a process needs beside its connections
+LEAST_FILES = 48  # the same where there are few: 40 are open at rest
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
 logger = logging.getLogger("parley")
@@ -110,7 +111,9 @@ def _connections_possible() -> int:
     except ImportError:  # Windows, which has no such limit
         return sys.maxsize
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if files == resource.RLIM_INFINITY else max(files - OWN_FILES, files // 2)
+    if files == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(files - OWN_FILES, (files - LEAST_FILES) // 2, 1)
 
 
 class Server(uvicorn.Server):
@@ -175,6 +178,7 @@ class Server(uvicorn.Server):
         """Serve until a signal, and then until nothing runs any more."""
         await super().main_loop()
         began = time.monotonic()
+        self._close_after_answers()
         name = self._name(self._captured_signals[-1]) if self._captured_signals else "The server ends"
         if name:
             logger.info(DRAINS, name, len(self.server_state.tasks), self._patience)
@@ -186,6 +190,12 @@ class Server(uvicorn.Server):
         left = 0.0 if self._signals > 1 else self._patience - (time.monotonic() - began)
         # uvicorn waits so long for responses to end, of other requests, too
         self.config.timeout_graceful_shutdown = math.ceil(max(left, 0.0) + FAREWELL_SECONDS)
+
+    def _close_after_answers(self) -> None:
+        """Have every answer from now on close its connection, and say so: clients keep none that is cut."""
+        closing = (b"connection", b"close")
+        self.config.encoded_headers = [*self.config.encoded_headers, closing]
+        self.server_state.default_headers = [*self.server_state.default_headers, closing]
 
     async def _let_end(self, ends: float) -> int:
         """Wait for what runs, until then or a second signal; return how many requests haven't ended."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import socket
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -130,6 +132,25 @@ def test_every_response_has_a_request_id(client: httpx.Client, path: str) -> Non
 def test_a_sane_request_id_is_given_back(client: httpx.Client, given: str, kept: bool) -> None:
     answer = client.get("/health", headers={b"x-request-id": given.encode()})
     assert (answer.headers["x-request-id"] == given) is kept
+
+
+@pytest.mark.parametrize("size", [65_600, 200_000])
+def test_path_that_is_too_long_for_the_parser_is_431(server: LiveServer, size: int) -> None:
+    connection = HTTPConnection(server.host, server.port, timeout=PATIENCE)
+    connection.request("GET", "/" + "x" * (size - 1))
+    answer = connection.getresponse()
+    said = "must be at most 65535 bytes (`header_limit`, and never more than 65535)"
+    assert answer.status == 431
+    assert f"{said}. Given: {size} bytes" in json.loads(answer.read())["error"]
+    assert server.get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs", "/docs/", "/openapi.json", "/openapi.yaml", "/api-doc/openapi.json"]
+)
+def test_pages_beside_the_contract_say_which_methods_they_have(client: httpx.Client, path: str) -> None:
+    answer = client.post(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
 def test_too_many_header_bytes_are_431_and_the_server_goes_on(client: httpx.Client) -> None:

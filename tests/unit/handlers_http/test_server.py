@@ -184,6 +184,7 @@ def test_while_it_drains_whoever_comes_is_told_so_and_what_runs_ends(
     refusal = {"error": "The server shuts down", "error_type": "not_ready"}
     assert (ready.status_code, error_of(ready), ready.headers["retry-after"]) == (503, refusal, "10")
     assert (asked.status_code, error_of(asked), asked.headers["retry-after"]) == (503, refusal, "10")
+    assert ready.headers["connection"] == asked.headers["connection"] == "close"
     assert (health, alive) == (503, 200)
     assert events[-1]["details"]["generated_tokens"] == LONG["parameters"]["max_new_tokens"]  # type: ignore[index]
     said = "no more requests are taken; 1 run, and have 90 s to end (--graceful-termination-timeout)"
