@@ -1,4 +1,4 @@
-"""Models with an encoder, which reads a prompt, and a decoder, which writes its text: one at a time.
+"""Models with an encoder, which reads a prompt, and a decoder, which writes its text.
 
 A sequence's tokens are its prompt and what was generated, as everywhere. What the decoder begins with is no
 part of them: the logits behind a prompt are what it makes of that.
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from inference.encoded_batch import Batch, Part, joinable
 from inference.errors import ModelUnavailable
 from inference.isolation import working_for
-from inference.state import Chunk, Pieces
+from inference.state import Chunk, Pieces, Sequence
 
 Start = tuple[int, ...]  # tokens
 
@@ -49,16 +50,21 @@ def decoder_start(model: PreTrainedModel) -> Start:
 
 
 class EncodedRunner:
-    """Runs each sequence alone: its prompt through the encoder once, its text through transformers' cache.
+    """Runs each prompt alone through the encoder, and its text through transformers' cache.
 
-    With `cached` false what the decoder computed isn't kept, and each token computes the whole text again.
+    With `together` texts that go on are one batch. With `cached` false what the decoder computed isn't kept,
+    and each token computes its whole text again.
     """
 
-    def __init__(self, model: PreTrainedModel, start: Start, *, cached: bool) -> None:
+    def __init__(
+        self, model: PreTrainedModel, start: Start, *, cached: bool = True, together: bool = False
+    ) -> None:
         self._model = model
         self._start = start
         self._cached = cached
+        self._together = together
         self._encoder = model.get_encoder()
+        self._batch: tuple[tuple[Sequence, ...], Batch] | None = None  # the last one, with whose it was
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
@@ -66,7 +72,31 @@ class EncodedRunner:
 
         What was computed before that is kept: the same pieces without the one that failed begin there.
         """
-        return torch.cat([self._logits(chunk) for chunk in pieces.chunks])
+        chunks = pieces.chunks
+        if self._together:
+            self._run_together([chunk for chunk in chunks if _goes_on(chunk)])
+        return torch.cat([self._logits(chunk) for chunk in chunks])
+
+    def _run_together(self, chunks: list[Chunk]) -> None:
+        """Compute the next token's logits of texts that go on, if there are several."""
+        if len(chunks) < 2:
+            self._batch = None  # each has its own cache again
+            return
+        sequences = tuple(chunk.sequence for chunk in chunks)
+        if self._batch is None or self._batch[0] != sequences:
+            self._batch = sequences, Batch([_kept(each).part for each in sequences])
+        batch = self._batch[1]
+        newest = np.array([each.ids[chunk.start] for each, chunk in zip(sequences, chunks, strict=True)])
+        try:
+            logits = batch.step(self._model, torch.from_numpy(newest)[:, None].to(self._model.device))
+        except BaseException:  # some layers have the token, others don't: all is computed again
+            self._batch = None
+            for each in sequences:
+                each.cache = None
+            raise
+        for row, chunk in enumerate(chunks):
+            source = _kept(chunk.sequence).source
+            chunk.sequence.cache = _Kept(source, _Row(batch, row), chunk.stop, logits[row : row + 1])
 
     def _logits(self, chunk: Chunk) -> Tensor:
         kept = chunk.sequence.cache
@@ -87,7 +117,7 @@ class EncodedRunner:
             encoder_outputs=source,
             decoder_input_ids=self._ids(given),
             use_cache=self._cached,
-            **({"past_key_values": kept.values} if kept is not None and goes_on else {}),
+            **({"past_key_values": kept.cache} if kept is not None and goes_on else {}),
         )
         logits = output.logits[0, len(given) - chunk.logit_rows :].float()
         values = output.past_key_values if self._cached else None
@@ -102,10 +132,43 @@ class EncodedRunner:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """Where in a batch a text is."""
+
+    batch: Batch
+    row: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     """What is known of a sequence after a piece of it."""
 
     source: Any  # what the encoder made of its prompt, as transformers passes it on
-    values: Any  # transformers' cache of its text; None where nothing is kept
+    values: Any  # transformers' cache of its text, or a row; None where nothing is kept
     stop: int  # how many tokens are computed
     logits: Tensor  # (rows, vocabulary): what the piece gave
+
+    @property
+    def part(self) -> Part:
+        """Return it as a batch takes it."""
+        if isinstance(self.values, _Row):
+            return self.values.batch.part(self.values.row)
+        if not joinable(self.values):
+            raise TypeError("what is kept of texts isn't all their keys and values")
+        return Part.of(self.source, self.values)
+
+    @property
+    def cache(self) -> Any:
+        """Return it as transformers takes it."""
+        return self.part.cache if isinstance(self.values, _Row) else self.values
+
+
+def _kept(sequence: Sequence) -> _Kept:
+    assert isinstance(sequence.cache, _Kept), "who goes on was computed before"
+    return sequence.cache
+
+
+def _goes_on(chunk: Chunk) -> bool:
+    """Return whether a chunk is the next token of a text, and not one that was computed already."""
+    kept = chunk.sequence.cache
+    return isinstance(kept, _Kept) and kept.stop == chunk.start and chunk.size == 1

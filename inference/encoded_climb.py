@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
@@ -18,22 +18,42 @@ from inference.served import Level, Served
 from inference.shortage import is_shortage
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How texts are computed."""
+
+    name: str
+    level: Level
+    together: bool = False  # those that go on are a batch
+
+    def runner(self, model: PreTrainedModel, start: Start) -> EncodedRunner:
+        """Return what computes them."""
+        cached = self.level is Level.SEQUENTIAL
+        return EncodedRunner(model, start, cached=cached, together=self.together)
+
+
+_WAYS = (
+    Way("batches of texts", Level.SEQUENTIAL, together=True),
+    Way("a cache", Level.SEQUENTIAL),
+    Way("a text from its beginning", Level.UNCACHED),
+)
+
+
 def bring_up_encoded(model: PreTrainedModel, options: Options) -> Served:
-    """Have a model with an encoder serve one text at a time, its linears the C extension's if they hold.
+    """Have a model with an encoder serve texts in the best way, its linears the C extension's if they hold.
 
     Raises ModelUnavailable if that can't do what was asked for.
     """
     _refuse(options)
     start = decoder_start(model)
     proof = _proof(model, options, start)
-    reasons = ["it has an encoder and a decoder"]
-    level, verdict = _level(model, start, proof, reasons)
+    way, verdict, reasons = _best(model, start, proof)
     packed: tuple[Packed, ...] = ()
     if options.library is None:
         reasons.append(options.without)
     else:
         swaps = pack_linears(model, packs_of(options, options.library).final, proof.bypassed)
-        found = proof.check_text(_runner(model, start, level), rounded=options.rounds_linears)
+        found = proof.check_text(way.runner(model, start), rounded=options.rounds_linears)
         if found.holds:
             packed, verdict = packed_of(swaps), found
         else:
@@ -42,17 +62,18 @@ def bring_up_encoded(model: PreTrainedModel, options: Options) -> Served:
     if options.quantize and not packed:
         raise ModelUnavailable(f"--quantize int8 can't be done: {reasons[-1]}; start without --quantize")
     return Served(
-        level=level,
+        level=way.level,
         reason="; ".join(reasons),
         verdict=replace(verdict, logits=None),  # they are big
         exact=False,
         vocabulary=proof.columns,
         kv_bytes=0,
         kv_dtype=options.dtype,
-        make_runner=lambda _: _runner(model, start, level),
+        make_runner=lambda _: way.runner(model, start),
         packed=packed,
         torch_heavy=is_heavy(model, set(proof.idle)),
         decoder_start=start,
+        together=way.together,
     )
 
 
@@ -83,17 +104,12 @@ def _proof(model: PreTrainedModel, options: Options, start: Start) -> EncodedPro
     return proof
 
 
-def _level(
-    model: PreTrainedModel, start: Start, proof: EncodedProof, reasons: list[str]
-) -> tuple[Level, Verdict]:
-    """Return the level that reproduces the model's logits; note why it isn't the better one."""
-    for level in (Level.SEQUENTIAL, Level.UNCACHED):
-        verdict = proof.check_text(_runner(model, start, level))
+def _best(model: PreTrainedModel, start: Start, proof: EncodedProof) -> tuple[Way, Verdict, list[str]]:
+    """Return the best way that reproduces the model's logits, and why it isn't a better one."""
+    reasons = ["it has an encoder and a decoder"]
+    for way in _WAYS:
+        verdict = proof.check_text(way.runner(model, start))
         if verdict.holds:
-            return level, verdict
-        reasons.append(f"level {level} can't be used in it ({verdict.complaint or verdict.error})")
+            return way, verdict, reasons
+        reasons.append(f"{way.name} can't be done ({verdict.complaint or f'{verdict.error:.1e} off'})")
     raise ModelUnavailable(f"The model can't be served: {'; '.join(reasons)}")
-
-
-def _runner(model: PreTrainedModel, start: Start, level: Level) -> EncodedRunner:
-    return EncodedRunner(model, start, cached=level is Level.SEQUENTIAL)

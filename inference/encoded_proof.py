@@ -62,13 +62,18 @@ class EncodedProof(Proof):
             for at, row in zip(going, runner.run(pack(table, Decodes(), chunks)), strict=True):
                 found[at].append(row.clone())
 
-        run([*range(len(sequences))], [0] * len(sequences))
-        for tokens in zip_longest(*(text.tolist() for _, text in halves)):
+        for at in range(len(sequences)):
+            run([at], [0])
+        late = [[*[None] * (_LATER * at), *text.tolist()] for at, (_, text) in enumerate(halves)]
+        for tokens in zip_longest(*late):
             going = [at for at, token in enumerate(tokens) if token is not None]
             slots = np.array([sequences[at].slot for at in going], dtype=np.int64)
             table.append(slots, np.array([tokens[at] for at in going], dtype=np.int64))
             run(going, [sequences[at].length - 1 for at in going])
         return torch.stack([row for rows in found for row in rows])
+
+
+_LATER = 3  # steps by which the second text begins later: batches are of texts of several lengths
 
 
 def _halves(prompt: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -66,6 +66,7 @@ class Served:
     torch_heavy: bool  # torch computes with big parameters
     state_bytes: int = 0  # of what all layers that keep a state have read of one text
     state_layers: int = 0  # how many do
+    together: bool = False  # texts go on in batches, though prompts are whole
     decoder_start: tuple[int, ...] = ()  # what its decoder begins with; (): it has no encoder
     make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
 
@@ -73,7 +74,12 @@ class Served:
         """Return the level and what there is to say of it as one line for a person."""
         bits = "the same bits in any batch" if self.exact else "last bits depend on the batch"
         if not self.level.chunked:
-            bits = "one sequence at a time, its prompt whole, no prefix cache"
+            whole = (
+                "prompts whole, one at a time"
+                if self.together
+                else "one sequence at a time, its prompt whole"
+            )
+            bits = f"{whole}, no prefix cache"
         cache = f"KV cache in {str(self.kv_dtype).removeprefix('torch.')}; " if self.kv_bytes else ""
         if self.state_layers:
             bits = f"states of {self.state_layers} layers; {bits}"
