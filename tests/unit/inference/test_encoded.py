@@ -1,0 +1,136 @@
+"""Texts behind an encoder, in any steps: alone, in batches that others join and leave, and computed again."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import Tensor  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+
+from codegen.toys import prompts, toy_model  # noqa: E402
+from inference.blocks import blocks_for  # noqa: E402
+from inference.encoded import EncodedRunner  # noqa: E402
+from inference.proof import scored_request  # noqa: E402
+from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+
+START = (1,)
+PROMPTS = prompts(9, 4, 1, 17)
+TEXTS = [[int(token) for token in text] for text in prompts(8, 7, 6, 5)]
+
+# Of each text whether it goes on in a step; which have begun goes by the first time that one does
+Step = frozenset[int]
+steps = st.lists(st.frozensets(st.integers(0, len(PROMPTS) - 1), min_size=1), min_size=1, max_size=12)
+
+
+@cache
+def model() -> PreTrainedModel:
+    return toy_model("umt5")
+
+
+@cache
+def own_logits(index: int) -> Tensor:
+    """Return what the model's own code says before each token of a text, and behind it."""
+    with torch.inference_mode():
+        read, written = torch.tensor([PROMPTS[index]]), torch.tensor([[*START, *TEXTS[index]]])
+        logits: Tensor = model()(input_ids=read, decoder_input_ids=written, use_cache=False).logits[0]
+    return logits
+
+
+class Run:
+    """Texts on their way through a runner."""
+
+    def __init__(self, *, together: bool, cached: bool = True) -> None:
+        self.runner = EncodedRunner(model(), START, cached=cached, together=together)
+        self.table = SlotTable(slots=len(PROMPTS), pages=2)
+        self.sequences = [
+            Sequence(scored_request(str(at), tuple(prompt), scored=False))
+            for at, prompt in enumerate(PROMPTS)
+        ]
+        self.begun: set[int] = set()
+
+    def step(self, going: Step) -> list[tuple[int, Tensor]]:
+        """Return which row of its text's logits each of those that go on gets, and what that is."""
+        chosen = [at for at in sorted(going) if self._has_more(at)]
+        if not chosen:
+            return []
+        rows = self.runner.run(pack(self.table, Decodes(), [self._chunk(at) for at in chosen]))
+        return list(zip(chosen, rows, strict=True))
+
+    def check(self, going: Step) -> None:
+        """Have some go on, and hold what they get against the model's own logits."""
+        for at, row in self.step(going):
+            expected = own_logits(at)[self.sequences[at].generated]
+            torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+    def preempt(self, at: int) -> None:
+        """Take a text's slot away, and give it one again: all of it is to be computed anew."""
+        if at in self.begun:
+            self.table.leave(self.sequences[at])
+            self._enter(self.sequences[at])
+
+    def _has_more(self, at: int) -> bool:
+        return at not in self.begun or self.sequences[at].generated < len(TEXTS[at])
+
+    def _enter(self, sequence: Sequence) -> None:
+        self.table.enter(sequence)
+        self.table.extend(sequence, [*range(blocks_for(sequence.length + 8))])
+
+    def _chunk(self, at: int) -> Chunk:
+        sequence = self.sequences[at]
+        if at not in self.begun:
+            self.begun.add(at)
+            self._enter(sequence)
+            return Chunk(sequence, 0, sequence.length)
+        known = sequence.cache is not None
+        token = TEXTS[at][sequence.generated]
+        self.table.append(np.array([sequence.slot]), np.array([token]))
+        return Chunk(sequence, sequence.length - 1 if known else 0, sequence.length)
+
+
+@given(steps)
+def test_any_texts_may_go_on_together(several: list[Step]) -> None:
+    run = Run(together=True)
+    for going in several:
+        run.check(going)
+
+
+@given(steps, st.lists(st.integers(0, len(PROMPTS) - 1), min_size=12, max_size=12))
+def test_texts_that_lost_their_place_are_computed_again(several: list[Step], lost: list[int]) -> None:
+    run = Run(together=True)
+    for going, at in zip(several, lost, strict=False):
+        run.check(going)
+        run.preempt(at)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_texts_may_go_on_one_at_a_time(cached: bool) -> None:
+    run = Run(together=False, cached=cached)
+    for _ in range(6):
+        run.check(frozenset(range(len(PROMPTS))))
+
+
+def test_step_that_fails_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    everyone = frozenset(range(len(PROMPTS)))
+    run = Run(together=True)
+    for _ in range(2):
+        run.check(everyone)
+    chunks = [run._chunk(at) for at in sorted(everyone)]
+    layer = model().get_decoder().block[-1]  # the layers before it have the token then
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "forward", raise_shortage)
+        with pytest.raises(RuntimeError, match="no memory"):
+            run.runner.run(pack(run.table, Decodes(), chunks))
+    rows = run.runner.run(pack(run.table, Decodes(), chunks))
+    for at, row in zip(sorted(everyone), rows, strict=True):
+        torch.testing.assert_close(row, own_logits(at)[2], rtol=1e-4, atol=1e-3)
+
+
+def raise_shortage(*_: object, **__: object) -> None:
+    raise RuntimeError("no memory")
