@@ -177,8 +177,8 @@ Levels, best first:
 * `batched`: through the model's own attention, over a cache in blocks: single tokens, and short
   pieces, of all sequences are batches, padded on the left (DeepSeek V4's only those of one length), and
   each longer piece of a prompt is alone; linears are the C extension's;
-* `sequential`: one sequence after the other through transformers' own cache; with an encoder, linears are the C
-  extension's;
+* `sequential`: one sequence after the other through transformers' own cache; with an encoder prompts alone are read so
+  where that reproduces the logits (T5's kind), texts go on in batches, and linears are the C extension's;
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have

@@ -193,7 +193,9 @@ def _pairs(name: str, header: dict[str, Tensor]) -> dict[str, tuple[str, str]]:
     for tensor in header:
         found = _TENSOR.fullmatch(tensor)
         if found is None:
-            raise refused(name, f"its tensor {_shown(tensor)} is no low rank of a linear: {MERGE}")
+            of = next((each for each in ("embed", "lm_head", "wte") if each in tensor), "")
+            why = ", but what it trained of the embedding or the head" if of else ""
+            raise refused(name, f"its tensor {_shown(tensor)} is no low rank of a linear{why}: {MERGE}")
         pair = sides.setdefault(found["linear"], {})
         if found["side"] in pair:
             raise refused(name, f"`{found['linear']}` has two of `lora_{found['side']}`: it is damaged")

@@ -47,7 +47,7 @@ def make_stepper(
     scheduler = Scheduler(BlockPool(blocks), limits, table, prefix_caching=plan.prefix_caching)
     runner, idle_work = _runner(served, blocks, table, config, group)
     find = runner.statistics if isinstance(runner, FusedRunner | LeadingRunner) else None
-    sampler = TorchSampler(masks.endings, library, find)
+    sampler = TorchSampler(masks.endings, library, find, served.decoder_start)
     speculation = None
     if config.speculate and limits.chunked and not served.state_layers:
         tokens = min(MOST_TOKENS, limits.tokens)

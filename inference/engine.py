@@ -17,6 +17,7 @@ from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
 from inference.failures import STOPPED_BEFORE
+from inference.generation_config import unheeded
 from inference.gpu.assembly import Assembly
 from inference.gpu.device import begin_device, check_device
 from inference.gpu.memory import memory_named
@@ -100,7 +101,8 @@ class TorchCore:
             group.tell(np.array([plan.max_total_tokens]))
         served, vocabulary, vision = source.bring_up(plan.max_total_tokens, progress, group)
         release_memory()
-        for line in filter(None, (str(served), served.weights, *map(str, source.adapters))):
+        unused = unheeded(source.checkpoint.path)
+        for line in filter(None, (str(served), served.weights, *map(str, source.adapters), unused)):
             progress(line)
         if (known := known_demand(served, demand)) != demand:  # its layers aren't what its configuration says
             plan = fit_plan(config, plan, known, machine)

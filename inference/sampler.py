@@ -46,9 +46,14 @@ class TorchSampler:
         endings: Endings,
         library: Library | None = None,
         find: Callable[[Tensor], Statistics] | None = None,
+        start: tuple[int, ...] = (),
     ) -> None:
-        """Take what finds the statistics of logits, if the runner knows them; else `library` does."""
+        """`find` finds the statistics of logits, if the runner knows them; else `library` does.
+
+        `start`: what a decoder begins with whose prompts an encoder reads.
+        """
         self._endings = endings
+        self._start = np.array(start, dtype=np.int64)
         self._library = library
         self._find = find or partial(statistics, library=library)
         self._recipe = Recipe(())
@@ -158,9 +163,16 @@ class TorchSampler:
 
     def _warp(self, logits: Tensor, recipe: Recipe) -> Tensor:
         partners = recipe.partners
-        histories = [History(s.ids, s.prompt_length) for s in partners] if recipe.looks_back else ()
+        histories = [self._history(each) for each in partners] if recipe.looks_back else ()
         masks, biases = [self._mask(each) for each in partners], [self._bias(each) for each in partners]
         return warp(logits, recipe.samplings, histories, masks, biases)
+
+    def _history(self, sequence: Sequence) -> History:
+        """Return what penalties look at: behind an encoder the decoder's tokens alone, as in transformers."""
+        if not len(self._start):
+            return History(sequence.ids, sequence.prompt_length)
+        written = np.concatenate([self._start, sequence.ids[sequence.prompt_length :]])
+        return History(written, len(self._start))
 
     def _bias(self, sequence: Sequence) -> Bias | None:
         if not sequence.request.sampling.logit_bias:

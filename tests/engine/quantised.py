@@ -58,8 +58,7 @@ def save_quantised(
     model.save_pretrained(directory)  # experts as matrices, as the hub has them
     key = (family, form.packer, form.dtype, keep)
     if key not in _packed:
-        turned = family == "gpt2"  # whose weights are (in, out), and (out, in) once they are quantised
-        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep, turned=turned)
+        _packed[key] = _pack(load_file(directory / "model.safetensors"), form, keep, turned=family == "gpt2")
     files, plain = {**form.extra, **_packed[key][0]}, _packed[key][1]
     save_file(plain, directory / "model.safetensors", metadata={"format": "pt"})
     oracle = type(model).from_pretrained(directory, dtype=torch.float32).eval()
@@ -75,7 +74,7 @@ def save_quantised(
 def _pack(
     stored: dict[str, Tensor], form: Format, keep: tuple[str, ...], *, turned: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of the files, and what they stand for."""
+    """Return the files' tensors, and what they stand for; `turned`: weights are (in, out), as GPT-2's."""
     random, files, plain = np.random.default_rng(5), {}, {}
     for name, tensor in stored.items():
         plain[name] = tensor

@@ -68,11 +68,11 @@ def generate(server: LiveServer, text: str, **parameters: Any) -> dict[str, Any]
     return answer
 
 
-def oracle(model: PreTrainedModel, directory: Path, text: str) -> tuple[list[int], str]:
+def oracle(model: PreTrainedModel, directory: Path, text: str, **how: Any) -> tuple[list[int], str]:
     """Return the tokens and the text that transformers generates."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     ids = tokenizer(text, return_tensors="pt").input_ids
-    tokens = model.generate(ids, max_new_tokens=TOKENS, do_sample=False)[0, 1:].tolist()
+    tokens = model.generate(ids, max_new_tokens=TOKENS, do_sample=False, **how)[0, 1:].tolist()
     return tokens, tokenizer.decode(tokens, skip_special_tokens=True)
 
 
@@ -87,6 +87,15 @@ def test_texts_at_once_are_those_of_transformers(
     ]
     assert found == expected
     assert len({tokens for tokens, _ in ((tuple(ids), text) for ids, text in expected)}) > 1
+
+
+def test_penalties_look_at_what_the_decoder_wrote(
+    server: LiveServer, model: PreTrainedModel, directory: Path
+) -> None:
+    found = generate(server, PROMPTS[3], repetition_penalty=1.5)["details"]["tokens"]
+    expected = oracle(model, directory, PROMPTS[3], repetition_penalty=1.5)[0]
+    assert [token["id"] for token in found] == expected
+    assert expected != oracle(model, directory, PROMPTS[3])[0]
 
 
 def test_stream_says_the_same_text_piece_by_piece(
