@@ -28,6 +28,37 @@ def speculation(results: Row) -> Iterator[str]:
     yield from table(["texts at once", "`--speculate`", *(f"{share} % right" for share in shares)], lines)
 
 
+def encoders(results: Row) -> Iterator[str]:
+    """Yield the section of models with an encoder and a decoder."""
+    yield from ["", "## Models with an encoder", ""]
+    yield (
+        f"`python -m benchmarks.encoders`, in process: tokens/s of greedy texts, {results['prompt']} tokens "
+        f"in and {results['tokens']} out, {results['like']}'s shape with random weights stored in bfloat16, "
+        "beside transformers' own `generate` with the same weights in float32, in turn, medians of "
+        f"{results['reps']}. `one at a time` is `--fuse-layers false`."
+    )
+    yield ""
+    heads = [
+        "texts at once",
+        "Parley",
+        "one at a time",
+        "transformers, one batch",
+        "ratio",
+        "to one at a time",
+    ]
+    yield from table(
+        heads,
+        (
+            [
+                str(row["batch"]),
+                *(f"{row[name]:.1f}" for name in ("parley", "alone", "transformers")),
+                *(f"{row['parley'] / row[name]:.2f}" for name in ("transformers", "alone")),
+            ]
+            for row in results["rows"]
+        ),
+    )
+
+
 def states(results: Row) -> Iterator[str]:
     """Yield the section of models whose layers keep a state."""
     yield from ["", "## Layers that keep a state", ""]

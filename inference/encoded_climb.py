@@ -111,6 +111,9 @@ def _best(
     """Return the best way that reproduces the model's logits, and why it isn't a better one."""
     reasons = ["it has an encoder and a decoder"]
     for way in _WAYS:
+        if way.together and not options.fuse:
+            reasons.append(f"{way.name} are switched off, as layers aren't fused")
+            continue
         if way.together and options.dtype != torch.float32:
             reasons.append(f"{way.name} are for float32: 16 bits round as much as a wrong position changes")
             continue
