@@ -165,8 +165,9 @@ _PAGE = """\
 <!-- Made by `python -m codegen families`; edits are lost when it is made again. -->
 
 Every family of causal language models that transformers {version} has, of models that take text beside
-images, and of those whose encoder reads text (`+encoder` where their decoders are models of their own, too), and
-how Parley serves their text on a CPU ({machine}); which ones are shown images says [images.md](images.md). Measured on toys: small random models of each family, stored in bfloat16, brought up
+images, and of those whose encoder reads text (`+encoder` where their decoders are models of their own,
+too), and how Parley serves their text on a CPU ({machine}); which ones are shown images says
+[images.md](images.md). Measured on toys: small random models of each family, stored in bfloat16, brought up
 by the engine as any model is, their greedy texts held against transformers' own `generate` in float32.
 Levels, best first:
 
@@ -177,8 +178,8 @@ Levels, best first:
 * `batched`: through the model's own attention, over a cache in blocks: single tokens, and short
   pieces, of all sequences are batches, padded on the left (DeepSeek V4's only those of one length), and
   each longer piece of a prompt is alone; linears are the C extension's;
-* `sequential`: one sequence after the other through transformers' own cache; with an encoder prompts alone are read so
-  where that reproduces the logits (T5's kind), texts go on in batches, and linears are the C extension's;
+* `sequential`: one sequence after the other through transformers' own cache; of models with an encoder the
+  linears are the C extension's, and of T5's kind texts go on in batches, whose prompts were read one by one;
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have
