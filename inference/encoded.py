@@ -23,6 +23,8 @@ from inference.state import Chunk, Pieces, Sequence
 
 Start = tuple[int, ...]  # tokens
 
+_SHORT = 64  # tokens: all that have fewer may be padded; those that have more at most to twice as many
+
 
 def has_encoder(model: PreTrainedModel) -> bool:
     """Return whether a model's texts are its decoder's, and another part reads prompts."""
@@ -64,7 +66,6 @@ class EncodedRunner:
         self._cached = cached
         self._together = together
         self._encoder = model.get_encoder()
-        self._batch: tuple[tuple[Sequence, ...], Batch] | None = None  # the last one, with whose it was
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
@@ -78,25 +79,28 @@ class EncodedRunner:
         return torch.cat([self._logits(chunk) for chunk in chunks])
 
     def _run_together(self, chunks: list[Chunk]) -> None:
-        """Compute the next token's logits of texts that go on, if there are several."""
-        if len(chunks) < 2:
-            self._batch = None  # each has its own cache again
-            return
-        sequences = tuple(chunk.sequence for chunk in chunks)
-        if self._batch is None or self._batch[0] != sequences:
-            self._batch = sequences, Batch([_kept(each).part for each in sequences])
-        batch = self._batch[1]
-        newest = np.array([each.ids[chunk.start] for each, chunk in zip(sequences, chunks, strict=True)])
+        """Compute the next token's logits of texts that go on, in batches of those of like length."""
+        groups: dict[tuple[int, int], list[Chunk]] = {}
+        for chunk in chunks:
+            prompt = chunk.sequence.prompt_length
+            groups.setdefault((_bucket(prompt), _bucket(chunk.stop - prompt)), []).append(chunk)
+        for group in groups.values():
+            if len(group) > 1:  # who is alone has its own cache
+                self._run_group(group)
+
+    def _run_group(self, chunks: list[Chunk]) -> None:
+        kept = [_kept(chunk.sequence) for chunk in chunks]
+        batch = _batch_of(kept) or Batch([each.part for each in kept])
+        newest = np.array([chunk.sequence.ids[chunk.start] for chunk in chunks])
         try:
             logits = batch.step(self._model, torch.from_numpy(newest)[:, None].to(self._model.device))
         except BaseException:  # some layers have the token, others don't: all is computed again
-            self._batch = None
-            for each in sequences:
-                each.cache = None
+            for chunk in chunks:
+                chunk.sequence.cache = None
             raise
-        for row, chunk in enumerate(chunks):
-            source = _kept(chunk.sequence).source
-            chunk.sequence.cache = _Kept(source, _Row(batch, row), chunk.stop, logits[row : row + 1])
+        for row, (chunk, known) in enumerate(zip(chunks, kept, strict=True)):
+            place = _Row(batch, row)  # who goes on holds the batch, and nobody else
+            chunk.sequence.cache = _Kept(known.source, place, chunk.stop, logits[row : row + 1])
 
     def _logits(self, chunk: Chunk) -> Tensor:
         kept = chunk.sequence.cache
@@ -153,14 +157,29 @@ class _Kept:
         """Return it as a batch takes it."""
         if isinstance(self.values, _Row):
             return self.values.batch.part(self.values.row)
-        if not joinable(self.values):
-            raise TypeError("what is kept of texts isn't all their keys and values")
+        if not joinable(self.source, self.values):
+            raise TypeError("what is kept of texts isn't keys and values of all tokens, or not these alone")
         return Part.of(self.source, self.values)
 
     @property
     def cache(self) -> Any:
         """Return it as transformers takes it."""
         return self.part.cache if isinstance(self.values, _Row) else self.values
+
+
+def _batch_of(kept: list[_Kept]) -> Batch | None:
+    """Return the batch that texts are already, in this order and nobody else; None if there is none."""
+    first = kept[0].values
+    if not isinstance(first, _Row) or first.batch.rows != len(kept):
+        return None
+    rows = [each.values for each in kept]
+    same = all(isinstance(r, _Row) and r.batch is first.batch and r.row == at for at, r in enumerate(rows))
+    return first.batch if same else None
+
+
+def _bucket(length: int) -> int:
+    """Return a number that lengths have in common that may be padded to the longest of them."""
+    return max(length, _SHORT).bit_length()
 
 
 def _kept(sequence: Sequence) -> _Kept:

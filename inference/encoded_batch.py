@@ -39,9 +39,12 @@ class Part:
         return _cache_of(self.own, self.cross)
 
 
-def joinable(cache: object) -> bool:
-    """Return whether what a model keeps is all tokens' keys and values, so that several can be one."""
-    if not isinstance(cache, EncoderDecoderCache):
+def joinable(source: object, cache: object) -> bool:
+    """Return whether what a model keeps is all tokens' keys and values, so that several can be one.
+
+    Experts, which routers' logits tell of, may have room for so many tokens of a batch, whoever's they are.
+    """
+    if hasattr(source, "router_logits") or not isinstance(cache, EncoderDecoderCache):
         return False
     layers = (*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers)
     return all(type(layer) is DynamicLayer for layer in layers)
@@ -51,6 +54,7 @@ class Batch:
     """Several texts as rows of one cache."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
+        self.rows = len(parts)
         self._prompts = [part.source.shape[1] for part in parts]
         self._texts = [part.own[0][0].shape[2] for part in parts]
         longest, texts = max(self._prompts), max(self._texts)

@@ -59,7 +59,7 @@ def bring_up_encoded(model: PreTrainedModel, options: Options) -> Served:
             packed, verdict = packed_of(swaps), found
         else:
             undo_swaps(swaps)
-            reasons.append(f"native linears don't reproduce its logits: {found.complaint or found.error}")
+            reasons.append(f"native linears don't reproduce its logits ({_said(found)})")
     if options.quantize and not packed:
         raise ModelUnavailable(f"--quantize int8 can't be done: {reasons[-1]}; start without --quantize")
     return Served(
@@ -120,5 +120,9 @@ def _best(
         verdict = proof.check_text(way.runner(model, start))
         if verdict.holds:
             return way, verdict, reasons
-        reasons.append(f"{way.name} can't be done ({verdict.complaint or f'{verdict.error:.1e} off'})")
+        reasons.append(f"{way.name} can't be done ({_said(verdict)})")
     raise ModelUnavailable(f"The model can't be served: {'; '.join(reasons)}")
+
+
+def _said(verdict: Verdict) -> str:
+    return verdict.complaint or f"{verdict.error:.1e} off"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from unittest.mock import patch
+from weakref import ref
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import Tensor  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
@@ -17,6 +19,7 @@ from transformers import PreTrainedModel  # noqa: E402
 from codegen.toys import prompts, toy_model  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.encoded import EncodedRunner  # noqa: E402
+from inference.encoded_batch import Batch, Part  # noqa: E402
 from inference.proof import scored_request  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 
@@ -31,6 +34,7 @@ steps = st.lists(st.frozensets(st.integers(0, len(PROMPTS) - 1), min_size=1), mi
 
 @cache
 def model() -> PreTrainedModel:
+    torch.set_num_threads(1)
     return toy_model("umt5")
 
 
@@ -94,13 +98,51 @@ class Run:
         return Chunk(sequence, sequence.length - 1 if known else 0, sequence.length)
 
 
+@pytest.mark.parametrize("short", [64, 1], ids=["of all lengths", "of like lengths"])
+@settings(max_examples=15)
 @given(steps)
-def test_any_texts_may_go_on_together(several: list[Step]) -> None:
+def test_any_texts_may_go_on_together(short: int, several: list[Step]) -> None:
+    with patch("inference.encoded._SHORT", short):
+        run = Run(together=True)
+        for going in several:
+            run.check(going)
+
+
+def test_batch_is_put_together_when_others_come_or_go_and_held_by_its_texts_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ref[Batch]] = []
+
+    def make(parts: list[Part]) -> Batch:
+        made.append(ref(batch := Batch(parts)))
+        return batch
+
+    monkeypatch.setattr("inference.encoded.Batch", make)
     run = Run(together=True)
-    for going in several:
-        run.check(going)
+    for going in (3, 3, 3, 4, 4, 4):
+        run.check(frozenset(range(going)))
+    assert len(made) == 2
+    for sequence in run.sequences:
+        run.table.leave(sequence)
+    assert [each() for each in made] == [None, None]
 
 
+def test_long_prompt_is_no_padding_of_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr("inference.encoded._SHORT", 8)
+
+    def make(parts: list[Part]) -> Batch:
+        sizes.append(len(parts))
+        return Batch(parts)
+
+    monkeypatch.setattr("inference.encoded.Batch", make)
+    run = Run(together=True)
+    for _ in range(3):
+        run.check(frozenset(range(len(PROMPTS))))
+    assert sizes == [3]  # of 9, 4 and 1 tokens; that of 17 is alone
+
+
+@settings(max_examples=15)
 @given(steps, st.lists(st.integers(0, len(PROMPTS) - 1), min_size=12, max_size=12))
 def test_texts_that_lost_their_place_are_computed_again(several: list[Step], lost: list[int]) -> None:
     run = Run(together=True)
