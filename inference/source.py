@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from inference.adapters import AdapterFiles, find_adapters, held_bytes
 from inference.checkpoint import Checkpoint, Weights, find_checkpoint, read_weights
 from inference.config import EngineConfig
+from inference.encoded import has_encoder
 from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
 from inference.gpu.arithmetic import device_flops
@@ -96,15 +97,17 @@ class Source:
             low_ranks = load_adapters(self.adapters, model) if self.adapters else None
             ops = choose_ops(config, device) if self.device_path else None
             vision = open_vision(
-                model, self.checkpoint.path, self.described, max_total_tokens, self._blind(group)
+                model, self.checkpoint.path, self.described, max_total_tokens, self._blind(group, model)
             )
             options = replace(
                 self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group, vision=vision
             )
             return bring_up(model, options), vocabulary, vision
 
-    def _blind(self, group: Group | None) -> str:
-        """Return why images can't be computed whatever the model, "" if they may be."""
+    def _blind(self, group: Group | None, model: PreTrainedModel) -> str:
+        """Return why images can't be computed in any case, "" if they may be."""
+        if has_encoder(model):
+            return "its encoder would read them, which is done with text alone"
         if group is not None:
             return "they aren't passed on to other shards: start without --num-shard"
         return ""

@@ -196,6 +196,16 @@ def test_first_token_that_is_forced_comes_before_the_text(tmp_path: Path) -> Non
     core.stop()
 
 
+def test_images_are_refused_where_an_encoder_would_read_them(tmp_path: Path) -> None:
+    save_model("t5gemma2", tmp_path)
+    config = EngineConfig(model=ModelConfig(model_id=str(tmp_path)), threads=1, separate_process=False)
+    core = TorchCore(config)
+    vision = core.load(lambda _: None).vision
+    core.stop()
+    assert vision is not None
+    assert vision.reason == "its encoder would read them, which is done with text alone"
+
+
 def test_model_that_says_no_start_is_refused(tmp_path: Path) -> None:
     save_model("t5", tmp_path)
     for file in ("generation_config.json", "config.json"):
