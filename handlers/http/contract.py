@@ -127,14 +127,14 @@ class Routing(RoutingMiddleware):
         except HTTPException as error:
             if error.status_code != 405:
                 raise
-            # None for the pages beside the contract, whose own routes say it
-            allowed = self._allowed(scope) or set((error.headers or {}).get("Allow", "").split(", "))
+            allowed = self._allowed(scope, error.headers or {})
             raise HTTPException(405, headers={"allow": ", ".join(sorted(allowed))}) from None
 
-    def _allowed(self, scope: Scope) -> set[str]:
+    def _allowed(self, scope: Scope, said: Mapping[str, str]) -> set[str]:
+        """Return a path's methods: of pages beside the contract those that their own routes said."""
         routes = [route for mount in self.router.routes for route in mount.app.routes]
         partial = [route for route in routes if route.matches(scope)[0] is Match.PARTIAL]
-        return {method for route in partial for method in route.methods}
+        return {method for route in partial for method in route.methods} or {*said.get("Allow", "").split(", ")}
 
 
 class ValidationStep:
