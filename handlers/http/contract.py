@@ -134,7 +134,8 @@ class Routing(RoutingMiddleware):
         """Return a path's methods: of pages beside the contract those that their own routes said."""
         routes = [route for mount in self.router.routes for route in mount.app.routes]
         partial = [route for route in routes if route.matches(scope)[0] is Match.PARTIAL]
-        return {method for route in partial for method in route.methods} or {*said.get("Allow", "").split(", ")}
+        methods = {method for route in partial for method in route.methods}
+        return methods or {*said.get("Allow", "").split(", ")}
 
 
 class ValidationStep:
