@@ -70,7 +70,7 @@ class Plan:
     sequences: int
     prefix_caching: bool
     snapshots: int = 0  # states of beginnings of texts
-    asked_tokens: int = 0  # that the KV cache was to hold; 0: nobody said
+    missed_tokens: int = 0  # that the KV cache was to hold, if there is no memory for so many
 
     def step_seconds(self, tokens: int) -> float:
         """Return about how long a step of so many tokens takes at most, in seconds; 0.0 on a GPU."""
@@ -109,9 +109,9 @@ class Plan:
 
     @property
     def _shortage_said(self) -> str:
-        if self.asked_tokens // PAGE <= self.kv_tokens // PAGE:
+        if not self.missed_tokens:
             return ""
-        return f" (there is no memory for the {self.asked_tokens:,} tokens of --max-batch-total-tokens)"
+        return f" (there is no memory for the {self.missed_tokens:,} tokens of --max-batch-total-tokens)"
 
     @property
     def _states_said(self) -> str:
@@ -140,12 +140,13 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     step_tokens = config.max_batch_prefill_tokens or _step_tokens(demand, machine, sequences)
     snapshots = _snapshots(config, demand, machine, sequences)
     states = (2 * sequences + snapshots) * demand.state_bytes
-    asked = config.max_batch_total_tokens
+    asked, missed = config.max_batch_total_tokens, 0
     kv_tokens = asked or _kv_tokens(config, demand, machine, sequences, states)
     if machine.device_type == "cpu" and asked is not None and asked >= PAGE:
-        kv_tokens = min(kv_tokens, (_left(demand, machine) - states) * 9 // 10 // demand.kv_bytes)
+        kv_tokens = min(asked, (_left(demand, machine) - states) * 9 // 10 // demand.kv_bytes)
         if kv_tokens < PAGE:
             raise _too_little(demand, machine, sequences, states)
+        missed = asked if kv_tokens < asked else 0
     if kv_tokens < PAGE:
         raise ModelUnavailable(
             f"`max_batch_total_tokens` must be >= {PAGE}, a block of the KV cache. Given: {kv_tokens}; raise "
@@ -175,7 +176,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
         machine=machine,
         demand=demand,
         kv_tokens=kv_tokens,
-        asked_tokens=asked or 0,
+        missed_tokens=missed,
         max_input_tokens=max_input,
         max_total_tokens=max_total,
         step_tokens=step_tokens,
