@@ -14,11 +14,9 @@ prepare_environment()
 
 import argparse  # noqa: E402
 import json  # noqa: E402
-import queue  # noqa: E402
 import random  # noqa: E402
 import statistics  # noqa: E402
 import tempfile  # noqa: E402
-import time  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -29,13 +27,9 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 from benchmarks import report  # noqa: E402
-from benchmarks.inprocess import SECONDS, greedy_request  # noqa: E402
+from benchmarks.contenders import Parley, Transformers  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from benchmarks.serving.models import COMMON  # noqa: E402
-from inference.config import EngineConfig, ModelConfig  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
-from inference.machine import usable_cores  # noqa: E402
-from inference.types import CoreFailure, Frame  # noqa: E402
 
 PROMPT, TOKENS, BATCHES = 128, 32, (1, 8)
 TALK = 1024  # tokens of a conversation that goes on by
@@ -84,69 +78,10 @@ def make_model(directory: Path, shape: Shape) -> None:
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(directory)
 
 
-class Parley:
-    """The engine, in this process."""
-
-    name = "parley"
-
-    def __init__(self, directory: Path) -> None:
-        model = ModelConfig(model_id=str(directory))
-        self._core = TorchCore(EngineConfig(model=model, max_total_tokens=2048))
-        info = self._core.load(print)
-        self.level, self.threads = info.level, torch.get_num_threads()
-        self._frames: queue.Queue[Frame] = queue.Queue()
-        self._core.start(self._frames.put)
-        self._runs = 0
-
-    def run(self, prompts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
-        """Return what is said to prompts that come at once, and how many seconds that takes."""
-        self._runs += 1
-        said: dict[str, list[int]] = {f"{self._runs}.{at}": [] for at in range(len(prompts))}
-        began = time.perf_counter()
-        for name, prompt in zip(said, prompts, strict=True):
-            self._core.submit(greedy_request(name, tuple(prompt), tokens))
-        while any(len(text) < tokens for text in said.values()):
-            for output in self._frames.get(timeout=SECONDS).outputs:
-                if isinstance(output, CoreFailure):
-                    raise RuntimeError(output.message)
-                said[output.id].append(output.token_id)
-        return list(said.values()), time.perf_counter() - began
-
-    def close(self) -> None:
-        """End the engine."""
-        self._core.stop()
-
-
-class Transformers:
-    """transformers' own `generate`, of prompts that are equally long, so that none is padded."""
-
-    name = "transformers"
-
-    def __init__(self, directory: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-
-    def run(self, prompts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
-        """Return what is said to prompts, and how many seconds that takes."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(usable_cores())
-        began = time.perf_counter()
-        ids = torch.tensor(prompts)
-        text = self._model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            min_new_tokens=tokens,
-            max_new_tokens=tokens,
-        )
-        seconds = time.perf_counter() - began
-        torch.set_num_threads(threads)
-        return text[:, ids.shape[1] :].tolist(), seconds
-
-
 def measure(directory: Path, shape: Shape, reps: int) -> dict[str, Any]:
     """Return the medians of both, in turn, and of a conversation's next turn with and without its past."""
     dice = random.Random(0)
-    peer, parley = Transformers(directory), Parley(directory)
+    peer, parley = Transformers(directory), Parley(directory, max_total_tokens=2048)
     seconds: dict[tuple[str, int], list[float]] = {}
     alike = texts = 0
     turns: dict[str, list[float]] = {"whole": [], "kept": []}

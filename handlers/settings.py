@@ -150,8 +150,8 @@ class Settings(RequestSettings):
         "compute linears and attention on the CPU, and whole layers on a GPU, by Parley's own kernels, not "
         "torch's", tgi=False)
     fuse_layers: bool = row(True, boolean, ENGINE,
-        "compute whole layers by one call on the CPU, and by a few kernels on a GPU, where that gives the "
-        "model's own results", tgi=False)
+        "compute whole layers by one call on the CPU, and by a few kernels on a GPU, and texts behind an "
+        "encoder in batches, where that gives the model's own results", tgi=False)
     narrow_weights: bool = row(True, boolean, ENGINE,
         "keep float32 weights on the CPU in 16 bits where these hold them exactly; what --dtype bfloat16 or "
         "--quantize rounds is small in any case", tgi=False, effect=effects.ON_CPU)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from inference.encoded_batch import Batch, Part, joinable
 from inference.errors import ModelUnavailable
-from inference.isolation import working_for
+from inference.runner import Kept, OneByOne
 from inference.state import Chunk, Pieces, Sequence
 
 Start = tuple[int, ...]  # tokens
@@ -51,7 +51,7 @@ def decoder_start(model: PreTrainedModel) -> Start:
     return (start, *forced[:1])
 
 
-class EncodedRunner:
+class EncodedRunner(OneByOne):
     """Runs each prompt alone through the encoder, and its text through transformers' cache.
 
     With `together` texts that go on are one batch. With `cached` false what the decoder computed isn't kept,
@@ -69,14 +69,10 @@ class EncodedRunner:
 
     @torch.inference_mode()
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
-        """Return all logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
-
-        What was computed before that is kept: the same pieces without the one that failed begin there.
-        """
-        chunks = pieces.chunks
+        """Do as any runner of pieces alone, after texts that can go on together did."""
         if self._together:
-            self._run_together([chunk for chunk in chunks if _goes_on(chunk)])
-        return torch.cat([self._logits(chunk) for chunk in chunks])
+            self._run_together([chunk for chunk in pieces.chunks if _goes_on(chunk)])
+        return super().run(pieces)
 
     def _run_together(self, chunks: list[Chunk]) -> None:
         """Compute the next token's logits of texts that go on, in batches of those of like length."""
@@ -100,17 +96,11 @@ class EncodedRunner:
             raise
         for row, (chunk, known) in enumerate(zip(chunks, kept, strict=True)):
             place = _Row(batch, row)  # who goes on holds the batch, and nobody else
-            chunk.sequence.cache = _Kept(known.source, place, chunk.stop, logits[row : row + 1])
+            chunk.sequence.cache = _Kept(place, chunk.stop, logits[row : row + 1], known.source)
 
-    def _logits(self, chunk: Chunk) -> Tensor:
-        kept = chunk.sequence.cache
-        if isinstance(kept, _Kept) and kept.stop == chunk.stop:
-            return kept.logits
-        with working_for(chunk.sequence):
-            return self._run(chunk, kept if isinstance(kept, _Kept) else None)
-
-    def _run(self, chunk: Chunk, kept: _Kept | None) -> Tensor:
+    def _run(self, chunk: Chunk) -> Tensor:
         sequence, end = chunk.sequence, chunk.sequence.prompt_length
+        kept = sequence.cache if isinstance(sequence.cache, _Kept) else None
         source = self._encode(sequence.ids[:end]) if kept is None else kept.source
         goes_on = kept is not None and self._cached
         if goes_on:
@@ -125,7 +115,7 @@ class EncodedRunner:
         )
         logits = output.logits[0, len(given) - chunk.logit_rows :].float()
         values = output.past_key_values if self._cached else None
-        sequence.cache = _Kept(source, values, chunk.stop, logits)
+        sequence.cache = _Kept(values, chunk.stop, logits, source)
         return logits
 
     def _encode(self, prompt: NDArray[np.int64]) -> Any:
@@ -144,13 +134,10 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """What is known of a sequence after a piece of it."""
+class _Kept(Kept):
+    """Its `values` are transformers' cache of the text, or a row; None where nothing is kept."""
 
-    source: Any  # what the encoder made of its prompt, as transformers passes it on
-    values: Any  # transformers' cache of its text, or a row; None where nothing is kept
-    stop: int  # how many tokens are computed
-    logits: Tensor  # (rows, vocabulary): what the piece gave
+    source: Any  # what the encoder made of the prompt, as transformers passes it on
 
     @property
     def part(self) -> Part:

@@ -194,15 +194,16 @@ def _stored(weights: Weights) -> dict[str, torch.dtype]:
 def _model_class(described: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """Return transformers' own class for a configuration; None if the model brings its code.
 
-    Of a model that sees, that is the class for images and text, unless it can't do without images. Files
-    that name one of their family's other classes are of that: of a decoder with its encoder, say.
+    Of a model that sees, that is the class for images and text, unless it can't do without images. Of one
+    with an encoder it is the one that its files name: some families have a class of the decoder alone, too.
     """
-    other = (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING)
-    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, other[described.is_encoder_decoder])
+    whole = described.is_encoder_decoder
+    other = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if whole else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, other)
     found = [_classes(mapping[type(described)]) for mapping in mappings if type(described) in mapping]
-    named = [each for each in chain(*found) if each.__name__ in (described.architectures or ())]
-    model_class: type[PreTrainedModel] | None = next(chain(named, *found[:1]), None)
-    return model_class
+    several = list(chain(*(found if whole else found[:1])))
+    named = [each for each in several if each.__name__ in (described.architectures or ())]
+    return next(iter(named + several), None)
 
 
 def _classes(found: Any) -> list[type[PreTrainedModel]]:

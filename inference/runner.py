@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,7 +83,39 @@ class PagedRunner:
         return self._head.logits(output.logits, rows)
 
 
-class SequentialRunner:
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What is known of a sequence after a piece of it."""
+
+    values: Any  # transformers' cache
+    stop: int  # how many tokens are computed
+    logits: Tensor  # (rows, vocabulary): what the piece gave
+
+
+class OneByOne(ABC):
+    """Runs each piece alone. What a runner keeps of a sequence is a `Kept`, in the sequence's `cache`."""
+
+    @torch.inference_mode()
+    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
+        """Return all logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
+
+        What was computed before that is kept: the same pieces without the one that failed begin there.
+        """
+        return torch.cat([self._logits(chunk) for chunk in pieces.chunks])
+
+    def _logits(self, chunk: Chunk) -> Tensor:
+        kept = chunk.sequence.cache
+        if isinstance(kept, Kept) and kept.stop == chunk.stop:
+            return kept.logits
+        with working_for(chunk.sequence):
+            return self._run(chunk)
+
+    @abstractmethod
+    def _run(self, chunk: Chunk) -> Tensor:
+        """Return a piece's logits (rows, vocabulary), in float32."""
+
+
+class SequentialRunner(OneByOne):
     """Runs each piece alone through transformers' own cache: slow, and right for every model.
 
     With `cached` false nothing is kept between steps and each token computes the whole sequence
@@ -104,46 +137,23 @@ class SequentialRunner:
         self._changing_length = changing_length
         self._head = Head(model)
 
-    @torch.inference_mode()
-    def run(self, pieces: Pieces, *, tokens_only: bool = False) -> Tensor:
-        """Return all logits, of shape (rows, vocabulary), in float32; raise RequestFault where a piece fails.
-
-        What was computed before that is kept: the same pieces without the one that failed begin there.
-        """
-        return torch.cat([self._logits(chunk) for chunk in pieces.chunks])
-
-    def _logits(self, chunk: Chunk) -> Tensor:
+    def _run(self, chunk: Chunk) -> Tensor:
         kept = chunk.sequence.cache
-        if isinstance(kept, _Kept) and kept.stop == chunk.stop:
-            return kept.logits
-        with working_for(chunk.sequence):
-            return self._run(chunk, kept.values if isinstance(kept, _Kept) else None)
-
-    def _run(self, chunk: Chunk, values: object | None) -> Tensor:
         start = chunk.start if self._cached and not self._crosses(chunk) else 0
         ids = torch.from_numpy(chunk.sequence.ids[start : chunk.stop])[None].to(self._model.device)
-        cache = {"past_key_values": values} if start else {}
+        cache = {"past_key_values": kept.values if isinstance(kept, Kept) else None} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
         if self._adapting is not None:
             self._adapting.begin_rows(np.full(ids.shape[1], chunk.sequence.request.adapter))
         output = self._model(input_ids=ids, use_cache=self._cached, **cache, **self._head.arguments(rows))
         logits = self._head.logits(output.logits, rows)
         if self._cached:
-            chunk.sequence.cache = _Kept(output.past_key_values, chunk.stop, logits)
+            chunk.sequence.cache = Kept(output.past_key_values, chunk.stop, logits)
         return logits
 
     def _crosses(self, chunk: Chunk) -> bool:
         length = self._changing_length
         return length is not None and chunk.start <= length < chunk.stop
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """What is known of a sequence after a piece of it."""
-
-    values: Any  # transformers' cache
-    stop: int  # how many tokens are in it
-    logits: Tensor  # (rows, vocabulary): what the piece gave
 
 
 class Head:
