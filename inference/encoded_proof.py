@@ -16,6 +16,8 @@ from inference.proof import PROOF_BLOCKS, Proof, Verdict, scored_request
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.step import Runner
 
+_LATER = 3  # steps by which the second text begins later: batches are of texts of several lengths
+
 
 class EncodedProof(Proof):
     """The model's own logits of two texts behind a prompt each."""
@@ -71,9 +73,6 @@ class EncodedProof(Proof):
             table.append(slots, np.array([tokens[at] for at in going], dtype=np.int64))
             run(going, [sequences[at].length - 1 for at in going])
         return torch.stack([row for rows in found for row in rows])
-
-
-_LATER = 3  # steps by which the second text begins later: batches are of texts of several lengths
 
 
 def _halves(prompt: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
