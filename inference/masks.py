@@ -9,8 +9,6 @@ they delay each other and nobody else.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.grammar.stack import large_stacks
+from inference.grammar.threads import yield_to_others
 from inference.types import CompiledGrammar, Matcher
 
 LOG = logging.getLogger(__name__)
@@ -28,7 +27,6 @@ LOG = logging.getLogger(__name__)
 GRACE_SECONDS = 0.002  # that a step waits for masks which are usually there by then
 SLOW_SECONDS = 0.005  # of work for one mask, from which on a guide gets in nobody's way
 WORKERS = 2
-_NICENESS = 10  # of the threads: the model's come first where processors are few
 _JOIN_SECONDS = 5.0
 
 Mask = NDArray[np.uint32]
@@ -214,8 +212,7 @@ class MaskPool:
                 self._threads.append(thread)
 
     def _serve(self, lane: SimpleQueue[Guide | None]) -> None:
-        if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        yield_to_others()  # the model's threads come first where processors are few
         while (guide := lane.get()) is not None:
             guide.compute()
             with self._changed:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from inference.errors import GenerationFailed, Overloaded
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import NICENESS, GrammarLimits, too_slow
+from inference.grammar.limits import GrammarLimits, too_slow
 from inference.grammar.maker import GrammarMaker
 from inference.grammar.stack import large_stacks
+from inference.grammar.threads import start_threads, yield_to_others
 from inference.types import CompiledGrammar, Grammar
 
 CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to explode
@@ -73,9 +72,12 @@ class GrammarCompiler:
     def __init__(self, maker: GrammarMaker, limits: GrammarLimits | None = None, workers: int = 2) -> None:
         self._maker = maker
         self._limits = limits or GrammarLimits()
-        self._threads = _start_threads(max(1, workers - 1))
-        # What takes long waits for its like: no flood of large grammars keeps a small one from a thread
-        self._threads_for_large = _start_threads(1) if workers > 1 else self._threads
+        with large_stacks():
+            self._threads = start_threads(max(1, workers - 1), "grammar", yield_to_others)
+            # What takes long waits for its like: no flood of large grammars keeps a small one from a thread
+            self._threads_for_large = self._threads
+            if workers > 1:
+                self._threads_for_large = start_threads(1, "grammar", yield_to_others)
         self._cache: GrammarCache[CompiledGrammar] = GrammarCache()
         self._jobs: dict[Key, Job] = {}
 
@@ -140,22 +142,6 @@ class GrammarCompiler:
         return job.result.result()
 
 
-def _start_threads(workers: int) -> ThreadPoolExecutor:
-    """Return threads that have started, each with a stack of its own size."""
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar", initializer=_yield_to_others)
-    barrier = threading.Barrier(workers + 1)  # none is idle before all have started
-    with large_stacks():
-        for _ in range(workers):
-            threads.submit(barrier.wait)
-        barrier.wait()
-    return threads
-
-
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(callback)
-
-
-def _yield_to_others() -> None:
-    if hasattr(os, "setpriority"):  # on Linux a thread has a priority of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

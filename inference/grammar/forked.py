@@ -24,6 +24,7 @@ from inference.grammar.fault import GrammarFault
 from inference.grammar.late import LateGrammar, SharedVocabulary
 from inference.grammar.limits import GrammarLimits, too_slow
 from inference.grammar.line import ANSWERS, BEGUN, Answer, Failed, Made, Task, receive
+from inference.grammar.threads import start_threads
 from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.process.ended import describe_status
 from inference.process.framing import FrameFault, pack
@@ -49,6 +50,8 @@ class ForkedMaker:
         self._tokens = tokens
         self._module = module
         self._vocabulary = SharedVocabulary(tokens)  # made ready by nobody unless masks are computed here
+        # Those that call yield to others, and a process that starts as they are starts too late beside them
+        self._starter = start_threads(1, "grammar-starter")
         self._lock = threading.Lock()  # for all that follows
         self._idle: list[socket.socket] = []  # lines to processes that have nothing to do
         self._forker: Forker | None = None
@@ -74,6 +77,7 @@ class ForkedMaker:
             self._closed = True
             idle, self._idle = self._idle, []
             forker, self._forker = self._forker, None
+            self._starter.shutdown(wait=False)
         for line in idle:
             line.close()
         if forker is not None:
@@ -125,7 +129,7 @@ class ForkedMaker:
             if self._forker is None or not self._forker.lives:
                 if self._forker is not None:
                     self._forker.end()
-                self._forker = Forker(self._tokens, self._module)
+                self._forker = self._starter.submit(Forker, self._tokens, self._module).result()
             return self._forker
 
 

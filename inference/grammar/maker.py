@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from inference.grammar.build import compile_source, read_source
 from inference.grammar.limits import GrammarLimits
+from inference.grammar.threads import start_threads
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import CompiledGrammar, Grammar
 
@@ -30,7 +30,7 @@ class MakerHere:
 
     def __init__(self, vocabulary: GrammarVocabulary, readers: int = 2) -> None:
         self.vocabulary = vocabulary
-        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="grammar-reader")
+        self._readers = start_threads(readers, "grammar-reader")
 
     def make(self, grammar: Grammar, limits: GrammarLimits, begun: Callable[[], None]) -> CompiledGrammar:
         """Return the compiled grammar; raise GrammarFault."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from inference.errors import GenerationFailed
-from inference.grammar import forking
+from inference.grammar import forked, forking
 from inference.grammar.build import build
 from inference.grammar.fault import GrammarFault
 from inference.grammar.forked import ForkedMaker
 from inference.grammar.late import LateGrammar
 from inference.grammar.limits import NICENESS, GrammarLimits
+from inference.grammar.threads import start_threads, yield_to_others
 from inference.grammar.tokens import GrammarTokens
 from inference.types import Grammar, GrammarKind
 from tests.processes import children, gone, read
@@ -211,17 +213,23 @@ def test_a_process_has_little_to_do_harm_with(maker: ForkedMaker) -> None:
     assert re.search(r"Max file size +0 ", limits)
 
 
-def test_it_is_as_nice_as_the_thread_that_started_it_at_least() -> None:
-    nice = ForkedMaker(GRAMMAR_TOKENS)
+def test_the_process_starts_as_the_server_does_though_the_thread_that_asks_yields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker, found = ForkedMaker(GRAMMAR_TOKENS), []
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
 
-    def start() -> int:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        made(nice)
-        return os.getpriority(os.PRIO_PROCESS, workers(nice)[0])
+    def start(tokens: GrammarTokens, module: str) -> forked.Forker:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return forker_class(tokens, module)
 
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(start).result() == NICENESS
-    nice.close()
+    forker_class = forked.Forker
+    monkeypatch.setattr(forked, "Forker", start)
+    with start_threads(1, "asks", yield_to_others) as threads:
+        threads.submit(made, maker).result()
+    assert found == [usual]
+    assert os.getpriority(os.PRIO_PROCESS, workers(maker)[0]) == max(NICENESS, usual)
+    maker.close()
 
 
 def test_a_vocabulary_of_any_size_comes_over() -> None:
@@ -294,12 +302,19 @@ def test_a_process_has_so_many_grammars_and_then_another_one_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "3 tasks")
+    grammars: list[LateGrammar] = []
+    forked_at: list[int] = []
+
+    def fork(forker: forked.Forker) -> socket.socket:
+        forked_at.append(len(grammars))
+        return usual(forker)
+
+    usual = forked.Forker.fork
+    monkeypatch.setattr(forked.Forker, "fork", fork)
     maker = ForkedMaker(GRAMMAR_TOKENS, FAULTY)
-    seen = []
-    for _ in range(6):
-        made(maker)
-        seen.append(workers(maker)[-1])
-    assert len(set(seen)) == 2
+    for _ in range(7):
+        grammars.append(made(maker))
+    assert forked_at == [0, 3, 6]
     maker.close()
 
 
