@@ -43,6 +43,14 @@ def test_limits_of_a_services_own_group_are_kept(root: Path) -> None:
     assert (memory_left(), core_quota()) == (2000, 2.5)
 
 
+def test_a_group_that_is_held_up_beyond_its_high_mark_has_what_is_below_it(root: Path) -> None:
+    be_in(root, "0::/a")
+    write(root / "a", memory_max=9000, memory_high=5000, memory_current=3000)
+    assert memory_left() == 2000
+    write(root / "a", memory_high="max")
+    assert memory_left() == 6000
+
+
 def test_files_that_are_only_kept_leave_room_in_each_group(root: Path) -> None:
     be_in(root, "0::/a/b")
     write(root / "a", memory_max=9000, memory_current=8500, memory_stat="active_file 100\ninactive_file 0")
