@@ -33,12 +33,13 @@ def encoders(results: Row) -> Iterator[str]:
     yield from ["", "## Models with an encoder", ""]
     yield (
         f"`python -m benchmarks.encoders`, in process: tokens/s of greedy texts, {results['prompt']} tokens "
-        f"in and {results['tokens']} out, {results['like']}'s shape with random weights stored in bfloat16, "
+        f"in and {results['tokens']} out, random weights in real shapes stored in bfloat16, "
         "beside transformers' own `generate` with the same weights in float32, in turn, medians of "
         f"{results['reps']}. `one at a time` is `--fuse-layers false`."
     )
     yield ""
     heads = [
+        "like",
         "texts at once",
         "Parley",
         "one at a time",
@@ -50,6 +51,7 @@ def encoders(results: Row) -> Iterator[str]:
         heads,
         (
             [
+                row["like"],
                 str(row["batch"]),
                 *(f"{row[name]:.1f}" for name in ("parley", "alone", "transformers")),
                 *(f"{row['parley'] / row[name]:.2f}" for name in ("transformers", "alone")),

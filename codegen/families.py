@@ -179,7 +179,8 @@ Levels, best first:
   pieces, of all sequences are batches, padded on the left (DeepSeek V4's only those of one length), and
   each longer piece of a prompt is alone; linears are the C extension's;
 * `sequential`: one sequence after the other through transformers' own cache; of models with an encoder the
-  linears are the C extension's, and of T5's kind texts go on in batches, whose prompts were read one by one;
+  linears are the C extension's, and texts go on in batches where the table doesn't say that they can't,
+  whose prompts were read one by one;
 * `uncached`: the same, and each token computes its whole sequence again.
 
 Layers that keep a state in place of keys and values (state spaces, linear attention, short convolutions) have

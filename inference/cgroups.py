@@ -18,7 +18,7 @@ _UNIFIED = ""  # what stands in place of its controllers
 _BESIDE = "unified"  # where it is mounted if older ones are there, too
 _MEMORY = (  # the limit, what is used, and of what; without a limit the older kind's is huge
     ("memory.max", "memory.current", "memory.stat"),
-    ("memory.high", "memory.current", "memory.stat"),  # beyond it a process is held up until it has given some back
+    ("memory.high", "memory.current", "memory.stat"),  # beyond it a process is held up
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
 

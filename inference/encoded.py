@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from inference.encoded_batch import Batch, Part, joinable
+from inference.encoded_batch import Batch, Part, is_whole, joinable
+from inference.encoded_places import PlacedDecoder
 from inference.errors import ModelUnavailable
 from inference.runner import Kept, OneByOne
 from inference.state import Chunk, Pieces, Sequence
@@ -65,6 +66,7 @@ class EncodedRunner(OneByOne):
         self._start = start
         self._cached = cached
         self._together = together
+        self._placed: PlacedDecoder | None = None  # made by the first batch
         self._encoder = model.get_encoder()
 
     @torch.inference_mode()
@@ -85,11 +87,12 @@ class EncodedRunner(OneByOne):
                 self._run_group(group)
 
     def _run_group(self, chunks: list[Chunk]) -> None:
+        self._placed = self._placed or PlacedDecoder(self._model)
         kept = [_kept(chunk.sequence) for chunk in chunks]
         batch = _batch_of(kept) or Batch([each.part for each in kept])
         newest = np.array([chunk.sequence.ids[chunk.start] for chunk in chunks])
         try:
-            logits = batch.step(self._model, torch.from_numpy(newest)[:, None].to(self._model.device))
+            logits = batch.step(self._placed, torch.from_numpy(newest)[:, None].to(self._model.device))
         except BaseException:  # some layers have the token, others don't: all is computed again
             for chunk in chunks:
                 chunk.sequence.cache = None
@@ -175,6 +178,6 @@ def _kept(sequence: Sequence) -> _Kept:
 
 
 def _goes_on(chunk: Chunk) -> bool:
-    """Return whether a chunk is the next token of a text, and not one that was computed already."""
+    """Return whether a chunk is the next token of a text that others can join, not one that is known."""
     kept = chunk.sequence.cache
-    return isinstance(kept, _Kept) and kept.stop == chunk.start and chunk.size == 1
+    return isinstance(kept, _Kept) and kept.stop == chunk.start and chunk.size == 1 and is_whole(kept.values)

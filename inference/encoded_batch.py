@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.modeling_outputs import BaseModelOutput
+
+from inference.encoded_places import PlacedDecoder
 
 Pair = tuple[Tensor, Tensor]  # keys and values, (rows, heads, tokens, head_dim)
 
@@ -40,14 +42,23 @@ class Part:
 
 
 def joinable(source: object, cache: object) -> bool:
-    """Return whether what a model keeps is all tokens' keys and values, so that several can be one.
+    """Return whether what a model keeps is tokens' keys and values, so that several can be one.
 
     Experts, which routers' logits tell of, may have room for so many tokens of a batch, whoever's they are.
     """
     if hasattr(source, "router_logits") or not isinstance(cache, EncoderDecoderCache):
         return False
-    layers = (*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers)
-    return all(type(layer) is DynamicLayer for layer in layers)
+    own, cross = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+    known = (DynamicLayer, DynamicSlidingWindowLayer)
+    return all(type(layer) in known for layer in own) and all(type(layer) is DynamicLayer for layer in cross)
+
+
+def is_whole(cache: object) -> bool:
+    """Return whether all tokens of a text are kept: none has left a layer's window yet."""
+    if not isinstance(cache, EncoderDecoderCache):
+        return True
+    layers = cache.self_attention_cache.layers
+    return all(layer.keys is None or layer.get_seq_length() == layer.keys.shape[-2] for layer in layers)
 
 
 class Batch:
@@ -70,20 +81,19 @@ class Batch:
             _stacked([part.cross for part in parts], lambda row: (0, 0, 0, right[row])),
         )
 
-    def step(self, model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    def step(self, decoder: PlacedDecoder, tokens: Tensor) -> Tensor:
         """Compute a token (rows, 1) more of each text; return the logits (rows, vocabulary)."""
+        before = self._texts
         self._text_mask = pad(self._text_mask, (0, 1), value=1)
-        self._texts = [size + 1 for size in self._texts]
-        output = model(
+        self._texts = [size + 1 for size in before]
+        return decoder.step(
+            before,
+            tokens,
             encoder_outputs=BaseModelOutput(last_hidden_state=self._source),
             attention_mask=self._source_mask,
-            decoder_input_ids=tokens,
             decoder_attention_mask=self._text_mask,
             past_key_values=self._cache,
-            use_cache=True,
         )
-        logits: Tensor = output.logits[:, -1].float()
-        return logits
 
     def part(self, row: int) -> Part:
         """Return what is known of one text."""

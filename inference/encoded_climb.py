@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,7 @@ from inference.packing import packs_of
 from inference.proof import Verdict
 from inference.served import Level, Served
 from inference.shortage import is_shortage
+from inference.widened import in_float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +116,30 @@ def _best(
         if way.together and not options.fuse:
             reasons.append(f"{way.name} are switched off, as layers aren't fused")
             continue
-        if way.together and options.dtype != torch.float32:
-            reasons.append(f"{way.name} are for float32: 16 bits round as much as a wrong position changes")
-            continue
         verdict = proof.check_text(way.runner(model, start))
+        if verdict.holds and way.together and options.dtype != torch.float32:
+            verdict = _in_float32(model, options, start, way) or verdict
         if verdict.holds:
             return way, verdict, reasons
         reasons.append(f"{way.name} can't be done ({_said(verdict)})")
     raise ModelUnavailable(f"The model can't be served: {'; '.join(reasons)}")
+
+
+def _in_float32(model: PreTrainedModel, options: Options, start: Start, way: Way) -> Verdict | None:
+    """Return what is wrong with a way to compute a model of 16 bits, None if nothing is.
+
+    These round as much as a wrong place changes.
+    """
+    try:
+        with in_float32(model):
+            proof = EncodedProof(model, torch.float32, options.max_total_tokens, start)
+            verdict = proof.check_text(way.runner(model, start))
+    except Exception as error:
+        complaint = f"in float32 its code fails, {type(error).__name__}: {error}"
+        if is_shortage(error):
+            complaint = "to prove them in float32 takes more memory than there is"
+        return Verdict(False, math.inf, complaint)
+    return None if verdict.holds else verdict
 
 
 def _said(verdict: Verdict) -> str:

@@ -149,10 +149,14 @@ def load(directory: Path, **how: Any) -> tuple[TorchCore, list[str]]:
 def test_texts_go_on_one_at_a_time_where_layers_are_not_fused(tmp_path: Path) -> None:
     save_model("t5", tmp_path)
     for fuse in (True, False):
-        lines = load(tmp_path, fuse_layers=fuse)[1]
-        (level,) = [line for line in lines if line.startswith("Level ")]
+        level = level_of(tmp_path, fuse_layers=fuse)
         assert ("prompts whole, one at a time" in level) is fuse
         assert ("batches of texts are switched off" in level) is not fuse
+
+
+def level_of(directory: Path, **how: Any) -> str:
+    (level,) = [line for line in load(directory, **how)[1] if line.startswith("Level ")]
+    return level
 
 
 def test_weights_of_16_bits_are_kept_so(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""A model of 16 bits in float32 for a while, where a wrong place shows that rounding would hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import nn
+
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """Have a model compute in float32 with the same numbers; it takes twice its memory meanwhile.
+
+    Raises what torch raises where there is no memory for it; the model is as before then.
+    """
+    tensors = chain(model.parameters(), model.buffers())
+    narrow = [(each, each.dtype) for each in tensors if each.dtype in _NARROW]
+    try:
+        for tensor, _ in narrow:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in narrow:
+            tensor.data = tensor.data.to(dtype)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # others ask the GPU how much is free
