@@ -104,6 +104,7 @@ class NarrowEmbedding(nn.Module):
         super().__init__()
         self.weight = inner.weight  # (vocabulary, hidden), in 16 bits
         inner.weight = None  # only here, so that it can be freed
+        inner.padding_idx = None  # a place in the vocabulary, which is none in the rows that are looked up
         self._inner = inner
         self._plain = type(inner) is nn.Embedding
 

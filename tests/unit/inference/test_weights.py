@@ -148,6 +148,23 @@ def test_code_that_asks_for_a_weight_is_shown_one_of_float32() -> None:
     assert {each.get_weight().dtype for each in narrow.children()} == {torch.bfloat16}
 
 
+class Scaled(nn.Embedding):
+    """Does more than to look up, as BART's, M2M-100's and XGLM's."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * 3
+
+
+@pytest.mark.parametrize("ids", [[[7]], [[1]], [[3, 3]], [[0, 1, 19]]], ids=str)
+def test_fewer_rows_than_the_place_of_padding_are_looked_up(ids: list[list[int]]) -> None:
+    words = Scaled(20, 4, padding_idx=2).bfloat16()
+    model, asked = nn.ModuleDict({"words": words}), torch.tensor(ids)
+    expected = 3 * words.weight.float()[asked]
+    widen(model)
+    assert isinstance(model["words"], NarrowEmbedding)
+    assert torch.equal(model["words"](asked), expected)
+
+
 class Positions(nn.Embedding):
     """Finds the rows by itself, as Bart's."""
 
