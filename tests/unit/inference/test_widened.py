@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor  # noqa: E402
+
 from inference.widened import in_float32  # noqa: E402
 
 
@@ -32,8 +34,21 @@ def test_weights_that_are_tied_stay_so() -> None:
     assert model[1].weight.dtype == torch.bfloat16
 
 
-def test_what_fails_leaves_it_as_it_was() -> None:
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_what_fails_on_the_way_or_within_leaves_it_as_it_was(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = torch.nn.Linear(4, 4).to(torch.bfloat16)
+    own, widen, left = model.weight.data_ptr(), Tensor.float, [after]
+
+    def float_(tensor: Tensor) -> Tensor:
+        if not left[0]:
+            raise RuntimeError("no memory")
+        left[0] -= 1
+        return widen(tensor)
+
+    monkeypatch.setattr(Tensor, "float", float_)
     with pytest.raises(RuntimeError, match="no memory"), in_float32(model):
-        raise RuntimeError("no memory")
-    assert model.weight.dtype == torch.bfloat16
+        float_(model.weight)
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    assert model.weight.data_ptr() == own
