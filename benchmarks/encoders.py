@@ -57,7 +57,7 @@ SHAPES: dict[str, tuple[type[PreTrainedModel], PreTrainedConfig]] = {
     ),
     "NLLB-200-distilled-600M": (
         M2M100ForConditionalGeneration,
-        M2M100Config(vocab_size=256206, scale_embedding=True, max_length=200),
+        M2M100Config(vocab_size=256206, scale_embedding=True),
     ),
 }
 
@@ -90,14 +90,14 @@ def rows_of(like: str, rounds: int) -> list[dict[str, Any]]:
             "alone": Parley(directory, fuse_layers=False),
             "transformers": Transformers(directory, AutoModelForSeq2SeqLM),
         }
-        rows = [{"like": like, **measure(ways, batch, rounds)} for batch in BATCHES]
+        rows = [{"like": like, **measure(ways, like, batch, rounds)} for batch in BATCHES]
         for each in ways.values():
             if isinstance(each, Parley):
                 each.close()
     return rows
 
 
-def measure(ways: dict[str, Parley | Transformers], batch: int, rounds: int) -> dict[str, float]:
+def measure(ways: dict[str, Parley | Transformers], like: str, batch: int, rounds: int) -> dict[str, float]:
     """Return the tokens/s of each way, in turn, medians; one round before them isn't counted."""
     dice = random.Random(batch)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -106,9 +106,8 @@ def measure(ways: dict[str, Parley | Transformers], batch: int, rounds: int) -> 
         for name, way in ways.items():
             seconds[name].append(way.run(prompts, TOKENS)[1])
     rates = {name: batch * TOKENS / statistics.median(each[1:]) for name, each in seconds.items()}
-    print(
-        f"{batch} texts: {', '.join(f'{name} {rate:.1f} tok/s' for name, rate in rates.items())}", flush=True
-    )
+    told = ", ".join(f"{name} {rate:.1f} tok/s" for name, rate in rates.items())
+    print(f"{like}, {batch} texts: {told}", flush=True)
     return {"batch": batch, **{name: round(rate, 1) for name, rate in rates.items()}}
 
 

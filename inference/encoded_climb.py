@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from inference.encoded import EncodedRunner, Start, decoder_start
 from inference.encoded_proof import EncodedProof
 from inference.errors import ModelUnavailable
+from inference.in_float32 import in_float32
 from inference.ladder import is_heavy
 from inference.linears import Packed, pack_linears, packed_of, undo_swaps
 from inference.options import Options
@@ -18,7 +19,6 @@ from inference.packing import packs_of
 from inference.proof import Verdict
 from inference.served import Level, Served
 from inference.shortage import is_shortage
-from inference.widened import in_float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +128,17 @@ def _best(
 def _in_float32(model: PreTrainedModel, options: Options, start: Start, way: Way) -> Verdict | None:
     """Return what is wrong with a way to compute a model of 16 bits, None if nothing is.
 
-    These round as much as a wrong place changes.
+    These round as much as a wrong place changes. Raises what says that there is no memory for it.
     """
     try:
         with in_float32(model):
             proof = EncodedProof(model, torch.float32, options.max_total_tokens, start)
             verdict = proof.check_text(way.runner(model, start))
-    except Exception as error:
-        complaint = f"in float32 its code fails, {type(error).__name__}: {error}"
+    except Exception as error:  # any model's code may fail in any way on what it wasn't written for
         if is_shortage(error):
-            complaint = "to prove them in float32 takes more memory than there is"
-        return Verdict(False, math.inf, complaint)
-    return None if verdict.holds else verdict
+            raise  # told elsewhere; one text at a time would be for good, for a moment's want
+        return Verdict(False, math.inf, f"in float32 its code fails, {type(error).__name__}: {error}")
+    return None if verdict.holds else replace(verdict, complaint=f"in float32 {_said(verdict)}")
 
 
 def _said(verdict: Verdict) -> str:

@@ -49,23 +49,32 @@ class _Rows:
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
 
-    def look_up(self, table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: Tensor) -> Tensor:
-        """Return what the table has for the rows (rows, tokens, hidden)."""
+    def look_up(
+        self, table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], found: Tensor
+    ) -> Tensor:
+        """Return what the table has for the rows (rows, tokens, hidden), of which it `found` some others."""
         given = inspect.signature(table.forward).bind(*args, **kwargs).arguments
-        return torch.cat([self._of_row(table, given, row) for row in range(len(self._lengths))])
+        distinct = set(self._lengths)
+        if distinct == {given[_PAST]}:  # none is padded
+            return found
+        rows = found.new_empty(len(self._lengths), *found.shape[-2:])
+        for length in distinct:
+            same = [row for row, other in enumerate(self._lengths) if other == length]
+            rows[same] = self._of_length(table, given, length, same)
+        return rows
 
-    def _of_row(self, table: nn.Module, given: Mapping[str, Any], row: int) -> Tensor:
-        own = {name: self._row(value, row) for name, value in given.items()} | {_PAST: self._lengths[row]}
+    def _of_length(self, table: nn.Module, given: Mapping[str, Any], length: int, rows: list[int]) -> Tensor:
+        own = {name: self._of_rows(value, rows) for name, value in given.items()} | {_PAST: length}
         if (places := given.get(_GIVEN)) is not None:
-            own[_GIVEN] = places + self._lengths[row] - given[_PAST]
+            own[_GIVEN] = places + length - given[_PAST]
         found: Tensor = table.forward(**own)
-        return found if found.dim() == 3 else found[None]
+        return found
 
-    def _row(self, value: Any, row: int) -> Any:
-        """Return an argument as it is of one row: of ids or their shape, of embeddings, or of none."""
+    def _of_rows(self, value: Any, rows: list[int]) -> Any:
+        """Return an argument as it is of some rows: of ids or their shape, of embeddings, or of none."""
         if isinstance(value, Tensor):
-            return value[row : row + 1]
-        return (1, *value[1:]) if isinstance(value, tuple) else value
+            return value[rows] if len(value) == len(self._lengths) else value  # of one row is of any
+        return (len(rows), *value[1:]) if isinstance(value, tuple) else value
 
 
 def _takes(module: nn.Module) -> Mapping[str, inspect.Parameter]:

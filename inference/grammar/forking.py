@@ -25,7 +25,6 @@ import msgspec
 
 from inference.grammar.build import build
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import NICENESS
 from inference.grammar.line import (
     BEGUN,
     TASKS,
@@ -37,6 +36,7 @@ from inference.grammar.line import (
     receive,
 )
 from inference.grammar.stack import large_stacks
+from inference.grammar.threads import be_nice
 from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.outline import outline
@@ -88,8 +88,8 @@ def confine() -> None:
             Path("/proc/self/oom_score_adj").write_text(KILLED_FIRST)
     for which in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         _limit(which, 0)
-    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))  # that of the thread that started us
-    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    with suppress(OSError):  # the server has told it, as its threads may not either
+        be_nice(0)
 
 
 def _limit(which: int, most: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inference.grammar.fault import GrammarFault
 
 SOURCE_BYTES = 131_072  # the default of `max_grammar_size`, and the most that it may be
-NICENESS = 10  # of who compiles: texts that are being generated come first where processors are few
+NICENESS = 10  # of who compiles, and computes masks: texts come first where processors are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,18 +149,14 @@ def load(directory: Path, **how: Any) -> tuple[TorchCore, list[str]]:
 def test_texts_go_on_one_at_a_time_where_layers_are_not_fused(tmp_path: Path) -> None:
     save_model("t5", tmp_path)
     for fuse in (True, False):
-        level = level_of(tmp_path, fuse_layers=fuse)
+        (level,) = [line for line in load(tmp_path, fuse_layers=fuse)[1] if line.startswith("Level ")]
         assert ("prompts whole, one at a time" in level) is fuse
         assert ("batches of texts are switched off" in level) is not fuse
 
 
-def level_of(directory: Path, **how: Any) -> str:
-    (level,) = [line for line in load(directory, **how)[1] if line.startswith("Level ")]
-    return level
-
-
-def test_weights_of_16_bits_are_kept_so(tmp_path: Path) -> None:
-    save_model("t5", tmp_path, dtype=torch.bfloat16)
+@pytest.mark.parametrize("family", ["t5", "bart+encoder", "mbart+encoder", "m2m_100"])
+def test_weights_of_16_bits_are_kept_so(family: str, tmp_path: Path) -> None:
+    save_model(family, tmp_path, dtype=torch.bfloat16)
     lines = load(tmp_path)[1]
     assert any("linears packed: " in line and "in bfloat16" in line for line in lines) or not native()
 

@@ -114,6 +114,13 @@ def test_any_texts_may_go_on_together(family: str, short: int, several: list[Ste
             run.check(going)
 
 
+def test_texts_go_on_beyond_the_window_of_layers_that_forget_and_others_with_them() -> None:
+    run = Run("t5gemma", together=True)
+    assert model("t5gemma").config.decoder.sliding_window < len(START) + min(map(len, TEXTS[:2]))
+    for going in [{0}, *[{0, 1}] * 6, *[{0, 1, 2, 3}] * 4]:
+        run.check(frozenset(going))
+
+
 def test_batch_is_put_together_when_others_come_or_go_and_held_by_its_texts_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
