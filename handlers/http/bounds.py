@@ -46,9 +46,11 @@ class Bounds:
         """Raise 422 for the first array or object that has too many."""
         found = self.excess(body)
         if found is not None:
+            where = show_path(found.path)
             raise Refused(
-                f"Input validation error: `{show_path(found.path)}` must have at most {found.most} "
-                f"{found.what}. Given: {found.given}. Send fewer"
+                f"Input validation error: `{where}` must have at most {found.most} {found.what}. "
+                f"Given: {found.given}. Send fewer",
+                param=where if found.path else "",
             )
 
     def excess(self, value: Json) -> Excess | None:

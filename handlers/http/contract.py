@@ -180,6 +180,7 @@ class ValidationStep:
         self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         exchange.speaks_openai = speaks_openai(scope)
+        exchange.members = self._check.members
         read = partial(self._read, raw, speaks_openai=exchange.speaks_openai)
         try:
             if is_large(raw):

@@ -66,9 +66,11 @@ class Refused(Exception):
         error_type: str = "validation",
         headers: Mapping[str, str] | None = None,
         to_the_letter: bool = False,
+        param: str = "",
     ) -> None:
         super().__init__(message)
         self.to_the_letter = to_the_letter
+        self.param = param  # the path of the member that it is about; "" for none
         self.status = status
         self.error_type = error_type
         self.headers = dict(headers or {})
@@ -91,6 +93,7 @@ class Failure:
     to_the_letter: bool = False  # TGI's body has no id either
     code: str = ""  # OpenAI's, by which its clients know it; "" for none
     in_openais_words: str = ""  # what its clients look for in the message, behind what TGI says
+    param: str | None = None  # the path of the member that it is about, for OpenAI's clients
 
     def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
         """Return the JSON body as TGI has it, or in another dialect the event of a stream."""
@@ -114,7 +117,7 @@ class Failure:
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
         message, code = self.error + self.in_openais_words, self.code or self.error_type
-        details = {"message": message, "type": kind, "param": None, "code": code}
+        details = {"message": message, "type": kind, "param": self.param, "code": code}
         return {**replace(self, to_the_letter=False).body(), "error": details}
 
     def reply(self, scope: Scope) -> Response:

@@ -21,6 +21,7 @@ class Exchange(Account):
     """A request on its way; it travels in the extensions of the ASGI scope, which every layer shares."""
 
     body: Any = None  # set by the validation: the JSON body
+    members: frozenset[str] = frozenset()  # set by the validation: the names that a body's members may have
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
     speaks_openai: bool = False  # set by the validation: a client made for OpenAI's API sent it
     aside: Aside = AT_ONCE  # set by the validation: where the body is worked on

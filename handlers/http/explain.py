@@ -19,6 +19,7 @@ Path = tuple[str | int, ...]
 
 BUDGET = 20_000  # values looked at: a large body must not hold the event loop
 SHOWN = 100  # characters of a value, or of a path
+FIELD = re.compile(r"(?:missing|unknown) field `([^`]+)`(?:, got|$)")  # one: of several none is meant
 NAMES = {
     "string": "a string",
     "integer": "an integer",
@@ -41,6 +42,13 @@ class Misfit:
     def __str__(self) -> str:
         return f"{show_path(self.path)}: {self.reason}"
 
+    @property
+    def member(self) -> str:
+        """Return the path of the member that doesn't fit, lacks or is too much; "" for the body itself."""
+        field = FIELD.match(self.reason)
+        path = (*self.path, field[1]) if field else self.path
+        return show_path(path) if path else ""
+
 
 class _OutOfBudget(Exception):
     """The body is too large to look at all of it."""
@@ -48,11 +56,16 @@ class _OutOfBudget(Exception):
 
 def explain(schema: Schema, body: Json) -> str:
     """Return why `body` doesn't fit `schema`, a Draft 4 schema; it's assumed that it doesn't."""
+    return str(misfit_of(schema, body))
+
+
+def misfit_of(schema: Schema, body: Json) -> Misfit:
+    """Return the first place of `body` that doesn't fit `schema`; it's assumed that there is one."""
     try:
         misfit = Search(schema.get("definitions", {})).misfit(schema, body, ())
     except (_OutOfBudget, RecursionError):
         misfit = None
-    return str(misfit or Misfit((), "does not have the shape that the contract describes"))
+    return misfit or Misfit((), "does not have the shape that the contract describes")
 
 
 def find_misfit(schema: Schema, body: Json) -> Misfit | None:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from handlers.account import Observer, open_account
 from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
+from handlers.http.member import member_of
 from handlers.http.sse import CUT
 from handlers.http.support import merged
 
@@ -128,7 +129,7 @@ class ErrorBoundary:
             if started:
                 exchange.error_type = describe(error, exchange.request_id).error_type
                 raise
-            failure = settle(error, exchange.request_id)
+            failure = replace(settle(error, exchange.request_id), param=member_of(error, exchange.members))
             exchange.error_type, exchange.error = failure.error_type, failure.error
             await failure.reply(scope)(scope, receive, send)
 

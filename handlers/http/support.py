@@ -145,6 +145,7 @@ class SupportRules:
     ) -> None:
         """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
         self._shape = Compiler(components, verdict, synonyms).shape(schema)
+        self.members = frozenset(name for each in self._shape.objects for name in each.members)
 
     def check(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
         """Return the names of the members without effect; raise NotSupported for one that isn't.
@@ -309,22 +310,23 @@ def _member(owner: ObjectShape, name: str, value: Json, prefix: str, reading: Re
 def _refuse_excluded(shape: ObjectShape, value: Mapping[str, Json], speaks_openai: bool) -> None:
     for exclusion in shape.exclusions:
         if exclusion.applies(value, speaks_openai):
-            raise _in_tgis_words(exclusion.error)
+            raise _in_tgis_words(exclusion.error, exclusion.name)
 
 
 def _refuse(member: Member, path: str) -> NoReturn:
     if member.error is not None:
-        raise _in_tgis_words(member.error)
+        raise _in_tgis_words(member.error, path)
     because = f": {member.reason}" if member.reason else ""
     yet = " yet" if member.support == LATER else ""
     neutral = " or ".join(orjson.dumps(value).decode() for value in (*member.neutral, None))
     raise NotSupported(
-        f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}"
+        f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}",
+        param=path,
     )
 
 
-def _in_tgis_words(error: Mapping[str, str]) -> NotSupported:
-    return NotSupported(error["error"], error_type=error["error_type"], to_the_letter=True)
+def _in_tgis_words(error: Mapping[str, str], path: str) -> NotSupported:
+    return NotSupported(error["error"], error_type=error["error_type"], to_the_letter=True, param=path)
 
 
 def _name(schema: Schema) -> str:

@@ -13,7 +13,7 @@ from jsonschema import Draft4Validator
 
 from handlers.http.bounds import NONE, Bounds, bounds_of
 from handlers.http.errors import Refused
-from handlers.http.explain import explain
+from handlers.http.explain import misfit_of
 from handlers.http.support import NO_SYNONYMS, SupportRules, Synonyms
 from openapi.schema import to_draft4
 
@@ -60,6 +60,11 @@ class RequestCheck:
     rules: SupportRules
     bounds: Bounds = NONE
 
+    @property
+    def members(self) -> frozenset[str]:
+        """Return the names that the body's members may have."""
+        return self.rules.members
+
     def __call__(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
         """Return the names of members without effect.
 
@@ -69,8 +74,10 @@ class RequestCheck:
         """
         self.bounds.check(body)
         if not self.is_valid(body):
-            reason = explain(self.schema, body)
-            raise Refused(f"Failed to deserialize the JSON body into the target type: {reason}")
+            misfit = misfit_of(self.schema, body)
+            raise Refused(
+                f"Failed to deserialize the JSON body into the target type: {misfit}", param=misfit.member
+            )
         return self.rules.check(body, speaks_openai=speaks_openai)
 
 

@@ -178,7 +178,7 @@ def test_bad_input_has_the_clients_type(results: Results, case: str) -> None:
     assert results[case]["body"] == {
         "message": said,
         "type": "invalid_request_error",
-        "param": None,
+        "param": "top_p",
         "code": "validation",
     }
 

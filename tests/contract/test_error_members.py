@@ -1,0 +1,72 @@
+"""Which member an error is about, as OpenAI's clients are told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from handlers.http.errors import Refused
+from handlers.http.member import member_of
+from inference.errors import InferenceError, InvalidInput, Overloaded, ToolRefused
+
+CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
+HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
+INPUT = {"model": "any", "input": "Hi"}
+PROMPT = {"model": "any", "prompt": "Hi"}
+FUNCTION = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {**HI, "temperature": "warm"}, "temperature"),  # a wrong type
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        (CHAT, {"model": "any"}, "messages"),  # missing
+        (CHAT, {**HI, "tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        (CHAT, {**HI, "top_p": 7}, "top_p"),  # out of its limits
+        (CHAT, {**HI, "n": 1000}, "n"),
+        (CHAT, {**HI, "stop": ["a"] * 10_000}, "stop"),  # too many
+        (CHAT, {**HI, "audio": {"voice": "alloy", "format": "wav"}}, "audio"),  # not supported
+        (CHAT, {**HI, "tools": [FUNCTION], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        (CHAT, {**HI, "response_format": {"type": "regex", "value": "("}}, "response_format.value"),
+        (CHAT, {**HI, "max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        (CHAT, [], None),
+        (COMPLETIONS, {**PROMPT, "logprobs": 99}, "logprobs"),
+        (COMPLETIONS, {**PROMPT, "prompt": []}, None),  # in TGI's words no member has a name
+        (RESPONSES, {**INPUT, "previous_response_id": "a"}, "previous_response_id"),
+        (RESPONSES, {**INPUT, "input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        (RESPONSES, {**INPUT, "include": ["a"]}, "include[0]"),
+    ],
+)
+def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | None) -> None:
+    answer = client.post(path, json=body, headers={"x-stainless-lang": "python"})
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.json()["error"]["param"] == param, answer.text
+
+
+def test_tgis_clients_are_told_in_words_alone(client: httpx.Client) -> None:
+    answer = client.post(CHAT, json={**HI, "top_p": 7})
+    assert answer.json().keys() == {"error", "error_type", "request_id"}
+
+
+@pytest.mark.parametrize(
+    ("error", "member"),
+    [
+        (InvalidInput("`inputs` tokens + `max_tokens` must be <= 9"), "max_tokens"),
+        (InvalidInput("`top_p` must be > 0"), None),  # no name of such a request
+        (InvalidInput("`stop[3]` is empty, as is `max_tokens`"), "stop[3]"),
+        (InvalidInput("`` is nothing"), None),
+        (InvalidInput("no name"), None),
+        (ToolRefused("`stop` is no tool"), "stop"),
+        (Overloaded(1), None),
+        (Refused("`stop` is bad", param="a.b"), "a.b"),
+        (Refused("`stop` is bad"), None),
+    ],
+    ids=str,
+)
+def test_the_first_name_that_the_request_has_is_meant(
+    error: InferenceError | Refused, member: str | None
+) -> None:
+    assert member_of(error, {"stop", "max_tokens"}) == member
