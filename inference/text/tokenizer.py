@@ -170,6 +170,7 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
         else:
             add_listed_tokens(tokenizer, files.json("added_tokens.json"), names)
         apply_bos_eos(tokenizer, tokenizer_config, named)
+        apply_prefix_space(tokenizer, tokenizer_config.get("add_prefix_space"))
         ids = (tokenizer.token_to_id(text) for text in names)
         special = frozenset(token_id for token_id in ids if token_id is not None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of values of another form
@@ -328,6 +329,12 @@ def apply_bos_eos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template, pair=None, special_tokens=list(ids.items())
     )
+
+
+def apply_prefix_space(tokenizer: Tokenizer, wanted: object) -> None:
+    """Let `add_prefix_space` of tokenizer_config.json win where words are cut as GPT-2's are, as in TGI."""
+    if isinstance(wanted, bool) and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+        tokenizer.pre_tokenizer.add_prefix_space = wanted
 
 
 def special_texts(
