@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from handlers import logs, stderr
+from handlers.open_files import require_files
 from handlers.settings import Settings
 from handlers.settings_reading import Reading
 from handlers.settings_table import SettingsError
@@ -50,6 +51,7 @@ def _until_signalled(settings: Settings) -> int:
         signal.signal(number, _stop_early)
     end_by_hangup()
     try:
+        require_files()
         if settings.replicas > 1:
             from handlers.fleet.environment import prepare_ray
 

@@ -20,6 +20,7 @@ from handlers.settings_table import (
     DAY,
     LARGEST_BATCH,
     PORT,
+    TEXT_TOKENS,
     TIMEOUT,
     TOKENS,
     Group,
@@ -111,7 +112,7 @@ class Settings(RequestSettings):
         "longest prompt; without it the longest total less one",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
         exclusive=True, unit="tokens")
-    max_total_tokens: int | None = row(None, TOKENS, ENGINE,
+    max_total_tokens: int | None = row(None, TEXT_TOKENS, ENGINE,
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
     max_batch_prefill_tokens: int | None = row(None, TOKENS, ENGINE,
         "most tokens of one step; without it one for each sequence, and pieces of prompts that take about "

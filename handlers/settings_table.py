@@ -305,6 +305,7 @@ def decimal(
 PORT = integer(1, 65535)
 COUNT = integer(1, 1_000_000)
 TOKENS = integer(1, 2**31 - 1)  # the engine counts positions in 32 bits
+TEXT_TOKENS = integer(2, 2**31 - 1)  # of a prompt and its answer, a token each
 BYTES = integer(1, 2**40)
 DAY = 86_400  # seconds; a timer for much longer overflows somewhere
 TIMEOUT = decimal(0.001, DAY)

@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from handlers.open_files import connections_possible
 from handlers.settings import Settings
 from handlers.settings_table import SettingsError
 
@@ -27,8 +27,6 @@ from handlers.settings_table import SettingsError
 IDLE_CONNECTION_SECONDS = 620
 BACKLOG = 2048
 ACCEPTED_TOGETHER = 16  # connections, in one turn of the event loop
-OWN_FILES = 128  # descriptors that a process needs beside its connections
-LEAST_FILES = 48  # the same where there are few: 40 are open at rest
 FAREWELL_SECONDS = 1  # after the draining, for what ended requests have to say
 
 logger = logging.getLogger("parley")
@@ -94,7 +92,7 @@ def _protocol(settings: Settings) -> Any:
 
     aliases = filter(None, [settings.aip_health_route])
     bounds = Bounds(
-        connections=min(settings.max_connections, _connections_possible()),
+        connections=min(settings.max_connections, connections_possible()),
         probes=frozenset(path.encode() for path in (*PROBE_PATHS, *aliases)),
         trailer_bytes=settings.header_limit,
         header_seconds=settings.header_timeout,
@@ -102,18 +100,6 @@ def _protocol(settings: Settings) -> Any:
         write_seconds=settings.write_timeout,
     )
     return partial(BoundedProtocol, bounds=bounds, room=Room())
-
-
-def _connections_possible() -> int:
-    """Return how many connections the system lets this process have, less what it needs for itself."""
-    try:
-        import resource
-    except ImportError:  # Windows, which has no such limit
-        return sys.maxsize
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return max(files - OWN_FILES, (files - LEAST_FILES) // 2, 1)
 
 
 class Server(uvicorn.Server):

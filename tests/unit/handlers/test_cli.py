@@ -78,6 +78,7 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
         (("sevre",), "there is no command 'sevre'; did you mean serve?"),
         (("serve", "--port"), "argument -p/--port: expected one argument; see parley serve --help"),
         (("serve", "--port", "x"), "--port must be an integer; it is 'x'"),
+        (("serve", "--max-total-tokens", "1"), "--max-total-tokens must be from 2 to 2147483647; it is '1'"),
         (
             ("serve", "--quantize", "exl2"),
             "--quantize must be another: weights of exl2 can't be read",
@@ -95,6 +96,14 @@ def test_misuse_is_told_in_one_line_with_exit_code_2(
     assert 2 == cli.main(line)
     (shown,) = capsys.readouterr().err.splitlines()
     assert shown.startswith(f"parley: {message}")
+
+
+def test_too_few_open_files_are_told_before_anything_fails() -> None:
+    line = f"ulimit -n 30; exec {sys.executable} -m handlers serve --port {free_port()}"
+    answer = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 1
+    assert "the limit of open files must be >= 48. Given: 30; raise it, by `ulimit -n`" in answer.stdout
+    assert "Traceback" not in answer.stdout + answer.stderr
 
 
 def test_print_schema_prints_the_document() -> None:
