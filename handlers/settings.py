@@ -109,13 +109,15 @@ class Settings(RequestSettings):
         "requests in flight of one API key, counted in the same way; without it as many as of all; of "
         "several API workers each gives its share", unit="requests", tgi=False)
     max_input_tokens: int | None = row(None, TOKENS, ENGINE,
-        "longest prompt; without it the longest total less one",
+        "longest prompt; without it the longest total less one, or what there is "
+        "memory for where a model reads prompts at once",
         flags=("--max-input-tokens", "--max-input-length"), env=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"),
         exclusive=True, unit="tokens")
     max_total_tokens: int | None = row(None, TEXT_TOKENS, ENGINE,
         "longest prompt with its answer; without it what the model and the memory allow", unit="tokens")
     max_batch_prefill_tokens: int | None = row(None, TOKENS, ENGINE,
-        "most tokens of one step; without it one for each sequence, and pieces of prompts that take about "
+        "most tokens of one step, and of a prompt that a model reads at once; without it one for each "
+        "sequence, and pieces of prompts that take about "
         "0.15 s, but no more than 160 tokens if those take over 0.05 s; on a GPU 2,048, and up to 16,384 of "
         "models that compute them in about 0.025 s", unit="tokens")
     prefill_chunk_tokens: int | None = row(None, TOKENS, ENGINE,

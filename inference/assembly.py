@@ -10,9 +10,10 @@ from torch import Tensor
 from inference.batched import BatchedRunner
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.config import EngineConfig
+from inference.demand import TOKEN_BYTES, Demand
 from inference.kernels.native import Library
 from inference.masks import MaskPool
-from inference.plan import MIB, TOKEN_BYTES, Demand, Plan
+from inference.plan import MIB, Plan
 from inference.prefault import Prefault
 from inference.runner import PagedRunner
 from inference.sampler import TorchSampler
@@ -78,8 +79,9 @@ def _runner(
 
 def known_demand(served: Served, demand: Demand) -> Demand:
     """Return what a model needs, by what is known since it was loaded."""
+    whole = not served.level.chunked
     kv_bytes = served.kv_bytes or (TOKEN_BYTES if served.state_layers else demand.kv_bytes)
-    return replace(demand, kv_bytes=kv_bytes, state_bytes=served.state_bytes)
+    return replace(demand, kv_bytes=kv_bytes, state_bytes=served.state_bytes, whole=whole)
 
 
 def step_limits(served: Served, plan: Plan) -> Limits:

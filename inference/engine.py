@@ -120,7 +120,7 @@ class TorchCore:
             device_type=device.type,
             max_input_tokens=plan.max_input_tokens,
             max_total_tokens=plan.max_total_tokens,
-            max_batch_prefill_tokens=plan.step_tokens,
+            max_batch_prefill_tokens=plan.prefill_tokens,
             max_batch_total_tokens=plan.kv_tokens,
             level=served.name,
             decoder_start=served.decoder_start,
@@ -129,9 +129,7 @@ class TorchCore:
             adapters=tuple(each.name for each in source.adapters),
             quantization=None if source.weights.stored is None else str(source.weights.stored),
             deterministic=served.exact and (served.make_model is None or config.deterministic),
-            step_seconds=plan.step_seconds(
-                plan.step_tokens if served.level.chunked else plan.max_total_tokens
-            ),
+            step_seconds=plan.step_seconds(plan.prefill_tokens),
             vision=None if vision is None else vision.info(source.checkpoint.path, config.model, progress),
         )
 

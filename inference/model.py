@@ -28,10 +28,10 @@ from transformers.utils import logging as transformers_logging
 
 from inference.checkpoint import Checkpoint, Weights
 from inference.config import ModelConfig
+from inference.demand import TOKEN_BYTES, Demand
 from inference.errors import ModelUnavailable
 from inference.loading import check_loaded, unavailable
 from inference.model_files import safetensors_files
-from inference.plan import TOKEN_BYTES, Demand
 from inference.positions import positions_of
 from inference.quantised.method import ORIGINAL, read_method
 from inference.quantised.stored import expanded
@@ -40,6 +40,7 @@ from inference.state_layers import KEYLESS_TYPES
 from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
+_SCORES = 3  # tensors that attention makes of a prompt's scores: they, what is added, and their shares
 _ADVICE = "transformers.integrations.hub_kernels"  # who gives it
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -275,6 +276,8 @@ def describe_demand(
         most_positions=positions.most,
         positions_note=positions.note,
         weights_form=str(linears).removeprefix("torch."),
+        whole=bool(described.is_encoder_decoder),
+        pair_bytes=_SCORES * 4 * (_first(text, "num_attention_heads", "n_head", "num_heads") or 1),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig
+from inference.demand import TOKEN_BYTES, Demand
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
 
@@ -19,8 +20,6 @@ _GIGAFLOPS = {  # of one core, in float32, cautiously
     "baseline": 12,
     "torch": 50,
 }
-TOKEN_BYTES = 64  # that a token takes in any case, in the engine's books
-_LONGEST = 1 << 20  # tokens of a text where the model has no limit of its own
 # States of beginnings, whatever runs: each text leaves two. With 4 for 4 texts, 55 % of what 8 clients had in
 # common was found, of 95; with one place for one text nothing
 _LEAST_SNAPSHOTS = 16
@@ -41,22 +40,6 @@ _BESIDE_TOKENS = (16, 512)  # fewer, and reading the weights for each takes long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What the model needs, as its files say."""
-
-    weights_bytes: int
-    parameters: int  # that a token of a prompt is multiplied with
-    kv_bytes: int  # of one token, all layers; TOKEN_BYTES at least
-    state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
-    max_positions: int | None  # None: no limit of its own
-    most_positions: int | None = None  # that may be asked for; None: not more than these
-    positions_note: str = ""  # why not more, for the end of a sentence that says how many
-    weights_form: str = "float32"  # of its linears
-    loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
-    product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The sizes that the engine works with."""
 
@@ -71,6 +54,11 @@ class Plan:
     prefix_caching: bool
     snapshots: int = 0  # states of beginnings of texts
     missed_tokens: int = 0  # that the KV cache was to hold, if there is no memory for so many
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Return how many tokens a step computes at most."""
+        return max(self.step_tokens, self.max_input_tokens) if self.demand.whole else self.step_tokens
 
     def step_seconds(self, tokens: int) -> float:
         """Return about how long a step of so many tokens takes at most, in seconds; 0.0 on a GPU."""
@@ -98,14 +86,22 @@ class Plan:
             f"{self._shortage_said}, "
             f"prefix cache {'on' if self.prefix_caching else 'off'}; "
             f"a sequence holds up to {self.max_total_tokens:,} tokens (input {self.max_input_tokens:,}), "
-            f"a step computes up to {self.step_tokens:,} tokens of {self.sequences} sequences, "
-            f"{self.beside_tokens:,} of prompts beside a text that goes on"
+            f"a step computes {self._step_said}"
         )
 
     @property
     def states_bytes(self) -> int:
         """Return what the states of texts and of beginnings take."""
         return (2 * self.sequences + self.snapshots) * self.demand.state_bytes
+
+    @property
+    def _step_said(self) -> str:
+        if self.demand.whole:
+            return f"prompts whole, one at a time, of {self.sequences} sequences"
+        return (
+            f"up to {self.step_tokens:,} tokens of {self.sequences} sequences, "
+            f"{self.beside_tokens:,} of prompts beside a text that goes on"
+        )
 
     @property
     def _shortage_said(self) -> str:
@@ -153,7 +149,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
             f"--max-batch-total-tokens, or leave it out"
         )
     kv_tokens = kv_tokens // PAGE * PAGE
-    max_total = config.max_total_tokens or min(demand.max_positions or _LONGEST, kv_tokens)
+    max_total = config.max_total_tokens or min(demand.max_positions or demand.longest, kv_tokens)
     positions = demand.most_positions or demand.max_positions
     if max_total > kv_tokens:
         raise ModelUnavailable(
@@ -166,7 +162,7 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
             f"`max_total_tokens` must be <= {positions}, the positions that the model knows. Given: "
             f"{max_total}; lower --max-total-tokens, or leave it out{demand.positions_note}"
         )
-    max_input = config.max_input_tokens or max_total - 1
+    max_input = _max_input(config, demand, machine, max_total)
     if not 0 < max_input < max_total:
         raise ModelUnavailable(
             f"`max_input_tokens` must be < `max_total_tokens`. Given: {max_input} and {max_total}; "
@@ -182,7 +178,9 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
         step_tokens=step_tokens,
         beside_tokens=min(step_tokens, config.prefill_chunk_tokens or _beside_tokens(demand, machine)),
         sequences=min(sequences, step_tokens),
-        prefix_caching=config.prefix_caching and not (demand.state_bytes and not snapshots),
+        prefix_caching=config.prefix_caching
+        and not demand.whole
+        and not (demand.state_bytes and not snapshots),
         snapshots=snapshots,
     )
 
@@ -198,6 +196,20 @@ def fit_plan(
     if fitted.max_total_tokens <= plan.max_total_tokens:
         return fitted
     return make_plan(replace(config, max_total_tokens=plan.max_total_tokens), demand, machine, most)
+
+
+def _max_input(config: EngineConfig, demand: Demand, machine: Machine, max_total: int) -> int:
+    """Return how long a prompt may be; raise ModelUnavailable where one step can't take it, and must."""
+    asked, step = config.max_input_tokens, config.max_batch_prefill_tokens
+    if not demand.whole:
+        return asked or max_total - 1
+    if asked and step and asked > step:
+        raise ModelUnavailable(
+            f"`max_batch_prefill_tokens` must be >= `max_input_tokens`, as this model reads prompts at once. "
+            f"Given: {step} and {asked}; lower --max-input-tokens, or raise --max-batch-prefill-tokens"
+        )
+    room = _left(demand, machine) // 2
+    return asked or min(max_total - 1, step or max_total, demand.longest_at_once(room))
 
 
 def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
@@ -284,7 +296,7 @@ def _kv_tokens(config: EngineConfig, demand: Demand, machine: Machine, sequences
     asked = states and config.max_batch_size is not None and machine.device_type == "cpu"
     budget = min(budget, (_left(demand, machine) - states) // 2) if asked else budget - states
     fits = max(budget, 0) // demand.kv_bytes
-    longest = config.max_total_tokens or demand.max_positions or min(fits, _LONGEST)
+    longest = config.max_total_tokens or demand.max_positions or min(fits, demand.longest)
     wanted = sequences * -(-longest // PAGE) * PAGE
     if min(fits, wanted) < PAGE:
         raise _too_little(demand, machine, sequences, states)

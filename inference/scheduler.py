@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from inference.blocks import PAGE, BlockPool, blocks_for
 from inference.budget import Budget, Limits
+from inference.easing import Easing
 from inference.fairness import FairQueue
 from inference.pace import Pace
 from inference.prefix import PrefixCache
@@ -18,9 +19,6 @@ from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
 from inference.types import Obstacle
 
 __all__ = ["Batch", "Limits", "Scheduler"]
-
-LEAST_TOKENS = 32  # a step of one sequence with no more can't be made smaller
-EASED_STEPS = 256  # after which steps may be twice as large again
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,7 @@ class Scheduler:
     ) -> None:
         self._pool = pool
         self._limits = limits
-        self._now = limits  # less for a while, after a step for which memory was too short
-        self._eased = 0  # steps since
+        self._easing = Easing(limits)
         self._table = table
         # Whole prompts are computed by transformers' own cache, which has no blocks to share
         snapshots = Snapshots(table.snapshots) if table.snapshots else None
@@ -101,15 +98,14 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Return the next step's work; its blocks are held when this returns."""
         began = time.monotonic()
-        if self._now is not self._limits:
-            self._recover()
+        self._easing.begin_step()
         preempted = self._grow_decodes()
         self.pace.begin()
         self.obstacle, self.awaiting = Obstacle.MEMORY if preempted else Obstacle.BUDGET, 0
         unfinished = len(self._prompts) + len(self.waiting)
         if not unfinished:
             return Batch(pack(self._table, self._decodes), 0, preempted, 0, time.monotonic() - began)
-        budget = Budget(self._now, used=len(self._decodes.sequences), waiting=unfinished)
+        budget = Budget(self._easing.now, used=len(self._decodes.sequences), waiting=unfinished)
         cached = self._continue_prompts(budget)
         admitted, found = self._admit(budget) if self.waiting and not preempted else (0, 0)
         pieces = pack(self._table, self._decodes, budget.chunks())
@@ -187,24 +183,13 @@ class Scheduler:
     def ease(self, pieces: Pieces) -> int | None:
         """Make steps smaller, after one for which memory was too short, and of which nothing is known.
 
-        The later half of what runs goes back into the queue; their texts will be the same. Returns how
-        many that are; None if the step can't be smaller.
+        Some of what runs goes back into the queue; their texts will be the same. Returns how many that are;
+        None if the step can't be smaller.
         """
-        tokens = sum(chunk.size for chunk in pieces.prompts) + len(pieces.decodes)
-        running = sorted(self.running, key=_arrival)
-        least = tokens <= LEAST_TOKENS or tokens > self._now.tokens  # an image that isn't cut
-        if len(running) <= 1 and (least or not self._limits.chunked):
-            return None
-        stay = (len(running) + 1) // 2
-        fewer = max(tokens // 2, stay, LEAST_TOKENS)
-        self._now = replace(self._limits, tokens=min(fewer, self._limits.tokens), sequences=stay)
-        self._eased = 0
-        # What the runner keeps for itself may be half of a step further
-        kept = (each for each in running[:stay] if each.cache is not None)
-        back = [*running[stay:], *kept]
-        for sequence in back:
+        back = self._easing.shrink(pieces, sorted(self.running, key=_arrival))
+        for sequence in back or ():
             self._put_back(sequence)
-        return len(back)
+        return None if back is None else len(back)
 
     def check(self) -> list[str]:
         """Return what is wrong with the books, looking at every block."""
@@ -266,17 +251,6 @@ class Scheduler:
         sequence.preemptions += 1
         self.waiting.add(sequence)
 
-    def _recover(self) -> None:
-        """Have steps grow again, twice as large after so many that went well."""
-        self._eased += 1
-        if self._eased < EASED_STEPS:
-            return
-        self._eased = 0
-        now, most = self._now, self._limits
-        tokens, sequences = min(2 * now.tokens, most.tokens), min(2 * now.sequences, most.sequences)
-        done = (tokens, sequences) == (most.tokens, most.sequences)
-        self._now = most if done else replace(most, tokens=tokens, sequences=sequences)
-
     def _continue_prompts(self, budget: Budget) -> int:
         cached = 0
         for sequence in self._prompts:
@@ -290,7 +264,7 @@ class Scheduler:
         """Let sequences in; return how many, and how many of their tokens were found."""
         before, cached = len(self.running), 0
         for sequence in self.waiting.candidates():
-            if not self._table.free or len(self.running) >= self._now.sequences:
+            if not self._table.free or len(self.running) >= self._easing.now.sequences:
                 self.obstacle = Obstacle.SEQUENCES
                 break
             if budget.spent:

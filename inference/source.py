@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from inference.adapters import AdapterFiles, find_adapters, held_bytes
 from inference.checkpoint import Checkpoint, Weights, find_checkpoint, read_weights
 from inference.config import EngineConfig
+from inference.demand import Demand
 from inference.encoded import has_encoder
 from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
@@ -30,7 +31,7 @@ from inference.model import (
     read_config,
     vocabulary_size,
 )
-from inference.plan import MIB, Demand
+from inference.plan import MIB
 from inference.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
 from inference.quantised.asked import to_do
 from inference.served import Served

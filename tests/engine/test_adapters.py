@@ -12,9 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from inference.config import EngineConfig
+from inference.demand import Demand
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
-from inference.plan import Demand, Plan, make_plan
+from inference.plan import Plan, make_plan
 from inference.types import CoreRequest
 from tests.engine.adapters import ToyAdapter, toy_adapter
 from tests.engine.cores import Heard, Session, config, request

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig
+from inference.demand import TOKEN_BYTES, Demand
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
-from inference.plan import GIB, MIB, TOKEN_BYTES, Demand, fit_plan, make_plan
+from inference.plan import GIB, MIB, fit_plan, make_plan
 
 DEMAND = Demand(weights_bytes=512 * MIB, parameters=106_000_000, kv_bytes=46_080, max_positions=2048)
 MACHINE = Machine(device_type="cpu", free_bytes=16 * GIB, threads=2, isa="avx512")
@@ -265,3 +267,41 @@ def test_text_of_a_model_without_limits_has_one() -> None:
     plan = make_plan(EngineConfig(), books, MACHINE)
     assert plan.max_total_tokens == 1 << 20
     assert "MiB, books for " in str(plan)
+
+
+WHOLE = replace(DEMAND, whole=True, pair_bytes=12 * 16)  # of 16 heads
+
+
+def test_prompts_that_are_read_at_once_are_no_longer_than_there_is_memory_for() -> None:
+    roomy = make_plan(EngineConfig(), WHOLE, MACHINE)
+    assert (roomy.max_input_tokens, roomy.max_total_tokens) == (2047, 2048)
+    tight = make_plan(EngineConfig(), WHOLE, replace(MACHINE, free_bytes=512 * MIB + 1200 * MIB))
+    assert tight.max_input_tokens == math.isqrt(600 * MIB // (12 * 16))
+    assert tight.max_total_tokens == 2048
+    asked = replace(EngineConfig(), max_input_tokens=2000)
+    assert make_plan(asked, WHOLE, replace(MACHINE, free_bytes=1712 * MIB)).max_input_tokens == 2000
+
+
+def test_where_prompts_are_read_at_once_a_text_without_a_limit_has_a_modest_one() -> None:
+    endless = replace(WHOLE, max_positions=None, kv_bytes=TOKEN_BYTES)
+    assert make_plan(EngineConfig(), endless, MACHINE).max_total_tokens == 4096
+    assert make_plan(EngineConfig(max_total_tokens=9000), endless, MACHINE).max_total_tokens == 9000
+    pieces = replace(endless, whole=False)
+    assert make_plan(EngineConfig(), pieces, MACHINE).max_total_tokens > 100_000
+
+
+def test_what_a_step_may_compute_bounds_prompts_that_are_read_at_once() -> None:
+    plan = make_plan(EngineConfig(max_batch_prefill_tokens=500), WHOLE, MACHINE)
+    assert (plan.max_input_tokens, plan.prefill_tokens) == (500, 500)
+    assert make_plan(EngineConfig(), WHOLE, MACHINE).prefill_tokens == 2047
+    assert make_plan(EngineConfig(max_batch_prefill_tokens=500), DEMAND, MACHINE).max_input_tokens == 2047
+    both = EngineConfig(max_batch_prefill_tokens=500, max_input_tokens=501)
+    with pytest.raises(ModelUnavailable, match="must be >= `max_input_tokens`, as this model reads prompts"):
+        make_plan(both, WHOLE, MACHINE)
+    assert make_plan(both, DEMAND, MACHINE).max_input_tokens == 501
+
+
+def test_a_plan_of_prompts_that_are_read_at_once_says_so() -> None:
+    said = str(make_plan(EngineConfig(), WHOLE, MACHINE))
+    assert "prefix cache off" in said
+    assert said.endswith("a step computes prompts whole, one at a time, of 32 sequences")

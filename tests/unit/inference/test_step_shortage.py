@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from inference.scheduler import EASED_STEPS, Limits
+from inference.easing import EASED_STEPS
+from inference.scheduler import Limits
 from inference.shortage import is_shortage
 from inference.state import Pieces
 from inference.step import Stepper
@@ -100,6 +101,34 @@ def test_what_fits_into_no_step_fails_alone(chunked: bool) -> None:
     short.most = 1000
     after = request("7", 100, 5)
     assert tokens(run(stepper, after)["7"]) == whole_text(after)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_prompts_that_are_not_cut_and_fit_into_no_step_fail_soon_beside_others(several: int) -> None:
+    """Each came back whenever steps grew again, and had everybody wait for it."""
+    short = Short(1000, MemoryError("none"))
+    stepper = make(short, Limits(tokens=256, sequences=8, logit_rows=64, chunked=False), blocks=400)
+    beside = [request(str(index), 20, 3 * EASED_STEPS, ignore_eos=True) for index in range(2)]
+    for each in beside:
+        stepper.add(each)
+    for _ in range(5):
+        stepper.step()
+    huge = [request(str(50 + index), 1200, 5) for index in range(several)]
+    said = run(stepper, *huge, request("99", 30, 5))
+    assert all(isinstance(said[each.id][-1], CoreFailure) for each in huge)
+    for each in (*beside, request("99", 30, 5)):
+        assert whole_text(each)[-len(tokens(said[each.id])) :] == tokens(said[each.id])
+    assert short.refused == 2 * several
+
+
+def test_prompt_that_is_not_cut_and_fits_alone_is_answered_beside_others() -> None:
+    limits = Limits(tokens=256, sequences=8, logit_rows=64, chunked=False)
+    short = Short(200, MemoryError("none"))
+    wanted = [request("0", 20, 40), request("1", 20, 40), request("9", 200, 40), request("2", 20, 40)]
+    stepper = make(short, limits, blocks=400)
+    said = run(stepper, *wanted)
+    assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
+    assert short.refused == 1
 
 
 def test_image_that_is_not_cut_and_fits_into_no_step_fails_alone() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from inference.config import EngineConfig
+from inference.demand import Demand
 from inference.errors import ModelUnavailable
 from inference.gpu import assembly
 from inference.gpu.ahead import AheadStepper
@@ -13,7 +14,7 @@ from inference.gpu.assembly import Assembly, choose_ops
 from inference.gpu.torch_ops import TorchOps
 from inference.machine import Machine
 from inference.masks import MaskPool
-from inference.plan import Demand, Plan, make_plan
+from inference.plan import Plan, make_plan
 from inference.scheduler import Limits
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 

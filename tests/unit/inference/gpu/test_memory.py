@@ -9,6 +9,7 @@ import torch
 
 from inference.blocks import blocks_for
 from inference.config import EngineConfig
+from inference.demand import Demand
 from inference.errors import ModelUnavailable
 from inference.gpu import memory
 from inference.gpu.assembly import fitted_plan
@@ -18,7 +19,7 @@ from inference.gpu.sampling import GpuSampler
 from inference.gpu.slots import MirroredTable
 from inference.machine import Machine
 from inference.masks import Endings
-from inference.plan import Demand, make_plan
+from inference.plan import make_plan
 from inference.sampler import TorchSampler
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 

@@ -1,0 +1,37 @@
+"""What a model needs of the machine, as its files say, and later the model itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+TOKEN_BYTES = 64  # that a token takes in any case, in the engine's books
+_LONGEST = 1 << 20  # tokens of a text where the model has no limit of its own
+_LONGEST_WHOLE = 4096  # the same where prompts are read at once: all others wait as long as one takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What the model needs, as its files say."""
+
+    weights_bytes: int
+    parameters: int  # that a token of a prompt is multiplied with
+    kv_bytes: int  # of one token, all layers; TOKEN_BYTES at least
+    state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
+    max_positions: int | None  # None: no limit of its own
+    most_positions: int | None = None  # that may be asked for; None: not more than these
+    positions_note: str = ""  # why not more, for the end of a sentence that says how many
+    weights_form: str = "float32"  # of its linears
+    loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
+    product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
+    whole: bool = False  # it reads a prompt at once, and nothing of one is of use to another
+    pair_bytes: int = 0  # of each two tokens of a prompt, while one layer's attention looks at them at once
+
+    @property
+    def longest(self) -> int:
+        """Return how many tokens a text has at most where the model has no limit of its own."""
+        return _LONGEST_WHOLE if self.whole else _LONGEST
+
+    def longest_at_once(self, room: int) -> int:
+        """Return how many tokens a prompt has at most that is read at once, in `room` bytes; one at least."""
+        return max(math.isqrt(room // self.pair_bytes), 1) if self.pair_bytes and room > 0 else self.longest
