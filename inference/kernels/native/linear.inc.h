@@ -240,7 +240,7 @@ INLINE void multiply_panel(const int kind, const Tile *t, int64_t panel, float *
     int64_t rows = t->row_to - t->row_from, blocks = (rows + most_rows(kind) - 1) / most_rows(kind);
     int64_t columns = linear->n - panel * PANEL, stride = columns < PANEL ? PANEL : t->y_stride;
 #if NATIVE_ISA == 1
-    if (columns >= PANEL && multiplies_near(kind, blocks)) {
+    if (columns >= PANEL && multiplies_near(kind, rows, blocks)) {
         if (kind == KIND_INT8)
             multiply_near_int8(t, panel, blocks);
         else

@@ -1,22 +1,33 @@
-/* The template of linears of many rows with AVX2: a slice of a panel is made float32 once, and multiplied from the
- * first cache by all rows. Products are added in the same order as everywhere.
+/* The template of linears of several rows with AVX2: a slice of a panel is multiplied by all rows while it is near.
+ * Products are added in the same order as everywhere.
  *
- * Beside weights that the first block of rows widened while it multiplied, and the others read from the second cache
- * (Zen 3, medians by shape): float32, whose blocks had each fetched anew, is 1.1 to 1.35 times as fast with 13 to 48
- * rows; bfloat16 0.9 to 1.2 with 7 to 12 rows, 1.02 to 1.26 with more; in 12 bits 1.02 to 1.14. It is more while
- * another machine uses the same core's caches. */
+ * float32 is read as it lies, and bfloat16 widened by each block of rows as it multiplies, while those are few: in the
+ * first cache both cost nothing. Many rows of bfloat16, and float16, have the slice made float32 once; weights in 12
+ * bits are decoded once, for two blocks to words of bfloat16. All of it beside slices that were made float32 for all
+ * but two blocks of float32, which fetched theirs from the second cache (Zen 3, medians of 31 in turn, by shape):
+ * float32 is 1.2 to 1.3 times as fast with 8 rows, 1.1 to 1.3 with 12, 1.1 to 1.2 with 16, 1.03 to 1.1 with more;
+ * bfloat16 1.04 to 1.25 with 3 to 6, 1.1 to 1.25 with 8, 1.1 with 12, 1.0 to 1.1 with 16; 12 bits 1.05 with 8. */
 
 #define NEAR_DEPTH 320 /* of k at most: slices of 192 were 3 % slower, of 384 and 576 not faster */
+#define WORDS_DEPTH 512 /* of bfloat16 where it lies: 192 and 320 were up to 7 % slower */
+#define LINES_DEPTH 256 /* of float32: 384 was as fast, 128 and 192 up to 6 % slower */
+#define FEW_LINES_DEPTH 128 /* with up to FEW_BLOCKS blocks: 192 to 384 were 3 to 8 % slower */
+#define FEW_BLOCKS 2
+#define WORDS_BLOCKS 3 /* of bfloat16 at most: with more, widening for each of them was 3 to 6 % slower */
 #define NEAR_COLUMNS (2 * LANES)
 #define NEAR_GROUPS (PANEL / NEAR_COLUMNS)
 #define NEAR_STEP 4 /* of k: for each one or two lines are fetched of what comes next */
 
 typedef float NearSlice[NEAR_GROUPS][NEAR_DEPTH][NEAR_COLUMNS]; /* a group of columns lies by itself */
 
+/* How weights lie: a line of columns after the other, where the panel has them or in a slice of NEAR_COLUMNS; or words
+ * of two k, as in bfloat16's panel. */
+enum { LINES, SLICE, WORDS };
+
 typedef struct Near {
     const float *x; /* at the slice's first k */
     int64_t x_stride, k;
-    const float (*w)[NEAR_COLUMNS];
+    const char *w;
     float *y;
     int64_t y_stride;
     const float *bias; /* of these columns, if this is the last slice; or NULL */
@@ -25,9 +36,21 @@ typedef struct Near {
     int first;
 } Near;
 
-/* Whether the slice pays: two blocks of rows read float32's panel as fast as it can be copied. */
-INLINE int multiplies_near(const int kind, int64_t blocks) {
-    return blocks >= (kind == KIND_FLOAT32 ? 3 : kind == KIND_INT8 ? 4 : 2);
+/* Whether it pays: one block reads float32's or int8's panel faster by itself. */
+INLINE int multiplies_near(const int kind, int64_t rows, int64_t blocks) {
+    return blocks >= 2 || (kind == KIND_BFLOAT16 && rows > FEW_ROWS);
+}
+
+INLINE int near_form(const int kind, int64_t blocks) {
+    if (kind == KIND_FLOAT32) return LINES;
+    const int words = is_coded(kind) ? blocks == 2 : kind == KIND_BFLOAT16 && blocks <= WORDS_BLOCKS;
+    return words ? WORDS : SLICE;
+}
+
+/* Of k at a time at most. */
+INLINE int64_t form_depth(const int kind, int form, int64_t blocks) {
+    if (form == LINES) return blocks <= FEW_BLOCKS ? FEW_LINES_DEPTH : LINES_DEPTH;
+    return form == WORDS && !is_coded(kind) ? WORDS_DEPTH : NEAR_DEPTH;
 }
 
 /* Of slices that are about equally deep, in whole steps. */
@@ -66,16 +89,27 @@ INLINE void widen_pair(const vi *words, int64_t k, NearSlice slice) {
     widen_one(upper, k + 1, slice);
 }
 
-INLINE void widen_quads(const char *w, int base, const Exception *exception, int64_t quad, int64_t length,
-                        NearSlice slice) {
+typedef int32_t NearWords[NEAR_DEPTH / 2][PANEL];
+
+INLINE void keep_pair(const vi *words, int64_t k, NearWords kept) {
+    UNROLL for (int v = 0; v < PANEL / LANES; v++) *(vi *)(kept[k / 2] + v * LANES) = words[v];
+}
+
+/* Weights in 12 bits, to words or as float32. */
+INLINE void decode_slice(const int form, const char *w, int base, const Exception *exception, int64_t quad,
+                         int64_t length, NearSlice slice, NearWords kept) {
     const vi table = table_of(base);
     for (int64_t k = 0; k < length; k += QUAD, quad++, w += QUAD_BYTES) {
         vi words[2 * PAIR_VECTORS];
         decode(PAIR_VECTORS, w, 0, table, words);
         if (__builtin_expect(exception->at / QUAD_WEIGHTS == quad, 0))
             exception = correct(PAIR_VECTORS, exception, quad, 0, words);
-        widen_pair(words, k, slice);
-        widen_pair(words + PAIR_VECTORS, k + 2, slice);
+        UNROLL for (int i = 0; i < QUAD; i += 2) {
+            if (form == WORDS)
+                keep_pair(words + i / 2 * PAIR_VECTORS, k + i, kept);
+            else
+                widen_pair(words + i / 2 * PAIR_VECTORS, k + i, slice);
+        }
     }
 }
 
@@ -89,13 +123,9 @@ INLINE void widen_slice(const int kind, const char *w, int64_t length, NearSlice
         }
         return;
     }
-    const int64_t bytes = kind == KIND_FLOAT16 ? 2 : 4;
-    for (int64_t k = 0; k < length; k++, w += bytes * PANEL) {
+    for (int64_t k = 0; k < length; k++, w += 2 * PANEL) {
         vf wide[PANEL / LANES];
-        UNROLL for (int v = 0; v < PANEL / LANES; v++) {
-            const char *at = w + bytes * v * LANES;
-            wide[v] = kind == KIND_FLOAT16 ? vload_f16((const uint16_t *)at) : vload((const float *)at);
-        }
+        UNROLL for (int v = 0; v < PANEL / LANES; v++) wide[v] = vload_f16((const uint16_t *)w + v * LANES);
         widen_one(wide, k, slice);
     }
 }
@@ -112,24 +142,53 @@ INLINE void near_add(const int rows, const float *x, const float *lower, int64_t
     }
 }
 
+/* Products of two k, or of the first alone, of whose words the lower halves are its weights. They are loaded for each:
+ * there are no registers to keep them in. */
+INLINE void near_add_words(const int rows, const int both, const float *x, const float *lower, int64_t stride,
+                           const char *w, vf sums[MOST_ROWS][2]) {
+    const int half = (rows + 1) / 2;
+    UNROLL for (int i = 0; i < 1 + both; i++) {
+        __asm__("" : "+r"(w));
+        const vi c = viload(w), d = viload(w + 4 * LANES), mask = viset1(-65536);
+        const vf a = i ? (vf)(c & mask) : (vf)(c << 16), b = i ? (vf)(d & mask) : (vf)(d << 16);
+        UNROLL for (int m = 0; m < rows; m++) {
+            const vf one = vset1(*(m < half ? x + i + m * stride : lower + i + (m - half) * stride));
+            sums[m][0] = vfma(one, a, sums[m][0]);
+            sums[m][1] = vfma(one, b, sums[m][1]);
+        }
+    }
+}
+
 /* The compiler is kept from multiplying the stride out: it then has an offset for each row and k, in memory. */
-INLINE void multiply_near_rows(const int rows, const Near *n) {
+INLINE void multiply_near_rows(const int rows, const int form, const Near *n) {
+    const int ks = form == WORDS ? 2 : 1; /* at a time */
+    const int64_t step = form == SLICE ? 4 * NEAR_COLUMNS : 4 * PANEL; /* bytes of so many */
     vf sums[MOST_ROWS][2];
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < 2; v++) sums[m][v] = n->first ? vzero() : vload(n->y + m * n->y_stride + v * LANES);
-    const float *x = n->x, *lower = x + (rows + 1) / 2 * n->x_stride, *w = *n->w;
-    const char *share = n->share;
+    const float *x = n->x, *lower = x + (rows + 1) / 2 * n->x_stride;
+    const char *share = n->share, *w = n->w;
     int64_t stride = n->x_stride, left = n->k;
     for (; left >= NEAR_STEP; left -= NEAR_STEP, share += n->share_step) {
         __builtin_prefetch(share, 0, 2);
-        if (n->share_step > 64) __builtin_prefetch(share + 64, 0, 2); /* float32, three blocks */
-        UNROLL for (int i = 0; i < NEAR_STEP; i++) {
+        if (n->share_step > 64) __builtin_prefetch(share + 64, 0, 2); /* float32, few blocks */
+        UNROLL for (int i = 0; i < NEAR_STEP; i += ks) {
             __asm__("" : "+r"(x), "+r"(lower), "+r"(stride));
-            near_add(rows, x + i, lower + i, stride, w + i * NEAR_COLUMNS, sums);
+            if (form == WORDS)
+                near_add_words(rows, 1, x + i, lower + i, stride, w + i / ks * step, sums);
+            else
+                near_add(rows, x + i, lower + i, stride, (const float *)(w + i * step), sums);
         }
-        x += NEAR_STEP, lower += NEAR_STEP, w += NEAR_STEP * NEAR_COLUMNS;
+        x += NEAR_STEP, lower += NEAR_STEP, w += NEAR_STEP / ks * step;
     }
-    for (; left > 0; left--, x++, lower++, w += NEAR_COLUMNS) near_add(rows, x, lower, stride, w, sums);
+    for (; left > 0; left -= ks, x += ks, lower += ks, w += step) {
+        if (form != WORDS)
+            near_add(rows, x, lower, stride, (const float *)w, sums);
+        else if (left > 1)
+            near_add_words(rows, 1, x, lower, stride, w, sums);
+        else
+            near_add_words(rows, 0, x, lower, stride, w, sums);
+    }
     UNROLL for (int m = 0; m < rows; m++)
         UNROLL for (int v = 0; v < 2; v++) {
             if (n->bias) sums[m][v] += vload(n->bias + v * LANES);
@@ -138,36 +197,47 @@ INLINE void multiply_near_rows(const int rows, const Near *n) {
 }
 
 /* By themselves: within another function they have too few registers. */
-#define DEFINE_NEAR(rows) \
-    static __attribute__((noinline)) void near_##rows(const Near *n) { multiply_near_rows(rows, n); }
-DEFINE_NEAR(3)
-DEFINE_NEAR(4)
-DEFINE_NEAR(5)
-DEFINE_NEAR(6)
+#define DEFINE_NEAR(name, form, rows) \
+    static __attribute__((noinline)) void near_##name##_##rows(const Near *n) { multiply_near_rows(rows, form, n); }
+#define DEFINE_NEAR_FORM(name, form) \
+    DEFINE_NEAR(name, form, 3) DEFINE_NEAR(name, form, 4) DEFINE_NEAR(name, form, 5) DEFINE_NEAR(name, form, 6)
+DEFINE_NEAR_FORM(lines, LINES)
+DEFINE_NEAR_FORM(slice, SLICE)
+DEFINE_NEAR_FORM(words, WORDS)
 
 /* A whole panel, all rows of the tile: blocks of about equal height. */
 INLINE void multiply_near(const int kind, const Tile *t, int64_t panel, int64_t blocks) {
-    static void (*const near[])(const Near *) = {NULL, NULL, NULL, near_3, near_4, near_5, near_6};
+    static void (*const near[][MOST_ROWS + 1])(const Near *) = {
+        [LINES] = {[3] = near_lines_3, near_lines_4, near_lines_5, near_lines_6},
+        [SLICE] = {[3] = near_slice_3, near_slice_4, near_slice_5, near_slice_6},
+        [WORDS] = {[3] = near_words_3, near_words_4, near_words_5, near_words_6},
+    };
     const Linear *linear = t->linear;
-    const int64_t depth = near_depth(linear->k, NEAR_DEPTH), passes = blocks * NEAR_GROUPS;
+    const int form = near_form(kind, blocks);
+    const int64_t depth = near_depth(linear->k, form_depth(kind, form, blocks)), passes = blocks * NEAR_GROUPS;
     const int64_t share = depth * t->panel_step / passes;
     const Exception *exceptions = is_coded(kind) ? linear->exceptions + linear->firsts[panel] : NULL;
     NearSlice slice __attribute__((aligned(64)));
+    NearWords kept __attribute__((aligned(64)));
     for (int64_t k = 0; k < linear->k; k += depth) {
-        const char *w = t->w + panel * t->panel_bytes + k * t->panel_step;
+        const char *w = t->w + panel * t->panel_bytes + k * t->panel_step, *from = form == WORDS ? (char *)kept : w;
         int64_t length = linear->k - k < depth ? linear->k - k : depth;
         while (is_coded(kind) && exceptions->at / QUAD_WEIGHTS < k / QUAD) exceptions++;
-        if (is_coded(kind))
-            widen_quads(w, linear->bases[panel], exceptions, k / QUAD, length, slice);
-        else
+        if (!is_coded(kind) && form != SLICE)
+            from = w;
+        else if (!is_coded(kind))
             widen_slice(kind, w, length, slice);
+        else if (form == WORDS)
+            decode_slice(WORDS, w, linear->bases[panel], exceptions, k / QUAD, length, slice, kept);
+        else
+            decode_slice(SLICE, w, linear->bases[panel], exceptions, k / QUAD, length, slice, kept);
         for (int64_t pass = 0; pass < passes; pass++) {
             const NearPass p = near_pass(t, panel, blocks, pass);
             Near n = {
                 .x = (const float *)row_of(t->x, t->x_stride, (int)p.from) + k,
                 .x_stride = t->x_stride / (int64_t)sizeof(float),
                 .k = length,
-                .w = (const float(*)[NEAR_COLUMNS])slice[p.group],
+                .w = form == SLICE ? (const char *)slice[p.group] : from + p.group * 4 * NEAR_COLUMNS,
                 .y = t->y + p.from * t->y_stride + p.column,
                 .y_stride = t->y_stride,
                 .bias = linear->bias && k + depth >= linear->k ? linear->bias + p.column : NULL,
@@ -175,7 +245,7 @@ INLINE void multiply_near(const int kind, const Tile *t, int64_t panel, int64_t 
                 .share_step = share * NEAR_STEP / depth,
                 .first = k == 0,
             };
-            near[p.to - p.from](&n);
+            near[form][p.to - p.from](&n);
         }
     }
 }
