@@ -248,7 +248,10 @@ def test_layers_without_a_paged_form_are_served_sequentially(tmp_path: Path) -> 
     save_model("inkling_text", tmp_path)
     session = Session(config(tmp_path))
     assert session.level == "sequential"
-    assert "hybrid_sliding" in session.progress[-1]
+    level, plan = session.progress[-2:]
+    assert "hybrid_sliding" in level
+    assert "prefix cache off" in plan
+    assert "prompts whole, one at a time" in plan
     session.close()
 
 
