@@ -64,16 +64,17 @@ class _Rows:
         return rows
 
     def _of_length(self, table: nn.Module, given: Mapping[str, Any], length: int, rows: list[int]) -> Tensor:
-        own = {name: self._of_rows(value, rows) for name, value in given.items()} | {_PAST: length}
-        if (places := given.get(_GIVEN)) is not None:
+        own = {name: self._of_rows(value, rows) for name, value in given.items() if name != _GIVEN}
+        if (places := given.get(_GIVEN)) is not None:  # of all rows alike
             own[_GIVEN] = places + length - given[_PAST]
+        own[_PAST] = length
         found: Tensor = table.forward(**own)
         return found
 
     def _of_rows(self, value: Any, rows: list[int]) -> Any:
         """Return an argument as it is of some rows: of ids or their shape, of embeddings, or of none."""
         if isinstance(value, Tensor):
-            return value[rows] if len(value) == len(self._lengths) else value  # of one row is of any
+            return value[rows]
         return (len(rows), *value[1:]) if isinstance(value, tuple) else value
 
 

@@ -199,7 +199,7 @@ def fit_plan(
 
 
 def _max_input(config: EngineConfig, demand: Demand, machine: Machine, max_total: int) -> int:
-    """Return how long a prompt may be; raise ModelUnavailable where one step can't take it, and must."""
+    """Return how long a prompt may be; raise ModelUnavailable if it is read at once, and no step takes it."""
     asked, step = config.max_input_tokens, config.max_batch_prefill_tokens
     if not demand.whole:
         return asked or max_total - 1
@@ -208,7 +208,7 @@ def _max_input(config: EngineConfig, demand: Demand, machine: Machine, max_total
             f"`max_batch_prefill_tokens` must be >= `max_input_tokens`, as this model reads prompts at once. "
             f"Given: {step} and {asked}; lower --max-input-tokens, or raise --max-batch-prefill-tokens"
         )
-    room = _left(demand, machine) // 2
+    room = _left(demand, machine) // 2  # as the cache has a quarter, and attention isn't all that is computed
     return asked or min(max_total - 1, step or max_total, demand.longest_at_once(room))
 
 

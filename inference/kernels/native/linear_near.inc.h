@@ -5,15 +5,16 @@
  * first cache both cost nothing. Many rows of bfloat16, and float16, have the slice made float32 once; weights in 12
  * bits are decoded once, for two blocks to words of bfloat16. All of it beside slices that were made float32 for all
  * but two blocks of float32, which fetched theirs from the second cache (Zen 3, medians of 31 in turn, by shape):
- * float32 is 1.2 to 1.3 times as fast with 8 rows, 1.1 to 1.3 with 12, 1.1 to 1.2 with 16, 1.03 to 1.1 with more;
- * bfloat16 1.04 to 1.25 with 3 to 6, 1.1 to 1.25 with 8, 1.1 with 12, 1.0 to 1.1 with 16; 12 bits 1.05 with 8. */
+ * float32 is 1.19 to 1.32 times as fast with 8 rows, 1.14 to 1.31 with 12, 1.08 to 1.19 with 16, 1.01 to 1.1 with 32;
+ * bfloat16 1.04 to 1.15 with 4, 1.14 to 1.3 with 8, 1.07 to 1.17 with 12, 1 to 1.07 with 16; 12 bits 1.03 to 1.08
+ * with 8. */
 
 #define NEAR_DEPTH 320 /* of k at most: slices of 192 were 3 % slower, of 384 and 576 not faster */
 #define WORDS_DEPTH 512 /* of bfloat16 where it lies: 192 and 320 were up to 7 % slower */
-#define LINES_DEPTH 256 /* of float32: 384 was as fast, 128 and 192 up to 6 % slower */
-#define FEW_LINES_DEPTH 128 /* with up to FEW_BLOCKS blocks: 192 to 384 were 3 to 8 % slower */
+#define LINES_DEPTH 256 /* of float32: 128 was up to 6 % slower, 192 and 384 within 3 % */
+#define FEW_LINES_DEPTH 128 /* with few blocks: 192 took up to a tenth longer with 8 rows, 256 and 384 more */
 #define FEW_BLOCKS 2
-#define WORDS_BLOCKS 3 /* of bfloat16 at most: with more, widening for each of them was 3 to 6 % slower */
+#define WORDS_BLOCKS 3 /* of bfloat16 at most: widened for each of six and more it was up to 8 % slower */
 #define NEAR_COLUMNS (2 * LANES)
 #define NEAR_GROUPS (PANEL / NEAR_COLUMNS)
 #define NEAR_STEP 4 /* of k: for each one or two lines are fetched of what comes next */
