@@ -169,7 +169,7 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
         yield f"the document doesn't know the error type {error['error_type']!r}"
     if not _text(error["error"]):
         yield "an error without a message"
-    if isinstance(error["error"], str) == (promise.path == RESPONSES):
+    if isinstance(error["error"], str) == promise.path.startswith(RESPONSES):
         yield f"an error in the form of other routes: {error['error']!r}"
     whole = isinstance(error["error"], str) and (error["error"], error["error_type"]) in promise.whole_errors
     expected = None if whole else exchange.headers.get(REQUEST_ID)

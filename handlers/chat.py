@@ -10,7 +10,7 @@ from typing import Any
 
 from handlers import prompts
 from handlers.account import note_prompt
-from handlers.http.aside import Aside
+from handlers.http.aside import Aside, made
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, json_reply
 from handlers.images.gathering import check_images, gather, placed
@@ -36,7 +36,7 @@ from handlers.wire.grammar import allowed
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs, to_choices
-from handlers.wire.outputs import finish_of
+from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.requests import Wanted, grammar_or_refusal, left_out
 from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
@@ -162,13 +162,17 @@ async def _complete(
     for finish, request in zip(finishes, prepared.requests, strict=True):
         service.metrics.finished(finish, request)
     prompt, compute_type = prepared.requests[0].prompt, service.settings.compute_type
-    headers = answer_headers(compute_type, prompt, finishes, call.received) | prepared.ignored
     answer = ChatAnswer(
         prepared.chat,
         prepared.stamp,
         choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
     )
-    return json_reply(answer.body(outputs), headers=headers)
+
+    def answered() -> JsonReply[ChatCompletion]:
+        headers = answer_headers(compute_type, prompt, finishes, call.received) | prepared.ignored
+        return json_reply(answer.body(outputs), headers=headers)
+
+    return await made(answered, sum(map(values_of, outputs, prepared.requests)))
 
 
 async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) -> Flow[ChatCompletionChunk]:

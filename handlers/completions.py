@@ -12,6 +12,7 @@ from handlers.account import note_prompt
 from handlers.http.aside import made
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, JsonReply, Refused, json_reply
+from handlers.http.support import ignored_header
 from handlers.images.gathering import check_images, gather, placed
 from handlers.sequences import (
     Flow,
@@ -30,7 +31,7 @@ from handlers.wire import completions as wire
 from handlers.wire.completion_answer import Answer, AnswerStream, as_told
 from handlers.wire.completions import Asked, Completion, Prompt
 from handlers.wire.headers import batch_headers, stream_headers
-from handlers.wire.openai import Stamp, TokenBytes
+from handlers.wire.openai import Stamp, TokenBytes, idle_options
 from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
 from inference.errors import InvalidInput
@@ -91,7 +92,7 @@ async def _complete(
         headers = batch_headers(
             service.settings.compute_type, completion.prompts, finishes, call.received, counts=body["usage"]
         )
-        return json_reply(body, headers=headers)
+        return json_reply(body, headers=headers | ignored_header(idle_options(call.body)))
 
     return await made(answered, sum(map(values_of, outputs, completion.requests)))
 

@@ -44,6 +44,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         separate_process=settings.engine_process,
         step_timeout=settings.step_timeout,
         max_requests_per_owner=of_each_worker(settings, settings.max_concurrent_requests_per_key),
+        owner_limit=settings.max_concurrent_requests_per_key,
         max_sequence_logprobs=settings.max_sequence_logprobs,
         template_seconds=settings.template_timeout,
         template_characters=settings.max_template_output,

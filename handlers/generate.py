@@ -10,7 +10,7 @@ from handlers.account import note_prompt
 from handlers.http.aside import made
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, JsonReply, json_reply
-from handlers.http.support import header_value
+from handlers.http.support import ignored_header
 from handlers.images.gathering import check_images, gather, placed
 from handlers.sequences import (
     Flow,
@@ -41,10 +41,9 @@ async def compat_generate(
     service: Service, call: Call[CompatGenerateRequest]
 ) -> JsonReply[CompatGenerateResponse] | EventStream[StreamResponse]:
     """Answer `POST /`: an array of one, or a stream; the prompt comes first if the model continues texts."""
-    full_text = service.engine.model.pipeline_tag in (None, "text-generation")
     if call.body.get("stream"):
-        return await stream(service, call, full_text=full_text)
-    body, headers = await complete(service, call, full_text=full_text)
+        return await stream(service, call, at_root=True)
+    body, headers = await complete(service, call, at_root=True)
     return json_reply([body], headers=headers)
 
 
@@ -60,13 +59,14 @@ async def generate_stream(service: Service, call: Call[GenerateRequest]) -> Even
 
 
 async def complete(
-    service: Service, call: Call[Body], *, full_text: bool = False
+    service: Service, call: Call[Body], *, at_root: bool = False
 ) -> tuple[GenerateResponse, Headers]:
     """Generate the whole text, the best of several if asked for; return the body and its headers."""
     service.metrics.count_request()
     with counted(service.metrics):
         limits = limits_of(service.settings)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
+            full_text = at_root and _continues(service)
             reading = partial(understood, service, call.body, tokens=Shown.WITH_DETAILS, full_text=full_text)
             wanted = await looked_at(service, call, await call.aside(reading))
             outputs = await generated(service, wanted, call.owner)
@@ -76,14 +76,13 @@ async def complete(
     return await made(partial(tgi.to_body, wanted, outputs), values), headers | _ignored(wanted)
 
 
-async def stream(
-    service: Service, call: Call[Body], *, full_text: bool = False
-) -> EventStream[StreamResponse]:
+async def stream(service: Service, call: Call[Body], *, at_root: bool = False) -> EventStream[StreamResponse]:
     """Start to generate, and return the stream of tokens."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
         limits = limits_of(service.settings)
         held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
+        full_text = at_root and _continues(service)
         reading = partial(understood, service, call.body, tokens=Shown.ALWAYS, full_text=full_text)
         wanted = await looked_at(service, call, await call.aside(reading))
         with placed(wanted.image_urls, wanted.requests[0].images):
@@ -92,6 +91,11 @@ async def stream(
             )
         headers = stream_headers(service.settings.compute_type, [wanted.inputs])
         return streamed(flow, headers=headers, on_close=held.pop_all().close)
+
+
+def _continues(service: Service) -> bool:
+    """Return whether the model goes on with a prompt, and doesn't answer it."""
+    return service.engine.model.pipeline_tag in (None, "text-generation")
 
 
 def understood(
@@ -136,5 +140,4 @@ async def generated(
 
 
 def _ignored(wanted: Generate) -> Headers:
-    names = wanted.without_effect
-    return {"x-ignored-parameters": header_value(names)} if names else {}
+    return ignored_header(wanted.without_effect)

@@ -7,6 +7,7 @@ from handlers.cloud import sagemaker_compatibility
 from handlers.completions import completions
 from handlers.generate import compat_generate, generate, generate_stream
 from handlers.health import health, livez, ping, readyz, root_health
+from handlers.input_tokens import count_input_tokens
 from handlers.kserve import (
     kserve_infer,
     kserve_live,
@@ -28,6 +29,7 @@ OPERATIONS = operations(
     generate_stream=generate_stream,
     chat_completions=chat_completions,
     create_response=create_response,
+    count_input_tokens=count_input_tokens,
     completions=completions,
     tokenize=tokenize,
     get_chat_tokenize=get_chat_tokenize,

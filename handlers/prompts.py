@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.http.support import header_value
+from handlers.http.support import ignored_header
 from handlers.wire.conversation import Conversation
 from inference.client import EngineClient
 
@@ -23,4 +23,4 @@ def ignored_headers(
 ) -> dict[str, str]:
     """Return the header that names what has no effect: variables the template doesn't mention, and `more`."""
     names = (*conversation.without_effect(engine.template_names), *more)
-    return {"x-ignored-parameters": header_value(names)} if names else {}
+    return ignored_header(names)

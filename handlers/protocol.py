@@ -29,6 +29,7 @@ def operations(
         wire.ResponsesRequest,
         JsonReply[wire.ModelResponse] | EventStream[wire.ResponseStreamEvent],
     ],
+    count_input_tokens: Operation[wire.InputTokensRequest, JsonReply[wire.InputTokens]],
     completions: Operation[
         wire.CompletionRequest,
         JsonReply[wire.CompletionFinal] | EventStream[wire.CompletionStreamEvent],
@@ -66,6 +67,7 @@ def operations(
         "generate_stream": generate_stream,
         "chat_completions": chat_completions,
         "create_response": create_response,
+        "count_input_tokens": count_input_tokens,
         "completions": completions,
         "tokenize": tokenize,
         "get_chat_tokenize": get_chat_tokenize,

@@ -10,6 +10,7 @@ from itertools import count
 
 from handlers.account import note_prompt
 from handlers.chat import Prepared, ready
+from handlers.http.aside import made
 from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, Failure, JsonReply, json_reply, named_event
 from handlers.images.gathering import placed
@@ -20,7 +21,7 @@ from handlers.wire.calls import CallIds
 from handlers.wire.headers import answer_headers, stream_headers
 from handlers.wire.openai import logprobs
 from handlers.wire.output_items import Logprobs
-from handlers.wire.outputs import finish_of
+from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.response_answer import ResponseAnswer
 from handlers.wire.response_output import Output, Tell
 from handlers.wire.responses import Asked
@@ -46,7 +47,7 @@ async def create_response(
                 if not asked.chat.stream:
                     return await _complete(service, call, prepared, answer)
                 generations = await submitted(service.engine, prepared.requests, call.owner)
-        flow = Flow(generations, service.metrics, answer.events, frame=named_event)
+        flow = Flow(generations, service.metrics, answer.events, frame=named_event, values=answer.values)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])
         return streamed(
             flow,
@@ -63,8 +64,12 @@ async def _complete(
     (events,) = await run(service.engine, prepared.requests, call.owner)
     finish, (request,) = finish_of(events), prepared.requests
     service.metrics.finished(finish, request)
-    headers = answer_headers(service.settings.compute_type, request.prompt, [finish], call.received)
-    return json_reply(answer.body(events), headers=headers | prepared.ignored)
+
+    def answered() -> JsonReply[ModelResponse]:
+        headers = answer_headers(service.settings.compute_type, request.prompt, [finish], call.received)
+        return json_reply(answer.body(events), headers=headers | prepared.ignored)
+
+    return await made(answered, values_of(events, request))
 
 
 def _answer(engine: EngineClient, asked: Asked, prepared: Prepared) -> ResponseAnswer:
@@ -92,14 +97,13 @@ def _tell(engine: EngineClient, asked: Asked) -> Tell | None:
 
 
 def _failed(answer: ResponseAnswer, failure: Failure) -> bytes:
-    """Return the last event of a stream that failed."""
-    return named_event(
-        answer.failed(
-            {
-                "code": "server_error",
-                "message": failure.error,
-                "type": failure.error_type,
-                "request_id": failure.request_id,
-            }
-        )
+    """Return what is left to say in a stream that failed."""
+    told = answer.failed(
+        {
+            "code": "server_error",
+            "message": failure.error,
+            "type": failure.error_type,
+            "request_id": failure.request_id,
+        }
     )
+    return b"".join(map(named_event, told))

@@ -144,13 +144,18 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
         render: Render[Body],
         told: Callable[[Finish], Finish] = lambda finish: finish,
         frame: Callable[[Body], bytes] = event,
+        values: Callable[[Output, Request], int] = values_of,
     ) -> None:
-        """`told` is how the client is told of a text's end, and so what the metrics count of it."""
+        """`told` is how the client is told of a text's end, and so what the metrics count of it.
+
+        `values` is about how much there is to tell of some events, which is told aside if it is much.
+        """
         self._framed = frame
         self._told = told
         self._generations = generations
         self._metrics = metrics
         self._render = render
+        self._values = values
         self._frames = self._read()
         self._running = len(generations)  # 0 also after a failure, which was counted
 
@@ -178,7 +183,7 @@ class Flow(AsyncIterator[bytes], Generic[Body]):
                 async for place, batch in batches:
                     request = self._generations[place].request
                     self._count(batch, request)
-                    yield await made(partial(self._frame, place, batch), values_of(batch, request))
+                    yield await made(partial(self._frame, place, batch), self._values(batch, request))
         except Exception as error:
             self._running = 0
             self._metrics.failure(label(error))

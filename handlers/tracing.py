@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 EXPORT_SECONDS = 5  # for one batch; also what a collector that doesn't answer holds up the end of the process
 CONTEXT = (b"traceparent", b"tracestate")
 UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
-CHATS = frozenset({"chat_completions"})
 MOST = 2**63 - 1  # of an OTLP integer
 
 Attributes = Mapping[str, str | int | float | tuple[str, ...]]
@@ -104,7 +103,9 @@ class Tracing:
             return
         if span.is_recording():
             path = scope["path"]
-            route = self._routes.get(account.operation, "")
+            route = self._routes.get(
+                account.operation, path if account.operation else ""
+            )  # an alias: a setting
             span.update_name(f"{scope['method']} {route}".rstrip())
             span.set_attributes(
                 {
@@ -165,7 +166,7 @@ def gen_ai_attributes(model: str, operation: str, request: Request, finish: Fini
     """Return what OpenTelemetry's conventions for generative AI name."""
     sampling, times = request.sampling, finish.timings
     told: dict[str, str | int | float | tuple[str, ...] | None] = {
-        "gen_ai.operation.name": "chat" if operation in CHATS else "text_completion",
+        "gen_ai.operation.name": "text_completion" if request.add_special_tokens else "chat",
         "gen_ai.provider.name": "parley",
         "gen_ai.request.model": model,
         "gen_ai.response.model": request.adapter or model,

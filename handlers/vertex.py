@@ -14,7 +14,7 @@ from handlers.generate import generated, looked_at, understood
 from handlers.http.aside import Aside
 from handlers.http.call import Call
 from handlers.http.replies import JsonReply, Refused, json_reply
-from handlers.http.support import header_value
+from handlers.http.support import ignored_header
 from handlers.images.gathering import placed
 from handlers.sequences import counted, limits_of, run
 from handlers.service import Service
@@ -51,7 +51,7 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
             jobs = [_predict(service, call, instance, aside, places) for instance in instances]
             answers = await together("instances", jobs)
     ignored = {f"instances[].{name}" for answer in answers for name in answer.ignored}
-    headers = {"x-ignored-parameters": header_value(ignored)} if ignored else {}
+    headers = ignored_header(ignored)
     return json_reply({"predictions": [answer.text for answer in answers]}, headers=headers)
 
 

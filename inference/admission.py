@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from inference.config import EngineConfig
 from inference.errors import InvalidInput, Overloaded, OwnerOverloaded
 from inference.places import OwnPlaces, Places
 
@@ -47,13 +48,16 @@ class Admission:
         places: Places | None = None,
         *,
         per_owner: int | None = None,
+        owner_limit: int | None = None,
     ) -> None:
         """`released` is called after room was given back; `places` are this process's own unless given.
 
-        `per_owner` is how many one owner may have in flight, of this process.
+        `per_owner` is how many one owner may have in flight, of this process: its share of `owner_limit`, if
+        that is given.
         """
         self.limit = limit
         self.per_owner = limit if per_owner is None else per_owner
+        self.owner_limit = self.per_owner if owner_limit is None else owner_limit
         self.in_flight = 0  # of this process
         self._released = released
         self._places = OwnPlaces() if places is None else places
@@ -62,19 +66,31 @@ class Admission:
         self._owned: Counter[str] = Counter()  # sequences of each owner
         self._durations: deque[float] = deque(maxlen=DURATIONS_REMEMBERED)  # seconds, of recent ones
 
+    @classmethod
+    def of(cls, config: EngineConfig, released: Callable[[], None], places: Places | None = None) -> Self:
+        """Return one with the limits of a configuration."""
+        return cls(
+            config.max_concurrent_requests,
+            released,
+            places,
+            per_owner=config.max_requests_per_owner,
+            owner_limit=config.owner_limit,
+        )
+
     def admit(self, sequences: int, owner: str = "") -> Permit:
         """Return a permit for an owner's `sequences`.
 
         Raises Overloaded if they don't all fit now, and InvalidInput if they never do.
         """
-        if sequences > min(self.limit, self.per_owner):
-            whose = "" if self.limit <= self.per_owner else "_per_key"
+        if sequences > min(self.limit, self.owner_limit):
+            whose = "" if self.limit <= self.owner_limit else "_per_key"
             raise InvalidInput(
                 f"{sequences} sequences at a time are more than `max_concurrent_requests{whose}`, which is "
-                f"{min(self.limit, self.per_owner)}: send them in several requests"
+                f"{min(self.limit, self.owner_limit)}: send them in several requests"
             )
-        if self._owned[owner] + sequences > self.per_owner < self.limit:
-            raise OwnerOverloaded(self.per_owner, self.retry_after(sequences))
+        others = self._owned[owner]  # what is asked for at once isn't divided
+        if others and others + sequences > self.per_owner < self.limit:
+            raise OwnerOverloaded(self.owner_limit, self.retry_after(sequences))
         if not self._places.take(sequences, self.limit):
             raise Overloaded(self.retry_after(sequences))
         name = next(self._names)

@@ -30,6 +30,9 @@ from inference.state import SlotTable
 from inference.step import IdleWork, Runner, Stepper
 
 _LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
+_WHOLE_PROMPTS = (
+    2  # that a GPU reads one after the other while texts wait: the host takes 10 to 20 ms for each
+)
 
 
 def make_stepper(
@@ -92,4 +95,5 @@ def step_limits(served: Served, plan: Plan) -> Limits:
         logit_rows=max(_LOGIT_BYTES // (served.vocabulary * 4), 1),
         chunked=served.level.chunked,
         beside=plan.beside_tokens if served.level.chunked else None,
+        whole=None if served.level.chunked or plan.machine.device_type == "cpu" else _WHOLE_PROMPTS,
     )

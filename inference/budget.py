@@ -10,6 +10,7 @@ _PER_TEXT = 3  # prompt tokens that may be computed for each text that goes on
 # Where so many prompts wait for each text that goes on, these wait for a whole step once: the many then begin
 # and end together, and break in upon each other less
 _CROWD = 4
+_WHILE_NONE_GO_ON = 4  # times as many prompts may be read whole in a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,9 @@ class Limits:
     logit_rows: int  # of one step's prompts with log-probabilities: bounds memory, but for one image
     chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
     beside: int | None = None  # prompt tokens of a step in which texts go on; None: no limit of its own
+    whole: int | None = (
+        None  # prompts of such a step, where each is computed by itself; None: no limit of its own
+    )
 
 
 class Budget:
@@ -39,6 +43,7 @@ class Budget:
             self._tokens = min(self._tokens, max(limits.beside, _PER_TEXT * used))
         self._share = max(self._tokens // 2, 1)  # of a prompt that doesn't fit, while others want the rest
         self._rows = limits.logit_rows
+        self._whole = limits.whole and (limits.whole if used else limits.whole * _WHILE_NONE_GO_ON)
         self._sizes: dict[Sequence, int] = {}
         self._long: Sequence | None = None  # the prompt that doesn't fit
 
@@ -78,6 +83,8 @@ class Budget:
 
     def _size(self, remaining: int) -> int:
         if not self._limits.chunked:
+            if self._whole is not None and len(self._sizes) >= self._whole:
+                return 0
             return remaining if remaining <= self._tokens or not self._sizes else 0
         if remaining <= self._tokens:
             return remaining

@@ -80,9 +80,7 @@ class EngineClient(TextSide):
         self._text: TextPipeline | None = None
         self._compiler: GrammarCompiler | None = None  # also None where grammars can't be compiled
         self._idle = asyncio.Event()  # nothing runs and every response has ended
-        self._admission = Admission(
-            config.max_concurrent_requests, self._check_idle, places, per_owner=config.max_requests_per_owner
-        )
+        self._admission = Admission.of(config, self._check_idle, places)
         self._preparing: set[str] = set()  # ids of requests that aren't queued yet
         self._running: dict[str, Running] = {}
         self._looks = Looks(core, partial(prefix_salt, isolated=config.isolate_owners))
@@ -202,9 +200,12 @@ class EngineClient(TextSide):
             raise ValueError(f"request id {request.id!r} is in use")
         self._preparing.add(request.id)
         try:
-            prepared = await prepare(request, text, self.model, self._compiler, self.config, self._looks)
+            model = self.model
+            prepared = await prepare(request, text, model, self._compiler, self.config, self._looks)
             if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
                 raise self._readiness.refusal()
+            if self.model != model:
+                raise self._readiness.changed()
             return self._queue(request, prepared, text, submitted)
         except BaseException:
             self._looks.drop(request)

@@ -62,6 +62,7 @@ class EngineConfig:
     separate_process: bool = True  # the engine runs in a process of its own
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
     max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all
+    owner_limit: int | None = None  # of which that is this process' share; None: it is all of it
     max_sequence_logprobs: int = 524_288  # of alternatives, in all texts of a body and their prompts
     template_seconds: float = 5.0  # that a chat template may take
     template_characters: int = TEMPLATE_CHARACTERS  # that it may make of a conversation

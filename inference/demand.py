@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from inference.errors import ModelUnavailable
+
 TOKEN_BYTES = 64  # that a token takes in any case, in the engine's books
 _LONGEST = 1 << 20  # tokens of a text where the model has no limit of its own
 _LONGEST_WHOLE = 4096  # the same where prompts are read at once: all others wait as long as one takes
@@ -20,6 +22,10 @@ class Demand:
     state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
+    part_positions: int | None = (
+        None  # of a prompt and of a text each, where an encoder reads prompts: half of these
+    )
+    most_part: int | None = None  # of either that may be asked for; None: not more than all
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
     weights_form: str = "float32"  # of its linears
     loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
@@ -32,6 +38,31 @@ class Demand:
         """Return how many tokens a text has at most where the model has no limit of its own."""
         return _LONGEST_WHOLE if self.whole else _LONGEST
 
+    def longest_prompt(self, max_total: int, room: int) -> int:
+        """Return how many tokens a prompt has at most that is read at once, in `room` bytes."""
+        part = self.part_positions or max_total
+        if max_total > 2 * part:  # for which the model wasn't made, and which was asked for
+            part = self.most_part or max_total
+        return min(part, self.longest_at_once(room))
+
+    def longest_text(self, begun: int) -> int | None:
+        """Return how many tokens the decoder makes at most of `begun`; None: as many as a prompt leaves."""
+        return None if self.most_part is None else max(self.most_part - begun + 1, 1)
+
     def longest_at_once(self, room: int) -> int:
         """Return how many tokens a prompt has at most that is read at once, in `room` bytes; one at least."""
         return max(math.isqrt(room // self.pair_bytes), 1) if self.pair_bytes and room > 0 else self.longest
+
+
+def check_whole(asked: int, step: int | None, demand: Demand) -> None:
+    """Raise ModelUnavailable where prompts of `asked` tokens can't be read at once, in steps of `step`."""
+    if demand.most_part and asked > demand.most_part:
+        raise ModelUnavailable(
+            f"`max_input_tokens` must be <= {demand.most_part}, the positions that the model's encoder "
+            f"knows. Given: {asked}; lower --max-input-tokens, or leave it out"
+        )
+    if step and asked > step:
+        raise ModelUnavailable(
+            f"`max_batch_prefill_tokens` must be >= `max_input_tokens`, as this model reads prompts at once. "
+            f"Given: {step} and {asked}; lower --max-input-tokens, or raise --max-batch-prefill-tokens"
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from inference.encoded_batch import Batch, Part, is_whole, joinable
+from inference.encoded_batch import Batch, Rows, is_whole, joinable
 from inference.encoded_places import PlacedDecoder
 from inference.errors import ModelUnavailable
 from inference.runner import Kept, OneByOne
@@ -24,6 +25,7 @@ from inference.state import Chunk, Pieces, Sequence
 
 Start = tuple[int, ...]  # tokens
 
+_PIECE = 64  # tokens of a text that is computed again: logits of all of them would take gigabytes
 _SHORT = 64  # tokens: all that have fewer may be padded; those that have more at most to twice as many
 
 
@@ -88,8 +90,9 @@ class EncodedRunner(OneByOne):
 
     def _run_group(self, chunks: list[Chunk]) -> None:
         self._placed = self._placed or PlacedDecoder(self._model)
+        chunks = _beside_each_other(chunks)
         kept = [_kept(chunk.sequence) for chunk in chunks]
-        batch = _batch_of(kept) or Batch([each.part for each in kept])
+        batch = _batch_of(kept)
         newest = np.array([chunk.sequence.ids[chunk.start] for chunk in chunks])
         try:
             logits = batch.step(self._placed, torch.from_numpy(newest)[:, None].to(self._model.device))
@@ -110,16 +113,24 @@ class EncodedRunner(OneByOne):
             given = sequence.ids[chunk.start : chunk.stop]
         else:
             given = np.concatenate([np.array(self._start, dtype=np.int64), sequence.ids[end : chunk.stop]])
-        output = self._model(
-            encoder_outputs=source,
-            decoder_input_ids=self._ids(given),
-            use_cache=self._cached,
-            **({"past_key_values": kept.cache} if kept is not None and goes_on else {}),
-        )
-        logits = output.logits[0, len(given) - chunk.logit_rows :].float()
-        values = output.past_key_values if self._cached else None
+        logits, values = self._decode(given, source, kept.cache if kept is not None and goes_on else None)
+        logits = logits[len(logits) - chunk.logit_rows :].float().clone()  # a view would keep all of them
         sequence.cache = _Kept(values, chunk.stop, logits, source)
         return logits
+
+    def _decode(self, ids: NDArray[np.int64], source: Any, values: Any) -> tuple[Tensor, Any]:
+        """Return the logits (rows, vocabulary) of a text's last tokens, and what is kept of it."""
+        logits = torch.empty(0)
+        pieces = range(0, len(ids), _PIECE) if self._cached else (0,)
+        for start in pieces:
+            output = self._model(
+                encoder_outputs=source,
+                decoder_input_ids=self._ids(ids[start : start + _PIECE] if self._cached else ids),
+                use_cache=self._cached,
+                **({"past_key_values": values} if values is not None else {}),
+            )
+            logits, values = output.logits[0], output.past_key_values if self._cached else None
+        return logits, values
 
     def _encode(self, prompt: NDArray[np.int64]) -> Any:
         return self._encoder(input_ids=self._ids(prompt))
@@ -143,28 +154,52 @@ class _Kept(Kept):
     source: Any  # what the encoder made of the prompt, as transformers passes it on
 
     @property
-    def part(self) -> Part:
-        """Return it as a batch takes it."""
-        if isinstance(self.values, _Row):
-            return self.values.batch.part(self.values.row)
+    def batch(self) -> Batch | None:
+        """Return the batch that it is a row of; None if it is alone."""
+        return self.values.batch if isinstance(self.values, _Row) else None
+
+    @property
+    def rows(self) -> Rows:
+        """Return it as a batch takes it, if it is alone."""
         if not joinable(self.source, self.values):
             raise TypeError("what is kept of texts isn't keys and values of all tokens, or not these alone")
-        return Part.of(self.source, self.values)
+        return Rows.of(self.source, self.values)
 
     @property
     def cache(self) -> Any:
         """Return it as transformers takes it."""
-        return self.part.cache if isinstance(self.values, _Row) else self.values
+        place = self.values
+        return place.batch.some([place.row]).alone if isinstance(place, _Row) else place
 
 
-def _batch_of(kept: list[_Kept]) -> Batch | None:
-    """Return the batch that texts are already, in this order and nobody else; None if there is none."""
-    first = kept[0].values
-    if not isinstance(first, _Row) or first.batch.rows != len(kept):
-        return None
-    rows = [each.values for each in kept]
-    same = all(isinstance(r, _Row) and r.batch is first.batch and r.row == at for at, r in enumerate(rows))
-    return first.batch if same else None
+def _beside_each_other(chunks: list[Chunk]) -> list[Chunk]:
+    """Return texts of one batch beside each other, in its order: they are taken over as one."""
+    firsts: dict[Batch | None, int] = {}
+    places: list[tuple[int, int, Chunk]] = []
+    for at, chunk in enumerate(chunks):
+        values = _kept(chunk.sequence).values
+        if isinstance(values, _Row):
+            places.append((firsts.setdefault(values.batch, at), values.row, chunk))
+        else:
+            places.append((at, 0, chunk))
+    return [chunk for _, _, chunk in sorted(places, key=lambda place: place[:2])]
+
+
+def _batch_of(kept: list[_Kept]) -> Batch:
+    """Return the batch that texts are already, they and nobody else, or a new one of them.
+
+    What texts of one batch have there is copied at once, not each by itself in each layer.
+    """
+    blocks: list[Rows] = []
+    for batch, group in groupby(kept, key=lambda each: each.batch):
+        some = list(group)
+        if batch is None:
+            blocks += [each.rows for each in some]
+            continue
+        if len(some) == len(kept) == batch.rows:
+            return batch
+        blocks.append(batch.some([each.values.row for each in some]))
+    return Batch(blocks)
 
 
 def _bucket(length: int) -> int:

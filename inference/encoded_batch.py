@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,26 +19,52 @@ Pair = tuple[Tensor, Tensor]  # keys and values, (rows, heads, tokens, head_dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What is known of one text: of each layer, and what the encoder made of its prompt."""
+class Rows:
+    """Texts as rows of what a model keeps of them, or of some more."""
 
-    source: Tensor  # (1, prompt tokens, hidden)
-    own: tuple[Pair, ...]  # of its text, by layers
-    cross: tuple[Pair, ...]  # of its prompt
+    source: Tensor  # (all rows, prompt tokens, hidden): what the encoder made of prompts
+    cache: EncoderDecoderCache
+    prompts: tuple[int, ...]  # tokens of each text's prompt
+    texts: tuple[int, ...]  # and of what was written
+    chosen: Tensor | None = None  # (texts): which of all rows these are; None: they are all
 
     @classmethod
-    def of(cls, source: Any, cache: EncoderDecoderCache) -> Part:
+    def of(cls, source: Any, cache: EncoderDecoderCache) -> Rows:
         """Return what a model has kept of a text that was alone."""
-        layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-        pairs = [((own.keys, own.values), (cross.keys, cross.values)) for own, cross in layers]
-        return cls(
-            source.last_hidden_state, tuple(own for own, _ in pairs), tuple(cross for _, cross in pairs)
-        )
+        states: Tensor = source.last_hidden_state
+        keys = cache.self_attention_cache.layers[0].keys
+        assert keys is not None, "the decoder has begun"
+        return cls(states, cache, (states.shape[1],), (keys.shape[2],))
 
     @property
-    def cache(self) -> EncoderDecoderCache:
-        """Return it as transformers takes it."""
-        return _cache_of(self.own, self.cross)
+    def alone(self) -> EncoderDecoderCache:
+        """Return what is kept of one text as transformers takes it."""
+        (prompt,), (text,) = self.prompts, self.texts
+        return _cache_of([self], prompt, text)
+
+    def states(self, width: int) -> Tensor:
+        """Return what the encoder made of the prompts (texts, width, hidden), padded on the right."""
+        return self._taken(self.source, 1, width, at_end=True)
+
+    def pairs(self, width: int, *, crossing: bool) -> Iterator[Pair]:
+        """Yield each layer's pair, of texts padded on the left or, if `crossing`, of prompts on the right."""
+        cache = self.cache.cross_attention_cache if crossing else self.cache.self_attention_cache
+        for layer in cache.layers:
+            keys, values = (
+                self._taken(each, 2, width, at_end=crossing) for each in (layer.keys, layer.values)
+            )
+            yield keys, values
+
+    def _taken(self, kept: Tensor, dim: int, width: int, *, at_end: bool) -> Tensor:
+        size = kept.shape[dim]
+        if size > width:
+            kept = kept.narrow(dim, 0 if at_end else size - width, width)
+        if self.chosen is not None:
+            kept = kept.index_select(0, self.chosen)
+        if size < width:
+            behind = (0, 0) * (kept.dim() - 1 - dim)
+            kept = pad(kept, (*behind, *((0, width - size) if at_end else (width - size, 0))))
+        return kept
 
 
 def joinable(source: object, cache: object) -> bool:
@@ -64,22 +90,16 @@ def is_whole(cache: object) -> bool:
 class Batch:
     """Several texts as rows of one cache."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.rows = len(parts)
-        self._prompts = [part.source.shape[1] for part in parts]
-        self._texts = [part.own[0][0].shape[2] for part in parts]
+    def __init__(self, blocks: Sequence[Rows]) -> None:
+        self._prompts = [size for block in blocks for size in block.prompts]
+        self._texts = [size for block in blocks for size in block.texts]
+        self.rows = len(self._prompts)
         longest, texts = max(self._prompts), max(self._texts)
-        right = [longest - size for size in self._prompts]
-        left = [texts - size for size in self._texts]
-        self._source = torch.cat(
-            [pad(part.source, (0, 0, 0, by)) for part, by in zip(parts, right, strict=True)]
-        )
-        self._source_mask = _mask(right, longest, self._source.device, at_end=True)
-        self._text_mask = _mask(left, texts, self._source.device, at_end=False)
-        self._cache = _cache_of(
-            _stacked([part.own for part in parts], lambda row: (0, 0, left[row], 0)),
-            _stacked([part.cross for part in parts], lambda row: (0, 0, 0, right[row])),
-        )
+        self._source = torch.cat([block.states(longest) for block in blocks])
+        device = self._source.device
+        self._source_mask = _mask([longest - size for size in self._prompts], longest, device, at_end=True)
+        self._text_mask = _mask([texts - size for size in self._texts], texts, device, at_end=False)
+        self._cache = _cache_of(blocks, longest, texts)
 
     def step(self, decoder: PlacedDecoder, tokens: Tensor) -> Tensor:
         """Compute a token (rows, 1) more of each text; return the logits (rows, vocabulary)."""
@@ -95,37 +115,30 @@ class Batch:
             past_key_values=self._cache,
         )
 
-    def part(self, row: int) -> Part:
-        """Return what is known of one text."""
-        prompt, text = self._prompts[row], self._texts[row]
-        own, cross = (
-            [(layer.keys[row : row + 1], layer.values[row : row + 1]) for layer in cache.layers]
-            for cache in (self._cache.self_attention_cache, self._cache.cross_attention_cache)
-        )
-        return Part(
-            self._source[row : row + 1, :prompt],
-            tuple((keys[:, :, -text:], values[:, :, -text:]) for keys, values in own),
-            tuple((keys[:, :, :prompt], values[:, :, :prompt]) for keys, values in cross),
+    def some(self, rows: Sequence[int]) -> Rows:
+        """Return what is known of some texts, as long as none of the batch goes on."""
+        whole = list(rows) == list(range(self.rows))
+        return Rows(
+            self._source,
+            self._cache,
+            tuple(self._prompts[row] for row in rows),
+            tuple(self._texts[row] for row in rows),
+            None if whole else torch.tensor(rows, device=self._source.device),
         )
 
 
-def _cache_of(own: Sequence[Pair], cross: Sequence[Pair]) -> EncoderDecoderCache:
+def _cache_of(blocks: Sequence[Rows], longest: int, texts: int) -> EncoderDecoderCache:
+    """Return the cache of all texts of some blocks.
+
+    It is made layer by layer: nothing lies beside it but what was kept of the texts before.
+    """
     caches = DynamicCache(), DynamicCache()
-    for cache, pairs in zip(caches, (own, cross), strict=True):
-        for layer, (keys, values) in enumerate(pairs):
+    for cache, width, crossing in zip(caches, (texts, longest), (False, True), strict=True):
+        layers = zip(*(block.pairs(width, crossing=crossing) for block in blocks), strict=True)
+        for layer, of_blocks in enumerate(layers):
+            keys, values = (torch.cat(each) for each in zip(*of_blocks, strict=True))
             cache.update(keys, values, layer)
     return EncoderDecoderCache(*caches)
-
-
-def _stacked(
-    rows: Sequence[Sequence[Pair]], padding: Callable[[int], tuple[int, int, int, int]]
-) -> list[Pair]:
-    """Return the layers' keys and values of all rows, each padded as `padding` says of its row."""
-
-    def stack(layer: int, which: int) -> Tensor:
-        return torch.cat([pad(pairs[layer][which], padding(row)) for row, pairs in enumerate(rows)])
-
-    return [(stack(layer, 0), stack(layer, 1)) for layer in range(len(rows[0]))]
 
 
 def _mask(padding: Sequence[int], length: int, device: torch.device, *, at_end: bool) -> Tensor:

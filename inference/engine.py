@@ -124,6 +124,7 @@ class TorchCore:
             max_batch_total_tokens=plan.kv_tokens,
             level=served.name,
             decoder_start=served.decoder_start,
+            max_text_tokens=plan.demand.longest_text(len(served.decoder_start)),
             eos_token_ids=source.eos,
             vocabulary_size=vocabulary,
             adapters=tuple(each.name for each in source.adapters),

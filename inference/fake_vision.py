@@ -40,11 +40,17 @@ class SeeingClient(EngineClient):
 
     async def submit(self, request: Request) -> Generation:
         """Queue a request; raises what EngineClient does, and InvalidInput for what isn't an image."""
+        return await super().submit(await self._looked_at(request))
+
+    async def count(self, request: Request) -> int:
+        """Return how many tokens a prompt has; raises as `submit` does."""
+        return await super().count(await self._looked_at(request))
+
+    async def _looked_at(self, request: Request) -> Request:
         vision = self.model.vision
         if vision is None or (not request.images and vision.token not in request.prompt):
-            return await super().submit(request)
-        ids = await self._ids(request, vision)
-        return await super().submit(replace(request, prompt_ids=ids, images=()))
+            return request
+        return replace(request, prompt_ids=await self._ids(request, vision), images=())
 
     async def _ids(self, request: Request, vision: VisionInfo) -> tuple[int, ...]:
         texts = request.prompt.split(vision.token)

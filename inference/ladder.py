@@ -132,9 +132,9 @@ class Climb:
         runner = make_runner(PROOF_BLOCKS)
         try:
             merges = merge_linears(self.model, lambda: self.proof.run(runner))
-        except torch.OutOfMemoryError:  # as in Proof.check
-            raise
-        except Exception:  # the level's own check says what it was
+        except Exception as error:  # the level's own check says what it was
+            if is_shortage(error):
+                raise  # as in Proof.judge
             return None
 
         def undo() -> None:

@@ -101,12 +101,19 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
         raise InvalidInput("`inputs` cannot be empty")
     total = model.max_total_tokens
     room = max(total - prompt_tokens, 0)
+    if model.max_text_tokens is not None:
+        room = min(room, model.max_text_tokens)
     wanted = room if max_new_tokens is None else max_new_tokens
     checked = min(wanted, SLICE_TOKENS)
     if prompt_tokens + checked > total:
         raise too_long(total, prompt_tokens, checked)
     if prompt_tokens > model.max_input_tokens:
         raise too_many(model, prompt_tokens)
+    if checked > room:
+        raise InvalidInput(
+            f"`max_new_tokens` must be <= {room}, the positions that the model's decoder knows. "
+            f"Given: {checked}"
+        )
     if room == 0:
         raise too_long(total, prompt_tokens, 1)
     return min(wanted, room)

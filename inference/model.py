@@ -32,7 +32,7 @@ from inference.demand import TOKEN_BYTES, Demand
 from inference.errors import ModelUnavailable
 from inference.loading import check_loaded, unavailable
 from inference.model_files import safetensors_files
-from inference.positions import positions_of
+from inference.positions import Positions, positions_of
 from inference.quantised.method import ORIGINAL, read_method
 from inference.quantised.stored import expanded
 from inference.shortage import is_shortage
@@ -267,13 +267,17 @@ def describe_demand(
     `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
     """
     text = described.get_text_config(decoder=described.is_encoder_decoder)
-    positions = positions_of(text, _first(text, *_POSITIONS))
+    positions, part = positions_of(text, _first(text, *_POSITIONS)), Positions(None, None)
+    if described.is_encoder_decoder:  # which has as many for prompts as its decoder for texts
+        positions, part = positions.of_both, positions
     return Demand(
         weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
         parameters=_multiplied(text, weights),
         kv_bytes=max(_kv_elements(text) * kv_dtype.itemsize, TOKEN_BYTES),
         max_positions=positions.usual,
         most_positions=positions.most,
+        part_positions=part.usual,
+        most_part=part.most,
         positions_note=positions.note,
         weights_form=str(linears).removeprefix("torch."),
         whole=bool(described.is_encoder_decoder),

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from inference.paged import CHUNKED, Probed, use_paged_attention
 from inference.positions import changing_length
 from inference.rotary import is_static
+from inference.shortage import is_shortage
 from inference.state_elsewhere import find_elsewhere
 from inference.state_layers import STATE_TYPES, STATELESS_TYPES, StateLayer, find_state_layers
 from inference.trace import rotations
@@ -47,6 +48,8 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
     try:
         keeping = find_elsewhere(model) or find_state_layers(model)
     except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+        if is_shortage(error):
+            raise  # the lower level would be for good, for a moment's want
         reason = f"its layers' states can't be found ({type(error).__name__}: {error})"
         return PackableLayers(reason=reason)
     attending, reason = _probe(model, positions)
@@ -82,6 +85,8 @@ def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Prob
     try:
         probed = use_paged_attention(model)
     except Exception as error:  # any model's code may fail in any way on attention it wasn't written for
+        if is_shortage(error):
+            raise
         return {}, f"paged attention can't be used in it ({type(error).__name__}: {error})"
     return probed, "" if probed else _NO_ATTENTION
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from inference.types import Watermark
 from inference.watermark import scatter, seeds, threshold
@@ -104,14 +105,18 @@ def logit_bias(scores: Tensor, biases: Several[Bias], _: Several[History]) -> Te
 
 
 def repetition(scores: Tensor, penalties: Several[float], histories: Several[History]) -> Tensor:
-    """Weaken each token of a row's prompt and text once."""
+    """Weaken each token of a row's prompt and text once; one that the model can't generate has no score."""
     # Shorter rows are filled with a token of their own: it is penalised once, however often it is there.
     longest = max(len(history.ids) for history in histories)
     ids = np.empty((len(histories), longest), dtype=np.int64)
     for row, history in zip(ids, histories, strict=True):
         row[: len(history.ids)] = history.ids
         row[len(history.ids) :] = history.ids[-1]
-    return penalise_repetition(scores, torch.from_numpy(ids).to(scores.device), column(penalties, scores))
+    width = scores.shape[1]
+    if ids.max() >= width:  # marks of images in prompts: they have an embedding, and no logit
+        scores, ids = pad(scores, (0, 1)), ids.clip(max=width)
+    factors = column(penalties, scores)
+    return penalise_repetition(scores, torch.from_numpy(ids).to(scores.device), factors)[:, :width]
 
 
 def occurrence(

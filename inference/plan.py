@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from inference.blocks import PAGE
 from inference.config import EngineConfig
-from inference.demand import TOKEN_BYTES, Demand
+from inference.demand import TOKEN_BYTES, Demand, check_whole
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
 
@@ -30,6 +30,7 @@ _STEP_TOKENS = (64, 160)
 # 0.61, at the same rates. Of what takes so short a time there may be more
 _SHORT_STEP_SECONDS = 0.05
 _SHORT_STEP_TOKENS = (0, 1024)
+_WHOLE_COPIES = 3  # of what is kept of texts that are read at once: twice where they become a batch, and room
 # Of a GPU's step with prompts. The host takes 10 to 24 ms to launch one, whatever its size
 _DEVICE_SECONDS = 0.025
 _DEVICE_TOKENS = (2048, 16384)
@@ -138,8 +139,8 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     states = (2 * sequences + snapshots) * demand.state_bytes
     asked, missed = config.max_batch_total_tokens, 0
     kv_tokens = asked or _kv_tokens(config, demand, machine, sequences, states)
-    if machine.device_type == "cpu" and asked is not None and asked >= PAGE:
-        kv_tokens = min(asked, (_left(demand, machine) - states) * 9 // 10 // demand.kv_bytes)
+    if asked is not None and asked >= PAGE and (demand.whole or machine.device_type == "cpu"):
+        kv_tokens = min(asked, _most_cache(demand, machine, states) // demand.kv_bytes)
         if kv_tokens < PAGE:
             raise _too_little(demand, machine, sequences, states)
         missed = asked if kv_tokens < asked else 0
@@ -203,13 +204,11 @@ def _max_input(config: EngineConfig, demand: Demand, machine: Machine, max_total
     asked, step = config.max_input_tokens, config.max_batch_prefill_tokens
     if not demand.whole:
         return asked or max_total - 1
-    if asked and step and asked > step:
-        raise ModelUnavailable(
-            f"`max_batch_prefill_tokens` must be >= `max_input_tokens`, as this model reads prompts at once. "
-            f"Given: {step} and {asked}; lower --max-input-tokens, or raise --max-batch-prefill-tokens"
-        )
+    if asked:
+        check_whole(asked, step, demand)
+        return asked
     room = _left(demand, machine) // 2  # as the cache has a quarter, and attention isn't all that is computed
-    return asked or min(max_total - 1, step or max_total, demand.longest_at_once(room))
+    return min(max_total - 1, step or max_total, demand.longest_prompt(max_total, room))
 
 
 def _sequences(config: EngineConfig, demand: Demand, machine: Machine) -> int:
@@ -308,13 +307,21 @@ def _cache_budget(demand: Demand, machine: Machine) -> int:
 
     On CPU, as the machine serves others too, they may take a quarter of what is left beside the weights, and
     not more than these or 2 GiB: the prefix cache fills in time whatever there is. On a GPU nine tenths are
-    what is planned with until what else is needed has been measured.
+    what is planned with until what else is needed has been measured. Where prompts are read at once
+    that isn't done, and what is kept of texts lies there twice when these become a batch.
     """
     if machine.cache_bytes is not None:
         return machine.cache_bytes
     left = _left(demand, machine)
-    modest = min(left // 4, max(demand.weights_bytes, 2 * GIB))
-    return modest if machine.device_type == "cpu" else left * 9 // 10
+    if machine.device_type == "cpu":
+        return min(left // 4, max(demand.weights_bytes, 2 * GIB))
+    return left // 4 if demand.whole else left * 9 // 10
+
+
+def _most_cache(demand: Demand, machine: Machine, states: int) -> int:
+    """Return how many bytes of keys and values may be asked for, beside `states` bytes."""
+    left = _left(demand, machine) - states
+    return left // _WHOLE_COPIES if demand.whole else left * 9 // 10
 
 
 def _left(demand: Demand, machine: Machine) -> int:

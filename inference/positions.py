@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -38,6 +38,11 @@ class Positions:
     usual: int | None
     most: int | None  # if that is asked for
     note: str = ""  # why not further
+
+    @property
+    def of_both(self) -> Positions:
+        """Return the positions of a prompt and a text together that have as many each."""
+        return replace(self, usual=self.usual and 2 * self.usual, most=self.most and 2 * self.most)
 
 
 def positions_of(text: PreTrainedConfig, stated: int | None) -> Positions:

@@ -90,11 +90,16 @@ def prefix_salt(request: Request, *, isolated: bool) -> str:
     return f"{len(request.owner)}:{request.owner}{request.cache_salt}"  # no owner can write another's
 
 
-async def prompt_ids(request: Request, text: TextPipeline, model: ModelInfo, looks: Looks) -> tuple[int, ...]:
-    """Return the prompt's tokens, those given or those of its text, from the end as many as asked for."""
+async def prompt_ids(
+    request: Request, text: TextPipeline, model: ModelInfo, looks: Looks, *, bounded: bool = True
+) -> tuple[int, ...]:
+    """Return the prompt's tokens, those given or those of its text, from the end as many as asked for.
+
+    `bounded`: a text that is too long whatever its tokens are is refused at once.
+    """
     ids = request.prompt_ids
     if ids is None:
-        if request.truncate is None:
+        if bounded and request.truncate is None:
             check_length(request.prompt, text.longest_token, model)
         ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:

@@ -19,6 +19,7 @@ from inference.blocks import blocks_for
 from inference.errors import ModelUnavailable
 from inference.positions import ENDLESS, first_position
 from inference.proof_steps import Steps
+from inference.shortage import is_shortage
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.state_layers import cache_parameter
 from inference.step import Runner
@@ -100,9 +101,9 @@ class Proof:
         """Compare what is computed of the prompts, (positions, vocabulary), or say why it can't be."""
         try:
             logits = compute()
-        except torch.OutOfMemoryError:  # a GPU's: slower ways would be taken, and stay, for a moment's want
-            raise
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            if is_shortage(error):
+                raise  # slower ways would be taken, and stay, for a moment's want
             LOG.debug("A way to run the model failed", exc_info=True)
             return Verdict(False, np.inf, f"{type(error).__name__}: {error}")
         return self.compare(logits, torch.cat(self._expected), rounded=rounded)

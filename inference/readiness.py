@@ -46,6 +46,10 @@ class Readiness:
         """Take none any more: there is no engine, and there will be none."""
         self.state = EngineState.FAILED
 
+    def changed(self) -> NotReady:
+        """Return what to tell a request that was prepared for an engine which was started again since."""
+        return NotReady("The engine was started again meanwhile", LEAST_RETRY_SECONDS)
+
     def refusal(self) -> NotReady:
         """Return what a request is told now, and when it may come back."""
         if self.state in (EngineState.FAILED, EngineState.READY):  # its death may not have been noted yet

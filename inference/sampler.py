@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from functools import partial
@@ -202,7 +203,10 @@ class TorchSampler:
         if not len(targets):
             return Scored(())
         totals = statistics(logits, self._library).totals
-        logprobs = logits.gather(1, targets[:, None])[:, 0].double().cpu().numpy() - totals
+        known, last = targets < logits.shape[1], logits.shape[1] - 1
+        found = logits.gather(1, targets.clamp(max=last)[:, None])[:, 0].double()
+        found = found.where(known, -math.inf)  # what has an embedding and no logit: marks of images
+        logprobs = found.cpu().numpy() - totals
         wanted = sequence.request.prompt_top_n_tokens
         return Scored(tuple(logprobs.tolist()), of_prompt(logits, totals, wanted) if wanted else None)
 

@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inference.limits import check_given_ids
-from inference.types import Messages, ModelInfo, TextToken
+from inference.limits import check_given_ids, check_prompt
+from inference.looks import Looks, check_images
+from inference.preparation import prompt_ids
+from inference.types import Messages, ModelInfo, Request, TextToken
 
 if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 class TextSide(ABC):
     """What can be asked of a model's text without generating any."""
+
+    _looks: Looks
 
     @property
     @abstractmethod
@@ -30,6 +34,19 @@ class TextSide(ABC):
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> Sequence[TextToken]:
         """Return the tokens of a text with their places in it; raise NotReady, InvalidInput or Overloaded."""
         return await self._ready_text().tokenize(text, add_special_tokens=add_special_tokens)
+
+    async def count(self, request: Request) -> int:
+        """Return how many tokens a request's prompt has, its images' included, also if it is too long.
+
+        Raises NotReady, InvalidInput or Overloaded; GenerationFailed if the engine failed on an image.
+        """
+        text = self._ready_text()
+        check_prompt(request, self.model)
+        check_images(request, self.model)
+        try:
+            return len(await prompt_ids(request, text, self.model, self._looks, bounded=False))
+        finally:
+            self._looks.drop(request)
 
     async def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a prompt that was given as ids; raise NotReady, InvalidInput or Overloaded."""

@@ -72,10 +72,7 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """A mark that raises the logits of a pseudo-random part of the vocabulary at each token.
-
-    Kirchenbauer et al., "A watermark for large language models", 2023.
-    """
+    """A mark that raises a pseudo-random part of the vocabulary at each token (Kirchenbauer et al. 2023)."""
 
     gamma: float = 0.5  # share of the vocabulary, (0, 1)
     delta: float = 2.0  # added to its logits
@@ -227,6 +224,7 @@ class ModelInfo:
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
     vision: VisionInfo | None = None  # None: it takes no images
     decoder_start: tuple[int, ...] = ()  # tokens before its texts, of a model whose encoder reads prompts
+    max_text_tokens: int | None = None  # that it generates at most, where its prompt takes none of these
 
     @property
     def found(self) -> Found | None:

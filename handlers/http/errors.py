@@ -132,8 +132,9 @@ class Failure:
 
 
 def reads_details(scope: Scope) -> bool:
-    """Return whether errors are objects: to clients that read no texts, and on a route that TGI hasn't."""
-    return scope["path"] == RESPONSES or speaks_openai(scope)
+    """Return whether errors are objects: to clients that read no texts, and on routes that TGI hasn't."""
+    path = scope["path"]
+    return path == RESPONSES or path.startswith(f"{RESPONSES}/") or speaks_openai(scope)
 
 
 def is_fault(status: int) -> bool:

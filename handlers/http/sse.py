@@ -146,6 +146,7 @@ class Feed:
 
     __slots__ = (
         "_chunks",
+        "_largest",
         "_limit",
         "_loop",
         "_overflow",
@@ -165,6 +166,7 @@ class Feed:
         self._source = source
         self._chunks: list[bytes] = []
         self._size = 0  # bytes of them
+        self._largest = 0  # bytes of one: whoever reads fast gets it no sooner
         self._sending = False  # what was taken last is still on its way
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +176,8 @@ class Feed:
     def start(self, silence: float, limit: int, overflow: Callable[[], None]) -> None:
         """Begin to read; after `silence` seconds in which nothing was taken there is a comment to take.
 
-        `overflow` is called once if more than `limit` bytes pile up behind what was taken before.
+        `overflow` is called once if more than `limit` bytes pile up behind what was taken before, but for
+        the largest chunk.
         """
         self._loop = asyncio.get_running_loop()
         self._limit, self._overflow = limit, overflow
@@ -198,7 +201,7 @@ class Feed:
         chunks = self._chunks
         taken = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
-        self._size = 0
+        self._size = self._largest = 0
         return taken
 
     async def aclose(self) -> None:
@@ -233,8 +236,10 @@ class Feed:
 
     def _put(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
-        before, self._size = self._size, self._size + len(chunk)
-        if self._sending and before <= self._limit < self._size:
+        before = self._size - self._largest
+        self._size += len(chunk)
+        self._largest = max(self._largest, len(chunk))
+        if self._sending and before <= self._limit < self._size - self._largest:
             self._overflow()
         self._wake()
 

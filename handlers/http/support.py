@@ -17,7 +17,7 @@ applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -268,6 +268,11 @@ def header_value(names: Iterable[str]) -> str:
         shown.append(name)
         size += len(name) + 1
     return ",".join([*shown, REST] if REST in safe else shown)
+
+
+def ignored_header(names: Collection[str]) -> dict[str, str]:
+    """Return the header that names what has no effect; none if there is nothing."""
+    return {"x-ignored-parameters": header_value(names)} if names else {}
 
 
 def merged(values: Iterable[str]) -> str:

@@ -14,8 +14,9 @@ import httpcore
 
 from handlers.images.hosts import UNREACHED, Hosts, NotFetched
 
-LOOKUPS = 16  # at a time; the system's resolver can't be told to give up, and holds a thread until it does
+LOOKUPS = 64  # at a time; the system's resolver can't be told to give up, and holds a thread until it does
 SIP = 4096  # bytes that are worked through before the event loop looks at other requests
+TRY_SECONDS = 2.0  # for an address, if there are others
 HEAD_BYTES = 65_536  # until an answer has begun
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]  # host, port -> addresses, none for an unknown host
@@ -75,9 +76,11 @@ class Pinned(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Look a host up, check what was found, and connect to that, the first address that answers."""
         failure: Exception | None = None
-        for address in self._hosts.allowed(host, port, await self._resolve(host, port)):
+        addresses = list(self._hosts.allowed(host, port, await self._resolve(host, port)))
+        for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
+            patience = TRY_SECONDS if left and timeout is None else timeout  # a packet may go and never come
             try:
-                stream = await self._below.connect_tcp(address, port, timeout, local_address, socket_options)
+                stream = await self._below.connect_tcp(address, port, patience, local_address, socket_options)
                 return Sipped(stream)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from handlers.wire.conversation import Conversation, to_conversation
 from handlers.wire.limits import Limits
-from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
+from handlers.wire.openai import continuous_usage, idle_options, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
 from handlers.wire.requests import Wanted, grammar_or_refusal, numbered, to_request
 from handlers.wire.response_format import to_response_format
@@ -59,7 +59,7 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
         continuous_usage=continuous_usage(body),
         logprobs=wanted,
         top_logprobs=top if wanted else 0,
-        without_effect=("top_logprobs",) if top and not wanted else (),
+        without_effect=(*(("top_logprobs",) if top and not wanted else ()), *idle_options(body)),
     )
 
 

@@ -8,6 +8,7 @@ from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.tools import AUTO, NONE, REQUIRED, refuse_namesakes, to_use
 from handlers.wire.types import (
     ChosenFunction,
+    InputTokensRequest,
     ResponsesNamedChoice,
     ResponsesRequest,
     ResponsesTool,
@@ -23,14 +24,14 @@ SCHEMAS_AT = "parameters"  # of a tool
 BELONGS: Belongs = {FUNCTION: ("name",), ALLOWED: ("mode", "tools")}
 
 
-def to_tools(body: ResponsesRequest) -> ToolUse | None:
+def to_tools(body: ResponsesRequest | InputTokensRequest) -> ToolUse | None:
     """Return the tools that the answer may call and how; None where it calls none.
 
     Raises InvalidInput for a tool that isn't a function, ToolRefused for the choice of one that isn't there.
     """
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.get("tools") or ()))
     refuse_namesakes(tools, "name")
-    parallel = body.get("parallel_tool_calls") is not False
+    parallel = body.get("parallel_tool_calls") is not False  # of no effect where an input is counted
     choice = told_choice(body.get("tool_choice"))
     word, name = "", ""
     if isinstance(choice, str):

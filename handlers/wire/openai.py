@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from handlers.wire.limits import Limits
-from handlers.wire.parameters import Parameters, several, shortest, single
+from handlers.wire.parameters import Parameters, all_shortest, several, single
 from handlers.wire.types import (
     ChatCompletionLogprob,
     ChatCompletionLogprobs,
@@ -91,6 +91,12 @@ def continuous_usage(body: Body) -> bool:
     return bool((body.get("stream_options") or {}).get("continuous_usage_stats"))
 
 
+def idle_options(body: Body) -> tuple[str, ...]:
+    """Return what is asked of a stream where none is: `stream_options`, or nothing."""
+    asked = include_usage(body) or continuous_usage(body)
+    return ("stream_options",) if asked and not body.get("stream") else ()
+
+
 def finish_reason(event: Event) -> Reason | None:
     """Return OpenAI's word for why the text ended with this event, None if it goes on."""
     return None if event.finish is None else end_reason(event.finish)
@@ -131,18 +137,19 @@ def logprobs(
     More than `top` tokens can be equally likely; OpenAI gives no more than asked for. `token_bytes` has the
     bytes of each token by its id: a part of a character has no text of its own.
     """
+    told = [(event.token, event.top_tokens[:top]) for event in events]
+    numbers = iter(all_shortest([each.logprob for token, others in told for each in (token, *others)]))
     content: list[ChatCompletionLogprob] = [
         {
-            **_token(event.token, token_bytes),
-            "top_logprobs": [_token(token, token_bytes) for token in event.top_tokens[:top]],
+            **_token(token, next(numbers), token_bytes),
+            "top_logprobs": [_token(other, next(numbers), token_bytes) for other in others],
         }
-        for event in events
+        for token, others in told
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(token: Token, token_bytes: TokenBytes | None) -> ChatCompletionTopLogprob:
-    logprob = shortest(token.logprob)
+def _token(token: Token, logprob: float | None, token_bytes: TokenBytes | None) -> ChatCompletionTopLogprob:
     return {
         "token": own_text(token, token_bytes),
         "logprob": IMPOSSIBLE if logprob is None else logprob,

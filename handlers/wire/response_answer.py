@@ -7,7 +7,7 @@ from typing import Literal
 
 from handlers.wire.openai import usage
 from handlers.wire.output_items import Events
-from handlers.wire.outputs import finish_of
+from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.response_output import Output
 from handlers.wire.types import (
     ModelResponse,
@@ -16,9 +16,10 @@ from handlers.wire.types import (
     ResponseStateEvent,
     ResponseUsage,
 )
-from inference.types import Event, Finish, FinishReason
+from inference.types import Event, Finish, FinishReason, Request
 
 State = Literal["response.created", "response.in_progress", "response.completed", "response.incomplete"]
+LAST_TOLD = 4  # times that a stream's last events have all log-probabilities
 
 
 class ResponseAnswer:
@@ -33,6 +34,7 @@ class ResponseAnswer:
         self._numbers = numbers
         self._now = now
         self._begun = False
+        self._told = 0  # values
 
     def body(self, events: Sequence[Event]) -> ModelResponse:
         """Return the whole answer."""
@@ -42,29 +44,43 @@ class ResponseAnswer:
 
     def events(self, place: int, event: Event) -> Events:
         """Return what an event of the engine brings about; `place` is 0, as there is one text."""
-        told: Events = []
-        if not self._begun:
-            told += [
-                self._state("response.created", self._blank),
-                self._state("response.in_progress", self._blank),
-            ]
-            self._begun = True
-        told += self._output.push(event)
+        told: Events = [*self._begin(), *self._output.push(event)]
         if event.finish is not None:
             answer = self._ended(event.finish)
             whole = answer["status"] == "completed"
             told.append(self._state("response.completed" if whole else "response.incomplete", answer))
         return told
 
-    def failed(self, error: ResponseError) -> ResponseFailedEvent:
-        """Return the last event of a stream that fails."""
+    def values(self, output: Sequence[Event], request: Request) -> int:
+        """Return about how much some events tell; the last ones tell all again."""
+        new = values_of(output, request)
+        self._told += new
+        return new + (LAST_TOLD * self._told if output and output[-1].finish else 0)
+
+    def failed(self, error: ResponseError) -> list[ResponseStateEvent | ResponseFailedEvent]:
+        """Return the last events of a stream that fails, if need be behind those of its beginning."""
         answer: ModelResponse = {
             **self._blank,
             "status": "failed",
             "error": error,
             "output": self._output.items(),
         }
-        return {"type": "response.failed", "sequence_number": next(self._numbers), "response": answer}
+        begun = self._begin()
+        last: ResponseFailedEvent = {
+            "type": "response.failed",
+            "sequence_number": next(self._numbers),
+            "response": answer,
+        }
+        return [*begun, last]
+
+    def _begin(self) -> list[ResponseStateEvent]:
+        if self._begun:
+            return []
+        self._begun = True
+        return [
+            self._state("response.created", self._blank),
+            self._state("response.in_progress", self._blank),
+        ]
 
     def _state(self, kind: State, answer: ModelResponse) -> ResponseStateEvent:
         return {"type": kind, "sequence_number": next(self._numbers), "response": answer}

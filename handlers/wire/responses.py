@@ -15,7 +15,7 @@ from handlers.wire.openai import Stamp, to_parameters
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
-from handlers.wire.types import ModelResponse, ResponsesRequest
+from handlers.wire.types import InputTokensRequest, ModelResponse, ResponsesRequest
 from inference.errors import GrammarRefused, InvalidInput, TemplateFailed
 
 LOGPROBS = "message.output_text.logprobs"
@@ -68,11 +68,20 @@ def own_names() -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A body understood whose input is to be counted."""
+
+    conversation: Conversation
+    without_effect: tuple[str, ...]
+
+
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
     form = grammar_or_refusal(lambda: to_form(body.get("text"), limits))
-    conversation = _conversation(body, turns, formed=form is not None)
+    conversation = _conversation(body, turns)
+    tools = conversation.tools
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
@@ -85,7 +94,7 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
         check(parameters, limits)
     _check_metadata(body.get("metadata") or {})
     chat = Chat(
-        conversation=conversation,
+        conversation=replace(conversation, tools=tools and replace(tools, formed=form is not None)),
         parameters=parameters,
         grammar=form,
         model=echoed(body.get("model")),
@@ -98,13 +107,23 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
         without_effect=(
             *idle,
             *(("top_logprobs",) if top and not wanted else ()),
-            *(("input[].reasoning",) if turns.has_reasoning else ()),
+            *_unread(turns),
         ),
     )
     return Asked(chat, body)
 
 
-def _conversation(body: ResponsesRequest, turns: Turns, *, formed: bool) -> Conversation:
+def to_counted(body: InputTokensRequest) -> Counted:
+    """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
+    turns = to_turns(body["input"], body.get("instructions"))
+    return Counted(_conversation(body, turns), _unread(turns))
+
+
+def _unread(turns: Turns) -> tuple[str, ...]:
+    return ("input[].reasoning",) if turns.has_reasoning else ()
+
+
+def _conversation(body: ResponsesRequest | InputTokensRequest, turns: Turns) -> Conversation:
     tools = to_tools(body)
     variables, effort = body.get("chat_template_kwargs") or {}, (body.get("reasoning") or {}).get("effort")
     if effort is not None and variables.get("reasoning_effort", effort) != effort:
@@ -115,7 +134,7 @@ def _conversation(body: ResponsesRequest, turns: Turns, *, formed: bool) -> Conv
     return Conversation(
         messages=turns.messages,
         images=turns.images,
-        tools=tools and replace(tools, formed=formed),
+        tools=tools,
         tool_prompt=body.get("tool_prompt") or None,
         template_kwargs=variables,
         reasoning_effort=effort,

@@ -15,7 +15,7 @@ Json: TypeAlias = object
 @final
 class ErrorDetails(TypedDict):
     """What went wrong, as OpenAI's clients read it: in answers to them and to Vercel's AI SDK, and on
-    `/v1/responses`."""
+    `/v1/responses` and below it."""
 
     message: str
     type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
@@ -779,6 +779,31 @@ class ResponsesRequest(TypedDict):
     structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
     structured_outputs: NotRequired[Mapping[str, Json] | None]
+
+
+class InputTokensRequest(TypedDict):
+    """An input to count."""
+
+    input: ResponsesInput
+    instructions: NotRequired[str | None]
+    tools: NotRequired[list[ResponsesTool] | None]
+    tool_choice: NotRequired[ResponsesToolChoice | None]
+    tool_prompt: NotRequired[str | None]
+    chat_template_kwargs: NotRequired[Mapping[str, Json] | None]
+    continue_final_message: NotRequired[bool | None]
+    reasoning: NotRequired[ResponsesReasoning | None]
+    previous_response_id: NotRequired[str | None]
+    conversation: NotRequired[Json]
+    prompt: NotRequired[Mapping[str, Json] | None]
+    messages: NotRequired[list[Mapping[str, Json]] | None]
+
+
+@final
+class InputTokens(TypedDict):
+    """How many tokens the model is given for an input."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 @final

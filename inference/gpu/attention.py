@@ -30,6 +30,7 @@ from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
 from inference.layers import norm_weight
 from inference.paged import Probed
+from inference.shortage import is_shortage
 from inference.state_modules import StateModule
 from inference.vision.eyes import Eyes
 
@@ -182,6 +183,8 @@ def swap_norms(model: nn.Module, ops: Ops, but: Collection[nn.Module] = ()) -> P
         try:
             return SwappedNorm(ops, module)
         except Exception as error:  # any module may want to be given something else than one tensor
+            if is_shortage(error):
+                raise
             LOG.debug("`%s` stays as it is: %s", type(module).__name__, error)
             return None
 

@@ -30,6 +30,7 @@ from inference.layers import OtherShape
 from inference.linears import Packed, pack_linears, undo_swaps
 from inference.options import Options
 from inference.served import Level, MakeModel, Served
+from inference.shortage import is_shortage
 from inference.state_cache import put_back
 from inference.step import Runner
 
@@ -139,9 +140,9 @@ class DeviceClimb(Climb):
             )
         except OtherShape as difference:
             self.reasons.append(f"its layers can't be fused: {difference}")
-        except torch.OutOfMemoryError:  # no other level needs less
-            raise
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            if is_shortage(error):
+                raise  # no other level needs less
             LOG.debug("A model can't be fused", exc_info=True)
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
         return None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from inference.fuse import merged_linears
 from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.swaps import Places, Swapped, swap_modules
+from inference.shortage import is_shortage
 
 LOG = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ def _apart(swapped: SwappedMlp) -> float:
     try:
         own, found = swapped.own(given), swapped(given)
         return float((found - own).norm() / own.norm())
-    except torch.OutOfMemoryError:  # no other way needs less
-        raise
     except Exception as error:  # any module may want to be given something else than one tensor
+        if is_shortage(error):
+            raise  # no other way needs less
         LOG.debug("`%s` stays as it is: %s", type(swapped.own).__name__, error)
         return math.inf

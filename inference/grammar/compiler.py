@@ -117,6 +117,7 @@ class GrammarCompiler:
         working = threads.submit(self._maker.make, grammar, self._limits, partial(_tell, loop, started.set))
         job = self._jobs[key] = Job(started, working, asyncio.wrap_future(working))
         job.result.add_done_callback(lambda _: self._end(key, job))
+        job.result.add_done_callback(lambda _: started.set())  # it failed before it began: that is to be told
         return job
 
     def _end(self, key: Key, job: Job) -> None:
@@ -136,6 +137,8 @@ class GrammarCompiler:
         done, _ = await asyncio.wait([job.result], timeout=seconds)
         if not done:
             raise too_slow(self._limits)
+        if job.result.cancelled():  # the server ends
+            raise Overloaded(RETRY_SECONDS)
         error = job.result.exception()
         if error is not None and not isinstance(error, Exception):  # a panic of native code
             raise GenerationFailed(f"The grammar's compiler failed: {type(error).__name__}") from error

@@ -11,7 +11,7 @@ from tests.clients.interpreters import Ask, Results, ask_any
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("response", "response_stream", "response_logprobs", "response_tools", "response_parsed"),
-    *("response_conversation", "response_stored", "response_retrieved"),
+    *("response_conversation", "response_counted", "response_stored", "response_retrieved"),
 )
 
 
@@ -27,6 +27,11 @@ def test_an_answer_is_openais_to_the_letter(results: Results) -> None:
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert (answer["instructions"], answer["metadata"]) == ("Be short.", {"a": "b"})
     assert answer["usage"]["output_tokens"] == 8
+
+
+def test_an_input_is_counted_as_its_answer_says(results: Results) -> None:
+    told = results["response_counted"]
+    assert told["counted"] == {"object": "response.input_tokens", "input_tokens": told["usage"]}
 
 
 def test_a_streams_events_put_together_are_the_answer(results: Results) -> None:

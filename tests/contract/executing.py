@@ -39,7 +39,7 @@ def asking(operation_id: str, text: str) -> dict[str, Any]:
     match operation_id:
         case "chat_completions" | "get_chat_tokenize":
             return {"messages": messages}
-        case "create_response":
+        case "create_response" | "count_input_tokens":
             return {"input": text}
         case "completions":
             return {"prompt": text}

@@ -30,6 +30,7 @@ BASES: dict[str, dict[str, Any]] = {  # by the body's schema
     "ChatRequest": {**CHAT, "stream_options": {}},
     "CompletionRequest": {"prompt": "Hello", **OPENAI, "stream_options": {}},
     "ResponsesRequest": RESPONSES,
+    "InputTokensRequest": {"input": [ITEM, FLAT_CALL]},
     "VertexRequest": {"instances": [GENERATE, CHAT]},
     "KserveInferRequest": {
         "inputs": [{"name": "in", "shape": [1], "data": ["Hello"]}],
@@ -52,16 +53,20 @@ HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands ther
     "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
 }
 FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
-OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g."}
+OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g, too."}
 FLAT_TOOLS = {"tools": [FLAT_TOOL], "tool_choice": "required"}
 ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
 RESULT = {"type": "function_call_output", "call_id": "0", "role": ABSENT, "content": ABSENT}
+OF_INPUT: dict[str, dict[str, Any]] = {
+    "tools": FLAT_TOOLS,
+    "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
+    "reasoning": {"reasoning": {}},
+    "output": {**RESULT, "output": ITEM["content"]},
+}
 HOLDERS_OF: dict[str, dict[str, dict[str, Any]]] = {  # of one body's schema, where it is another
     "ResponsesRequest": {
-        "tools": FLAT_TOOLS,
-        "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
+        **OF_INPUT,
         "text": {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
-        "reasoning": {"reasoning": {}},
-        "output": {**RESULT, "output": ITEM["content"]},
-    }
+    },
+    "InputTokensRequest": OF_INPUT,
 }

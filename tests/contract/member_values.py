@@ -81,6 +81,7 @@ INPUTS_AND_PARAMETERS = {
     "parameters": Pair({**PARAMETERS, "max_new_tokens": 1}, {**PARAMETERS, "max_new_tokens": 2}),
 }
 LOGPROBS = "message.output_text.logprobs"
+LONGER_SCHEMA = {**OTHER_SCHEMA, "description": "What it takes"}
 FORM, OTHER_FORM = {"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}
 CALLED = {**FLAT_CALL, "call_id": "1", "role": ABSENT, "content": ABSENT}
 SHOWN = {  # what a prompt is made of
@@ -91,6 +92,20 @@ SHOWN = {  # what a prompt is made of
     "chat_template_kwargs": Pair({"enable_thinking": True}, {"enable_thinking": False}),
     "continue_final_message": Pair(True, False, {"messages": BEGUN}),
     "reasoning_effort": Pair("low", "high"),
+}
+ASKED = {  # what a prompt of Responses is made of
+    "input": Pair("Hello", "Bye"),
+    "instructions": Pair("Be short.", "Be brief, please."),
+    "tools": Pair([FLAT_TOOL], [OTHER_FLAT_TOOL, FLAT_TOOL], {"tool_choice": "auto"}),
+    "tool_choice": Pair("none", "required", {"tools": [FLAT_TOOL]}),
+    "tool_prompt": Pair("Call it.", "Use it.", {"tools": [FLAT_TOOL]}),
+    "chat_template_kwargs": SHOWN["chat_template_kwargs"],
+    "continue_final_message": Pair(
+        True,
+        False,
+        {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
+    ),
+    "reasoning": Pair({"effort": "low"}, {"effort": "high"}),
 }
 PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
     "GenerateRequest": INPUTS_AND_PARAMETERS,
@@ -145,7 +160,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "type": Pair("text", "image_url"),
         "text": Pair("Hello", "Bye"),
         "image_url": Pair({"url": RED}, {"url": BLUE}, {"type": "image_url", "text": ABSENT}),
-        "refusal": Pair("I can't.", "I won't.", {"type": "refusal", "text": ABSENT}),
+        "refusal": Pair("I can't.", "I refuse to.", {"type": "refusal", "text": ABSENT}),
     },
     "Url": {"url": Pair(RED, BLUE)},
     "MessageToolCall": {
@@ -178,8 +193,8 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "function": Pair({"name": "f"}, {"name": "h"}),
     },
     "FunctionDefinition": {
-        "name": Pair("f", "h"),
-        "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
+        "name": Pair("f", "hh"),
+        "description": Pair("It does f.", "It does h, too.", request={"tool_choice": "auto"}),
         "parameters": Pair(SCHEMA, OTHER_SCHEMA),
         "arguments": Pair(SCHEMA, OTHER_SCHEMA),
         "strict": Pair(False, True, {"parameters": {"not": {"required": ["a"]}}}),
@@ -202,45 +217,35 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
             for name in ("temperature", "seed", "logit_bias", "cache_salt", "stream")
         },
         **{name: Pair(*values, DRAWN) for name, values in SAMPLING.items()},
-        "input": Pair("Hello", "Bye"),
+        **ASKED,
         "model": Pair("a", "b"),
-        "instructions": Pair("Be short.", "Be long."),
         "max_output_tokens": Pair(1, 2),
         "min_tokens": Pair(0, 8, {"stop": "It"}, prompt=SPEAKING),
         "stop": Pair(None, "sunny", prompt=SPEAKING),
         "ignore_eos": Pair(False, True, prompt=SPEAKING),
-        "tools": Pair([FLAT_TOOL], [OTHER_FLAT_TOOL], {"tool_choice": "auto"}),
-        "tool_choice": Pair("none", "required", {"tools": [FLAT_TOOL]}),
-        "tool_prompt": Pair("Call it.", "Use it.", {"tools": [FLAT_TOOL]}),
         "parallel_tool_calls": Pair(True, False, {**FLAT_TOOLS, "min_tokens": 50}),
-        "chat_template_kwargs": SHOWN["chat_template_kwargs"],
-        "continue_final_message": Pair(
-            True,
-            False,
-            {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
-        ),
         "text": Pair(
             {"format": {"type": "regex", "value": "a+"}}, {"format": {"type": "regex", "value": "b+"}}
         ),
-        "reasoning": Pair({"effort": "low"}, {"effort": "high"}),
         "include": Pair([], [LOGPROBS]),
         "top_logprobs": Pair(1, 2, {"include": [LOGPROBS]}),
         "metadata": Pair({"a": "b"}, {"a": "c"}),
     },
+    "InputTokensRequest": ASKED,
     "InputItem": {
         "type": Pair("message", "reasoning"),
         "role": Pair("user", "system"),
         "content": Pair("Hello", "Bye"),
-        "call_id": Pair("1", "2", CALLED),
-        "name": Pair("g", "h", CALLED),
-        "arguments": Pair('{"a": 1}', '{"a": 2}', CALLED),
-        "output": Pair("warm", "cold", RESULT),
+        "call_id": Pair("1", "22", CALLED),
+        "name": Pair("g", "hh", CALLED),
+        "arguments": Pair('{"a": 1}', '{"a": 22}', CALLED),
+        "output": Pair("warm", "freezing", RESULT),
     },
     "InputPart": {
         "type": Pair("input_text", "input_image"),
         "text": Pair("Hello", "Bye"),
         "image_url": Pair(RED, BLUE, {"type": "input_image", "text": ABSENT}),
-        "refusal": Pair("I can't.", "I won't.", {"type": "refusal", "text": ABSENT}),
+        "refusal": Pair("I can't.", "I refuse to.", {"type": "refusal", "text": ABSENT}),
     },
     "ResponsesText": {"format": Pair(FORM, OTHER_FORM)},
     "ResponsesFormat": {
@@ -251,9 +256,9 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     },
     "ResponsesTool": {
         "type": Pair("function", "web_search"),
-        "name": Pair("f", "h"),
-        "description": Pair("It does f.", "It does h.", request={"tool_choice": "auto"}),
-        "parameters": Pair(SCHEMA, OTHER_SCHEMA),
+        "name": Pair("f", "hh"),
+        "description": Pair("It does f.", "It does h, too.", request={"tool_choice": "auto"}),
+        "parameters": Pair(SCHEMA, LONGER_SCHEMA),
         "strict": Pair(False, True, {"parameters": {"not": {"required": ["a"]}}}),
     },
     "ResponsesNamedChoice": {
@@ -285,6 +290,8 @@ PAIRS_OF: dict[tuple[str, str], Pair] = {  # where the answer shows less: by the
     # What an image shows isn't looked at there
     ("ChatTokenizeRequest", "image_url"): Pair(RED, "red.png", {"type": "image_url", "text": ABSENT}),
     ("ChatTokenizeRequest", "url"): Pair(RED, "red.png"),
+    # And how many tokens it is doesn't show what it shows
+    ("InputTokensRequest", "image_url"): Pair(RED, "red.png", {"type": "input_image", "text": ABSENT}),
 }
 
 

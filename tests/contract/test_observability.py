@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from handlers.logs import configure
 from inference.fake_vision import FAKE_VISION
+from tests.contract.late import loading
 from tests.contract.serving import Served, served
 from tests.support import logging_kept, message_of
 
@@ -286,3 +288,12 @@ async def test_a_body_of_a_wrong_shape_is_not_counted_as_in_tgi(path: str, body:
         response = await server.post(path, body)
         counted = server.metric("tgi_request_count"), server.metric('tgi_request_failure{err="validation"}')
     assert (response.status_code, counted) == (422, (0, 0))
+
+
+@pytest.mark.parametrize("path", ["/", "/generate"])
+def test_a_request_counts_while_there_is_no_model_yet(path: str) -> None:
+    with loading() as client:
+        assert client.post(path, json={"inputs": "Hi"}).status_code == 503
+        told = client.get("/metrics").text
+    assert re.search(r"^tgi_request_count(_total)? 1", told, re.MULTILINE)
+    assert re.search(r'^tgi_request_failure(_total)?\{err="overloaded"\} 1', told, re.MULTILINE)

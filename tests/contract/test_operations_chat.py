@@ -307,3 +307,19 @@ async def test_only_openais_clients_have_a_chunk_before_the_first_token_with_log
         for chunks in (tgis, openais)
     ]
     assert counts == [[1, 1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/chat/completions", BODY), ("/v1/completions", {"prompt": "Hi"})]
+)
+async def test_what_is_asked_of_a_stream_is_named_where_there_is_none(
+    path: str, asked: dict[str, Any]
+) -> None:
+    told = {"stream_options": {"include_usage": True}}
+    async with served() as server:
+        whole = await server.post(path, {**asked, **told})
+        idle = await server.post(path, {**asked, "stream_options": {"include_usage": False}})
+        stream = await server.post(path, {**asked, **told, "stream": True})
+    assert whole.headers["x-ignored-parameters"] == "stream_options"
+    assert "x-ignored-parameters" not in idle.headers
+    assert "x-ignored-parameters" not in stream.headers

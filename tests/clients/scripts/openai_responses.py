@@ -114,6 +114,13 @@ def response_conversation(url: str) -> Any:
     return {"ignored": raw.headers.get("x-ignored-parameters"), "text": raw.parse().output_text}
 
 
+def response_counted(url: str) -> Any:
+    """Have an input counted, before it is answered."""
+    client, members = connect(url), {name: CALLING[name] for name in ("model", "input", "tools")}
+    counted = client.responses.input_tokens.count(**members)
+    return {"counted": counted.model_dump(), "usage": client.responses.create(**CALLING).usage.input_tokens}
+
+
 def response_stored(url: str) -> Any:
     return connect(url).responses.create(**ASKED, previous_response_id="resp_0")
 
@@ -129,5 +136,5 @@ def response_failed(url: str) -> Any:
 
 RESPONSES = [
     *(response, response_stream, response_logprobs, response_tools, response_parsed),
-    *(response_conversation, response_stored, response_retrieved),
+    *(response_conversation, response_counted, response_stored, response_retrieved),
 ]

@@ -75,6 +75,7 @@ FORGOTTEN = (
             "create_response": ("stop", "logit_bias", "include", "seed", "instructions", "top_p", "tools"),
             "completions": ("stop", "logit_bias", "logprobs", "echo"),
             "tokenize": ("add_special_tokens",),
+            "count_input_tokens": ("instructions", "tools"),
         }.items()
         for name in names
     ),

@@ -177,6 +177,27 @@ async def test_a_chat_with_two_choices_has_two_generations() -> None:
     assert ["chat", "chat"] == [span.attributes["gen_ai.operation.name"] for span in chats]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        ("/v1/responses", {"input": SECRET}, "chat"),
+        ("/invocations", {"messages": [{"role": "user", "content": SECRET}]}, "chat"),
+        ("/invocations", {"inputs": SECRET}, "text_completion"),
+        ("/v1/completions", {"prompt": SECRET}, "text_completion"),
+    ],
+)
+async def test_a_chat_is_one_at_any_address(path: str, body: Any, kind: str) -> None:
+    spans = await traced(path, body)
+    told = [span.attributes.get("gen_ai.operation.name") for span in spans]
+    assert [each for each in told if each] == [kind]
+
+
+async def test_a_route_that_is_a_setting_is_named() -> None:
+    body = {"instances": [{"inputs": SECRET}]}
+    spans = await traced("/predict/here", body, aip_predict_route="/predict/here")
+    assert "/predict/here" in [span.attributes.get("http.route") for span in spans]
+
+
 async def test_a_route_is_named_without_the_names_in_its_path() -> None:
     (span,) = await traced("/v2/models/some-name/infer", {"inputs": []})
     assert "POST /v2/models/{name}/infer" == span.name

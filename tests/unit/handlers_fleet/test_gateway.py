@@ -252,3 +252,12 @@ async def test_who_does_not_read_at_all_is_cut_off() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert client.cuts == ["cut"]
+
+
+@pytest.mark.parametrize("limit", ["requests_per_minute", "max_concurrent_requests_per_key"])
+async def test_all_are_asked_where_each_has_a_share_of_a_callers_limit(limit: str) -> None:
+    apps = {name: says(429, "rate_limited") for name in "abcde"}
+    fleet = LocalFleet({**apps, "f": answers()})
+    async with client_of(fleet, **{limit: 12}) as client:
+        assert (await client.post("/generate", json=GENERATE)).status_code == 200
+    assert [name for name, _ in fleet.asked] == [*"abcdef"]

@@ -11,7 +11,7 @@ from starlette.types import Message, Scope
 
 from handlers.http.errors import ClientDisconnected, Dialect, Refused
 from handlers.http.exchange import Exchange, attach
-from handlers.http.sse import EventStream, event, named_event
+from handlers.http.sse import EventStream, Feed, event, named_event
 from inference.errors import GenerationFailed, IncompleteGeneration
 
 
@@ -233,6 +233,38 @@ def test_what_piles_up_while_the_client_is_slow_goes_out_in_one_send() -> None:
         bodies = [message["body"] for message in stream.connection.sent[1:]]
         assert b"".join(bodies) == ONE + TWO + THREE + ONE + TWO
         assert len(bodies) <= 2
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_cut"),
+    [
+        ([b"x" * 500], False),  # it may take as long as it takes: nothing else waits for it
+        ([b"x" * 500, b"y" * 100], False),
+        ([b"x" * 60, b"y" * 60], False),
+        ([b"x" * 60, b"y" * 60, b"z" * 60], True),
+        ([b"x" * 500, b"y" * 60, b"z" * 60], True),
+    ],
+)
+def test_a_client_is_too_slow_if_more_waits_for_it_than_may_beside_the_largest_piece(
+    steps: list[bytes], is_cut: bool
+) -> None:
+    async def source(taken: asyncio.Event) -> AsyncIterator[bytes]:
+        yield ONE
+        await taken.wait()
+        for step in steps:
+            yield step
+
+    async def check() -> None:
+        cuts: list[int] = []
+        feed = Feed(source(taken := asyncio.Event()))
+        feed.start(60, 100, lambda: cuts.append(1))
+        await feed.take()
+        taken.set()
+        await _until(lambda: feed.ended)
+        assert len(cuts) == is_cut
+        await feed.aclose()
 
     asyncio.run(check())
 

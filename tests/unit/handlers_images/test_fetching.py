@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import httpcore
 import pytest
 
-from handlers.images.connecting import SIP, look_up
+from handlers.images.connecting import SIP, TRY_SECONDS, look_up
 from handlers.images.fetching import PIECES, REDIRECTS, Fetcher, TooLarge
 from handlers.images.hosts import Hosts, NotFetched
 from tests.image_server import PIECES as SENT
@@ -239,3 +239,22 @@ async def test_a_look_up_that_takes_long_holds_up_nobody(
         await job
     done.set()
     assert images.asked == {}
+
+
+async def test_an_address_that_does_not_answer_keeps_nobody_from_the_next(
+    images: ImageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, waited = httpcore.AnyIOBackend.connect_tcp, []
+
+    async def of_this_machine(
+        self: httpcore.AnyIOBackend, host: str, port: int, timeout: float | None = None, *more: Any
+    ) -> Any:
+        waited.append((host, timeout))
+        if host != "93.184.216.34":
+            raise httpcore.ConnectTimeout("its packets are dropped")
+        return await connect(self, "127.0.0.1", images.port, timeout, *more)
+
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", of_this_machine)
+    names = Names(["2606:4700::1", "93.184.216.34"])
+    assert await fetched(Fetcher(Hosts(), MOST, names), "http://example.com/red.png") == RED
+    assert waited == [("2606:4700::1", TRY_SECONDS), ("93.184.216.34", None)]

@@ -14,7 +14,7 @@ G: Any = {"type": "function", "name": "g"}
 
 
 def tools_of(choice: Any = None, *tools: Any, **more: Any) -> Any:
-    return to_tools({"input": "Hi", "tools": list(tools), "tool_choice": choice, **more})  # type: ignore[typeddict-item]
+    return to_tools({"input": "Hi", "tools": list(tools), "tool_choice": choice, **more})  # type: ignore[arg-type]
 
 
 def test_functions_are_read_and_their_schemas_are_named_where_they_stand() -> None:

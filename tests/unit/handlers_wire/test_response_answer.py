@@ -19,7 +19,7 @@ from handlers.wire.response_answer import ResponseAnswer
 from handlers.wire.response_output import Output
 from handlers.wire.responses import to_asked
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
-from inference.types import Event, FinishReason, Token
+from inference.types import Event, FinishReason, Request, Token
 from tests.unit.handlers_wire.conftest import Sample
 from tests.unit.handlers_wire.scripted import ScriptedParser
 
@@ -157,13 +157,28 @@ def test_tokens_without_a_text_are_told_at_the_end() -> None:
 def test_a_failure_tells_what_there_was(fits: Fits) -> None:
     failing = answer([[TextPart("Hm.")], CALL[:2]])
     events = streamed(failing, events_of(3)[:2])
-    last = failing.failed({"code": "server_error", "message": "no", "type": "generation"})
+    (last,) = failing.failed({"code": "server_error", "message": "no", "type": "generation"})
+    assert last["type"] == "response.failed"
     assert last["sequence_number"] == len(events)
     assert last["response"]["status"] == "failed"
     assert [item["status"] for item in last["response"]["output"]] == ["completed", "incomplete"]
     assert last["response"]["usage"] is None
     assert fits("ResponseFailedEvent", last)
     assert list(response_problems(events, failed=True)) == []
+
+
+def test_a_failure_before_all_else_comes_behind_the_beginning() -> None:
+    told = answer().failed({"code": "server_error", "message": "no", "type": "generation"})
+    kinds = ["response.created", "response.in_progress", "response.failed"]
+    assert [event["type"] for event in told] == kinds
+    assert [event["sequence_number"] for event in told] == [0, 1, 2]
+
+
+def test_the_last_events_weigh_what_they_tell_again() -> None:
+    telling, request = answer(told=True), Request(id="a", prompt="x", top_n_tokens=4)
+    first, last = events_of(2)
+    assert telling.values([first], request) == 5
+    assert telling.values([last], request) == 5 + 4 * 10
 
 
 TEXTS = some.lists(some.text(min_size=1, max_size=3).map(TextPart), max_size=3)

@@ -110,3 +110,9 @@ def test_budget_is_never_passed_and_never_left_while_someone_wants_it(
     assert all(size <= length for size, length in zip(given, lengths, strict=True))
     assert given[0] > 0
     assert sum(given) <= 20 if logprobs else sum(given) == min(tokens, sum(lengths))
+
+
+def test_so_many_whole_prompts_are_computed_while_texts_wait_and_more_where_none_does() -> None:
+    few = replace(limits(1000, chunked=False), whole=2)
+    assert sizes(few, prompts(10, 10, 10), used=1) == [10, 10, 0]
+    assert sizes(few, prompts(*[10] * 9)) == [10] * 8 + [0]

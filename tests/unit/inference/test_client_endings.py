@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from inference import preparation
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import Life
@@ -20,6 +22,7 @@ from inference.grammar.vocabulary import GrammarVocabulary
 from inference.tools.types import Tool, ToolUse
 from inference.types import (
     CoreOutput,
+    CoreRequest,
     EngineState,
     FinishReason,
     Frame,
@@ -163,6 +166,27 @@ def test_a_core_that_returns_is_waited_for() -> None:
         core.say("a", "x", FinishReason.LENGTH)
         assert len(await again.collect()) == 1
         assert (client.model, core.aborted) == (other, [])
+
+    asyncio.run(with_phoenix(check))
+
+
+def test_a_request_that_was_prepared_for_an_engine_before_is_not_given_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its length was checked against another size, which the memory had for the first."""
+    whole = preparation.prepare
+
+    async def check(client: EngineClient, core: Phoenix) -> None:
+        async def slowly(*all: Any) -> CoreRequest:
+            prepared = await whole(*all)
+            core.changed(Life.DOWN, None)
+            core.changed(Life.UP, replace(MODEL, max_total_tokens=MODEL.max_total_tokens - 1))
+            return prepared
+
+        monkeypatch.setattr("inference.client.prepare", slowly)
+        with pytest.raises(NotReady, match="started again meanwhile"):
+            await client.submit(Request(id="a", prompt="Hi"))
+        assert core.requests == []
 
     asyncio.run(with_phoenix(check))
 

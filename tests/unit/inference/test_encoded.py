@@ -19,7 +19,7 @@ from transformers import PreTrainedModel  # noqa: E402
 from codegen.toys import prompts, toy_model  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.encoded import EncodedRunner  # noqa: E402
-from inference.encoded_batch import Batch, Part  # noqa: E402
+from inference.encoded_batch import Batch, Rows  # noqa: E402
 from inference.proof import scored_request  # noqa: E402
 from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 
@@ -125,16 +125,18 @@ def test_batch_is_put_together_when_others_come_or_go_and_held_by_its_texts_alon
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[ref[Batch]] = []
+    blocks_of: list[list[int]] = []  # the texts of each
 
-    def make(parts: list[Part]) -> Batch:
-        made.append(ref(batch := Batch(parts)))
+    def make(blocks: list[Rows]) -> Batch:
+        made.append(ref(batch := Batch(blocks)))
+        blocks_of.append([len(block.prompts) for block in blocks])
         return batch
 
     monkeypatch.setattr("inference.encoded.Batch", make)
     run = Run(together=True)
     for going in (3, 3, 3, 4, 4, 4):
         run.check(frozenset(range(going)))
-    assert len(made) == 2
+    assert blocks_of == [[1, 1, 1], [3, 1]]  # those of a batch are taken over as one
     for sequence in run.sequences:
         run.table.leave(sequence)
     assert [each() for each in made] == [None, None]
@@ -145,9 +147,10 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many texts each batch has that is made."""
     found: list[int] = []
 
-    def make(parts: list[Part]) -> Batch:
-        found.append(len(parts))
-        return Batch(parts)
+    def make(blocks: list[Rows]) -> Batch:
+        batch = Batch(blocks)
+        found.append(batch.rows)
+        return batch
 
     monkeypatch.setattr("inference.encoded.Batch", make)
     return found
@@ -206,3 +209,18 @@ def test_text_that_has_left_a_window_goes_on_alone(sizes: list[int]) -> None:
     for _ in range(3):
         run.check(frozenset({0, 1, 2}))
     assert sizes == [2]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_is_computed_again_in_pieces_and_keeps_no_more_logits_than_it_needs(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.encoded._PIECE", 3)
+    run = Run(family, together=False)
+    for _ in range(6):
+        run.check(frozenset({0}))
+    run.preempt(0)
+    run.check(frozenset({0}))
+    kept = run.sequences[0].cache.logits  # type: ignore[attr-defined]
+    assert len(kept) == 1
+    assert kept.untyped_storage().nbytes() == kept.nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from inference.client import EngineClient
 from inference.errors import InvalidInput
 from inference.types import Request
+from tests.unit.inference import puppet
 from tests.unit.inference.puppet import Puppet, with_puppet
 
 
@@ -56,3 +58,23 @@ def test_alternatives_of_a_prompt_that_no_frame_holds_are_refused_whatever_the_s
             await client.submit(Request(id="a", prompt="x" * 10, max_new_tokens=1, **members))
 
     with_puppet(check, max_sequence_logprobs=2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"), [({}, 12), ({"max_new_tokens": 12}, 12), ({"max_new_tokens": 13}, None)]
+)
+def test_a_text_has_its_own_positions_where_its_prompt_takes_none(
+    asked: dict[str, Any], granted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puppet, "MODEL", replace(puppet.MODEL, max_text_tokens=12))
+
+    async def check(client: EngineClient, core: Puppet) -> None:
+        request = Request(id="a", prompt="x" * 10, **asked)
+        if granted is None:
+            with pytest.raises(InvalidInput, match="`max_new_tokens` must be <= 12, the positions that"):
+                await client.submit(request)
+            return
+        await client.submit(request)
+        assert core.requests[-1].max_new_tokens == granted
+
+    with_puppet(check)

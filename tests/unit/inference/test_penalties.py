@@ -81,3 +81,10 @@ def test_the_watermark_comes_before_the_penalties() -> None:
     seen = history([*range(100)], [])
     marked = warp(torch.ones(1, 100), [Sampling(watermark=mark)], [seen])
     assert torch.equal(warp(torch.ones(1, 100), [penalised], [seen]), marked / 2)
+
+
+def test_repetition_leaves_out_what_has_no_score() -> None:
+    """Marks of images have an embedding, and no logit."""
+    seen = [history([1, 9], [4]), history([7], [])]
+    scores = warp(torch.ones(2, 4), [Sampling(repetition_penalty=2.0)] * 2, seen)
+    assert scores.tolist() == [[1.0, 0.5, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]

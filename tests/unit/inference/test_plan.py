@@ -305,3 +305,27 @@ def test_a_plan_of_prompts_that_are_read_at_once_says_so() -> None:
     said = str(make_plan(EngineConfig(), WHOLE, MACHINE))
     assert "prefix cache off" in said
     assert said.endswith("a step computes prompts whole, one at a time, of 32 sequences")
+
+
+def test_a_prompt_and_a_text_have_positions_of_their_own_behind_an_encoder() -> None:
+    bart = replace(WHOLE, max_positions=2048, most_positions=2048, part_positions=1024, most_part=1024)
+    plan = make_plan(EngineConfig(), bart, MACHINE)
+    assert (plan.max_input_tokens, plan.max_total_tokens) == (1024, 2048)
+    assert (bart.longest_text(1), bart.longest_text(2), WHOLE.longest_text(1)) == (1024, 1023, None)
+    with pytest.raises(ModelUnavailable, match="`max_input_tokens` must be <= 1024, the positions that"):
+        make_plan(EngineConfig(max_input_tokens=1025), bart, MACHINE)
+    t5 = replace(WHOLE, max_positions=1024, most_positions=1 << 30, part_positions=512, most_part=1 << 29)
+    assert make_plan(EngineConfig(), t5, MACHINE).max_input_tokens == 512
+    assert make_plan(EngineConfig(max_total_tokens=1500), t5, MACHINE).max_input_tokens == 1499
+
+
+def test_texts_that_become_batches_leave_a_device_memory_for_it() -> None:
+    device = replace(MACHINE, device_type="cuda", free_bytes=20 * GIB, flops=1e14)
+    left = device.free_bytes - WHOLE.weights_bytes
+    endless = replace(WHOLE, max_positions=None)
+    pieces = make_plan(EngineConfig(max_total_tokens=4096), replace(endless, whole=False), device)
+    whole = make_plan(EngineConfig(max_total_tokens=4096), endless, device)
+    assert whole.kv_tokens * WHOLE.kv_bytes <= left // 4 < pieces.kv_tokens * WHOLE.kv_bytes
+    asked = make_plan(EngineConfig(max_batch_total_tokens=10_000_000), endless, device)
+    assert asked.kv_tokens * WHOLE.kv_bytes <= left // 3
+    assert asked.missed_tokens == 10_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inference.errors import GrammarRefused, Overloaded
+from inference.errors import GenerationFailed, GrammarRefused, Overloaded
 from inference.grammar import maker as module
 from inference.grammar.build import Source, compile_source
 from inference.grammar.compiled import LarkGrammar
@@ -15,7 +15,7 @@ from inference.grammar.compiler import GrammarCache, GrammarCompiler
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
-from inference.types import Grammar, GrammarKind
+from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.unit.inference.grammar.vocabularies import VOCABULARY, follows, regex
 
 pytestmark = pytest.mark.anyio
@@ -221,3 +221,20 @@ def numbered(number: int) -> Grammar:
 async def _until(met: Callable[[], bool]) -> None:
     while not met():  # noqa: ASYNC110 - what is waited for happens on a thread
         await asyncio.sleep(0.005)
+
+
+class Broken(MakerHere):
+    """Fails before it begins, as where no process can be had."""
+
+    def make(self, grammar: Grammar, limits: GrammarLimits, begun: Callable[[], None]) -> CompiledGrammar:
+        raise GenerationFailed("The process that compiles grammars can't be started")
+
+
+async def test_what_fails_before_it_begins_is_told_at_once() -> None:
+    compiler = GrammarCompiler(Broken(VOCABULARY), GrammarLimits(seconds=60))
+    try:
+        async with asyncio.timeout(10):
+            with pytest.raises(GenerationFailed, match="can't be started"):
+                await compiler.compile(NUMBER)
+    finally:
+        compiler.close()
