@@ -7,7 +7,7 @@ part of them: the logits behind a prompt are what it makes of that.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -91,8 +91,9 @@ class EncodedRunner(OneByOne):
     def _run_group(self, chunks: list[Chunk]) -> None:
         self._placed = self._placed or PlacedDecoder(self._model)
         chunks = _beside_each_other(chunks)
-        kept = [_kept(chunk.sequence) for chunk in chunks]
-        batch = _batch_of(kept)
+        batch = _batch_of([_kept(chunk.sequence) for chunk in chunks])
+        for row, chunk in enumerate(chunks):  # who goes on holds the batch, and nobody one before
+            chunk.sequence.cache = replace(_kept(chunk.sequence), values=_Row(batch, row))
         newest = np.array([chunk.sequence.ids[chunk.start] for chunk in chunks])
         try:
             logits = batch.step(self._placed, torch.from_numpy(newest)[:, None].to(self._model.device))
@@ -100,9 +101,9 @@ class EncodedRunner(OneByOne):
             for chunk in chunks:
                 chunk.sequence.cache = None
             raise
-        for row, (chunk, known) in enumerate(zip(chunks, kept, strict=True)):
-            place = _Row(batch, row)  # who goes on holds the batch, and nobody else
-            chunk.sequence.cache = _Kept(place, chunk.stop, logits[row : row + 1], known.source)
+        for row, chunk in enumerate(chunks):
+            known = _kept(chunk.sequence)
+            chunk.sequence.cache = replace(known, stop=chunk.stop, logits=logits[row : row + 1])
 
     def _run(self, chunk: Chunk) -> Tensor:
         sequence, end = chunk.sequence, chunk.sequence.prompt_length

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 _ASKED = "decoder_position_ids"  # of a model: places are told it (T5Gemma)
 _PAST = "past_key_values_length"  # of a table of places: how many tokens are before (BART, M2M-100)
-_GIVEN = "position_ids"  # of such a table: what the decoder has counted itself
+_GIVEN = "position_ids"  # of such a table, where it takes them: the places themselves
 
 
 class PlacedDecoder:
@@ -57,6 +57,10 @@ class _Rows:
         distinct = set(self._lengths)
         if distinct == {given[_PAST]}:  # none is padded
             return found
+        if _GIVEN in _takes(table):
+            places = torch.tensor(self._lengths, device=found.device)
+            at_once: Tensor = table.forward(**{**given, _GIVEN: places})
+            return at_once.reshape(len(places), *found.shape[-2:])
         rows = found.new_empty(len(self._lengths), *found.shape[-2:])
         for length in distinct:
             same = [row for row, other in enumerate(self._lengths) if other == length]
@@ -64,10 +68,7 @@ class _Rows:
         return rows
 
     def _of_length(self, table: nn.Module, given: Mapping[str, Any], length: int, rows: list[int]) -> Tensor:
-        own = {name: self._of_rows(value, rows) for name, value in given.items() if name != _GIVEN}
-        if (places := given.get(_GIVEN)) is not None:  # of all rows alike
-            own[_GIVEN] = places + length - given[_PAST]
-        own[_PAST] = length
+        own = {name: self._of_rows(value, rows) for name, value in given.items()} | {_PAST: length}
         found: Tensor = table.forward(**own)
         return found
 

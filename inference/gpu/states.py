@@ -86,6 +86,14 @@ class DeviceStates:
         assert self.runs is not None, "a step is being computed"
         return self._modules[index].compute(hidden, self._parts[index], self.runs)
 
+    def rehearse(self) -> None:
+        """Move a state that is nobody's each way: the first one that is somebody's waits for no compiler."""
+        places = torch.zeros((3, self.place_bytes // 4), device=self._device)
+        held = torch.full((1, 2), _NOTHING, dtype=torch.int32, device=self._device)
+        slots, others, tokens = upload([np.array([n], dtype=np.int32) for n in (0, 2, 0)], self._device)
+        for keeps in (True, False):
+            self._ops.move(places, held, slots, others, tokens, keeps=keeps)
+
     def move(self, moves: list[Move]) -> None:
         """Copy states to where they are kept, or from there to sequences; what is queued is removed."""
         while moves:

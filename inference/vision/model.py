@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from inference.attending import uninstall
 from inference.blocks import blocks_for
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable, TemplateFailed
+from inference.in_float32 import in_float32
 from inference.packable import PackableLayers
 from inference.paged import PagedCache, Probed
 from inference.proof import Proof, Verdict, is_small, scored_request
@@ -29,8 +30,9 @@ from inference.text.files import ModelFiles
 from inference.trace import eager_attention
 from inference.types import VisionInfo
 from inference.vision.eyes import Eyes, forget, on_device
+from inference.vision.sample import Sample
 from inference.vision.sight import CannotSee, ImageRows, Sight
-from inference.weights import asking_for_weights
+from inference.weights import NARROW, asking_for_weights
 
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared, Processor
@@ -40,22 +42,6 @@ _SAME_CODE = 1e-3  # of the logits' norm: the model's own code makes the same of
 _TYPES = ("token_type_ids", "mm_token_type_ids")
 # Of the proof's prompt
 _BEFORE, _BETWEEN, _BEHIND = "What is in ", " and in ", " is to be told in a few words"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sample:
-    """A prompt with images, and the logits that the model's own code has for its text."""
-
-    ids: tuple[int, ...]
-    images: tuple[Prepared, ...]
-    rows: Integers  # (n,): its tokens that stand for themselves
-    expected: Tensor  # (n, vocabulary), float32
-    types: str | None  # what the model's code calls the kinds of tokens, if it is told them
-
-    def first(self, length: int) -> _Sample:
-        """Return what the model's own code says of the prompt's first tokens, if none sees text behind it."""
-        count = int(np.searchsorted(self.rows, length))
-        return replace(self, ids=self.ids[:length], rows=self.rows[:count], expected=self.expected[:count])
 
 
 class Vision:
@@ -76,13 +62,14 @@ class Vision:
         self.reason = reason
         self.eyes: Eyes | None = None  # set by `begin`
         self.most = 0  # images of one prompt; 0: any number
-        self._sample: _Sample | None = None  # until it is proven
+        self._sample: Sample | None = None  # until it is proven
         self._model = model
+        self._positions = positions
         if reason:
             return
         try:
             self.processor = _processor(path, described)
-            self._sample = self._ask(positions)
+            self._sample = self._ask()
         except CannotSee as error:
             self.refuse(str(error))
         except Exception as error:  # any model's code may fail in any way on an image
@@ -167,7 +154,7 @@ class Vision:
         positions = self.eyes.positions(ids, images)
         return Sight(keys, images, places, positions, release, two_way=self.eyes.two_way)
 
-    def _ask(self, positions: int) -> _Sample:
+    def _ask(self) -> Sample:
         """Return what the model's own code says of two images, or of one if it can't tell two apart."""
         from inference.vision.processor import sample_pictures
 
@@ -185,10 +172,10 @@ class Vision:
         ids = self._spliced(text, prepared)
         if inputs["input_ids"][0].tolist() != ids:
             raise CannotSee("its images' tokens depend on the text around them")
-        if len(ids) >= positions:
-            raise CannotSee(f"a small one with a few words takes {len(ids)} of {positions} tokens")
+        if len(ids) >= self._positions:
+            raise CannotSee(f"a small one with a few words takes {len(ids)} of {self._positions} tokens")
         rows = (np.array(ids) != processor.row_id).nonzero()[0]
-        return _Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows), types)
+        return Sample(tuple(ids), tuple(prepared), rows, self._own_logits(inputs, rows), types)
 
     def _spliced(self, text: str, prepared: Sequence[Prepared]) -> list[int]:
         """Return a text's tokens with those of images in the places of their marks."""
@@ -212,26 +199,38 @@ class Vision:
         return head.logits(output.logits, wanted).clone()
 
     def _ask_by_rows(
-        self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows], proof: Proof, *, rounds: bool
+        self, eyes: Eyes, sample: Sample, images: Sequence[ImageRows], proof: Proof, *, rounds: bool
     ) -> None:
         """Have images refused if the model's code makes something else of their rows than of them.
 
         If it does so only where it isn't told which tokens are images', these see those behind them. Without
         `rounds` the logits of the model as it is served are to judge.
         """
-        verdict = self._same_code(eyes, sample, images, proof)
-        if not verdict.holds and sample.types:
-            eyes.two_way = True
-            told = self._same_code(eyes, sample, images, proof)
-            eyes.two_way = told.holds
-            verdict = told if told.holds else verdict
+        verdict = self._same_either_way(eyes, sample, images, proof)
+        if not verdict.holds and any(each.dtype in NARROW for each in self._model.parameters()):
+            with in_float32(self._model):  # 16 bits round away as much as what images' tokens see changes
+                sample = self._ask()
+                images = [eyes.look(each) for each in sample.images]
+                verdict = self._same_either_way(eyes, sample, images, proof)
         if rounds or eyes.two_way:
             self._judge(verdict)
+
+    def _same_either_way(
+        self, eyes: Eyes, sample: Sample, images: Sequence[ImageRows], proof: Proof
+    ) -> Verdict:
+        """Compare what the code makes of rows, told which are images' if it makes something else without."""
+        verdict = self._same_code(eyes, sample, images, proof)
+        if verdict.holds or not sample.types:
+            return verdict
+        eyes.two_way = True
+        told = self._same_code(eyes, sample, images, proof)
+        eyes.two_way = told.holds
+        return told if told.holds else verdict
 
     def _ask_exactly(
         self,
         eyes: Eyes,
-        sample: _Sample,
+        sample: Sample,
         images: Sequence[ImageRows],
         proof: Proof,
         probed: dict[nn.Module, Probed],
@@ -249,7 +248,7 @@ class Vision:
             for module in probed:
                 uninstall(module)
 
-    def _same_code(self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows], proof: Proof) -> Verdict:
+    def _same_code(self, eyes: Eyes, sample: Sample, images: Sequence[ImageRows], proof: Proof) -> Verdict:
         """Compare what the code makes of the images' rows, and of a prompt that ends behind the last one."""
         last = max(at for at, each in enumerate(sample.ids) if each == self.processor.row_id)
         for each in (sample, sample.first(last + 2)):
@@ -264,7 +263,7 @@ class Vision:
             self.refuse(f"with an image the model's own logits aren't reproduced ({why})")
 
     @torch.inference_mode()
-    def _by_rows(self, eyes: Eyes, sample: _Sample, images: Sequence[ImageRows]) -> Tensor:
+    def _by_rows(self, eyes: Eyes, sample: Sample, images: Sequence[ImageRows]) -> Tensor:
         """Return the same logits by the model's own code, which is given the images' rows."""
         ids = np.array(sample.ids)
         sight = self.sight(ids, [b""] * len(images), images)
@@ -283,7 +282,7 @@ class Vision:
             )
         return head.logits(output.logits, wanted)
 
-    def _compute(self, make_runner: MakeRunner, sample: _Sample, images: Sequence[ImageRows]) -> Tensor:
+    def _compute(self, make_runner: MakeRunner, sample: Sample, images: Sequence[ImageRows]) -> Tensor:
         """Return the same logits, computed in pieces that cut an image, and token by token at the end.
 
         Of one that has to be whole, what is behind the cut is computed with the first piece, and again.

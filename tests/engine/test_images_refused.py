@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from inference.client import EngineClient
 from inference.engine import TorchCore
 from inference.errors import GenerationFailed, InvalidImage, InvalidInput
 from inference.health import Health
+from inference.packable import find_layers
+from inference.proof import Proof, Verdict
 from inference.state import Integers
 from inference.types import Image
+from inference.vision.model import Vision
 from inference.vision.sight import Sight
 from tests.engine.seeing import (
     CASES,
@@ -272,3 +276,25 @@ def test_other_ways_of_seeing_each_other_are_found_out(
         assert "aren't reproduced" in client.model.vision.reason
 
     with_client(toy, test, **settings)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_16_bits_hide_of_images_is_asked_in_float32(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, *, knows: bool
+) -> None:
+    """A GPU rounds rows otherwise by what is beside them, as much as a wrong pattern may change."""
+    compared, whole = [], Vision._same_code
+
+    def rounded(self: Vision, *all: Any) -> Verdict:
+        dtype = self._model.get_input_embeddings().weight.dtype
+        compared.append(dtype)
+        return replace(whole(self, *all), holds=dtype == torch.float32 and knows)
+
+    monkeypatch.setattr(Vision, "_same_code", rounded)
+    model = deepcopy(toys["llava"].model).to(torch.bfloat16)
+    vision = Vision(model, toys["llava"].directory, model.config, 512)
+    proof = Proof(model, torch.bfloat16, 512)
+    vision.begin(find_layers(model, 512), proof, rounds=True)
+    assert compared == [torch.bfloat16, torch.float32]
+    assert ("with an image" in vision.reason) is not knows
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}

@@ -17,6 +17,7 @@ from codegen.toys import toy_model  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.gpu.attention import PagedModel  # noqa: E402
 from inference.gpu.model import EagerRunner  # noqa: E402
+from inference.gpu.rehearsal import rehearse  # noqa: E402
 from inference.gpu.slots import MirroredTable  # noqa: E402
 from inference.gpu.states import DeviceStates  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
@@ -133,6 +134,25 @@ def test_text_whose_state_is_lost_gets_no_numbers_and_others_get_theirs(family: 
     assert lost.isnan().all()
     states_of(model).move([Move(0, 0, 11, keeps=True), Move(1, 0, 11, keeps=False)])
     assert runner.run(pack(table, Decodes(), [Chunk(sequences[1], 11, 13)])).isnan().all()
+
+
+def test_each_kind_of_move_is_made_once_before_a_state_is_anybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = served("mamba")
+    assert level.make_model is not None
+    model, moved = level.make_model(blocks_for(64)), []
+    ops, states = model.ops, states_of(model)
+    states.allocate(2, 1)
+    before = states._places.fill_(7.0).clone()
+
+    def move(places: Tensor, *all: Tensor, keeps: bool) -> None:
+        moved.append((places.stride(0), keeps))
+        whole(places, *all, keeps=keeps)
+
+    whole = ops.move
+    monkeypatch.setattr(ops, "move", move)
+    rehearse(model, filters=False)
+    assert moved == [(before.stride(0), True), (before.stride(0), False)]
+    assert torch.equal(states._places, before)
 
 
 def test_states_are_freed_with_the_model_that_computes_over_them() -> None:
