@@ -126,7 +126,7 @@ def _repeat(
     plan: Plan, work: WorkFile, key: Key, process: Running, workloads: list[Workload], words: Words
 ) -> None:
     """Run each workload once."""
-    repetition = max(len(work.results(key, workload.name)) for workload in plan.workloads)
+    repetition = work.next_repetition(key)
     for workload in workloads:
         wait_until_quiet(plan.patience / 4, process.pid)
         result = summarise(

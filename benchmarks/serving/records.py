@@ -63,6 +63,15 @@ class WorkFile:
         records = [record for known, record in self._records if known == key]
         return [record["result"] for record in records if record.get("workload") == workload]
 
+    def next_repetition(self, key: Key) -> int:
+        """Return a number that no repetition of any workload of a server has: its prompts are new to that."""
+        mine = [
+            record["result"]["repetition"]
+            for known, record in self._records
+            if known == key and "result" in record
+        ]
+        return max(mine, default=-1) + 1
+
     def day(self, key: Key) -> str | None:
         """Return when a workload of a server was measured last; None where the records don't say."""
         mine = [record for known, record in self._records if known == key and "workload" in record]

@@ -45,6 +45,19 @@ def test_what_is_forgotten_stays_forgotten(tmp_path: Path) -> None:
     assert [result(2)] == work.results(KEY, "c1") == WorkFile(path).results(KEY, "c1")
 
 
+def test_a_server_that_is_gone_on_with_is_asked_nothing_twice(tmp_path: Path) -> None:
+    """What it has seen it may have kept, and answer sooner."""
+    work = WorkFile(tmp_path / "work.jsonl")
+    assert work.next_repetition(KEY) == 0
+    work.add(KEY, start={"seconds": 1.5})
+    work.add(KEY, workload="c1", result=result(1, repetition=2))
+    work.add(KEY, workload="prefix8", result=result(1, repetition=3))
+    work.add(Key("model", "other"), workload="c1", result=result(3, repetition=7))
+    assert work.next_repetition(KEY) == 4
+    work.add(KEY, forgotten=True)
+    assert work.next_repetition(KEY) == 0
+
+
 def test_the_least_disturbed_repetitions_count() -> None:
     results = [result(1, other=0.9), result(10), result(20, other=0.05), result(30), result(2, other=0.5)]
     found = medians(results, 3)
