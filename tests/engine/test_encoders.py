@@ -18,7 +18,8 @@ from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.text.pipeline import load_text
-from tests.engine.models import EOS, VOCABULARY, save_model
+from tests.engine.cores import Session, config, request
+from tests.engine.models import EOS, VOCABULARY, prompts, save_model
 from tests.support import LiveServer, error_of, live_server, make_service
 
 TOKENS = 12
@@ -229,3 +230,24 @@ def edit(file: Path, **changes: Any) -> None:
 def forget(file: Path, *names: str) -> None:
     said = json.loads(file.read_text())
     file.write_text(json.dumps({name: value for name, value in said.items() if name not in names}))
+
+
+def test_prompt_and_text_have_all_positions_each(tmp_path: Path) -> None:
+    """BART's tables are two: a text isn't cut short by its prompt."""
+    model = save_model("bart+encoder", tmp_path)
+    positions = model.config.max_position_embeddings
+    session = Session(config(tmp_path))
+    info, prompt = session.info, prompts(positions)[0]
+    begun = len(info.decoder_start)
+    room = positions - begun + 1
+    assert (info.max_input_tokens, info.max_total_tokens) == (positions, 2 * positions)
+    assert info.max_text_tokens == room
+    asked = request("a", tuple(prompt), tokens=room, ignore_eos=True)
+    heard = session.run([asked])
+    session.close()
+    found = [output.token_id for output in heard.outputs["a"]]
+    written = torch.tensor([[*info.decoder_start, *found[:-1]]])
+    assert written.shape[1] == positions
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=written).logits[0, begun - 1 :]
+    assert found == logits.argmax(-1).tolist()
