@@ -90,6 +90,12 @@ class Quotas:
         if account.requests is not None:
             account.requests.spend(1.0)
 
+    def give_back(self, key: Key | None) -> None:
+        """Count a request no more for which there was no room: another process may have some."""
+        account = self._account(key)
+        if account.requests is not None:
+            account.requests.spend(-1.0)
+
     def charge(self, owner: str, tokens: int) -> None:
         """Count tokens that were read and written for an owner, who is a key's name or nobody known."""
         account = self._accounts.get(owner) or self._accounts.get("")

@@ -160,6 +160,13 @@ class ValidationStep:
         except Refused:
             self._count_refused("rate_limited")
             raise
+        try:
+            await self._taken(exchange, scope, receive, send)
+        except Overloaded:
+            self._quotas.give_back(exchange.key)
+            raise
+
+    async def _taken(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         require_json(scope)
         if not self._images or (self._service.engine.loaded and not self._service.sees):
             raw = await read_body(scope, receive, self._limit, self._seconds)

@@ -25,12 +25,12 @@ from handlers.keys import GENERATE, SCOPES, TOKENIZE
 from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.client import EngineClient
-from inference.errors import IncompleteGeneration
+from inference.errors import GenerationFailed, IncompleteGeneration
 from inference.fake import FakeCore, fake_client
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import stand_in_text
-from inference.types import EngineState
+from inference.types import EngineState, Request
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, send
 from tests.contract.late import fake_model, loading
@@ -67,6 +67,8 @@ BY_STATE = {
     ("Unhealthy", "unhealthy"),
 }
 
+COUNTING = "count_input_tokens"  # it takes a place, and computes, for images alone
+
 Asked = Callable[[Operation], httpx.Response]
 
 
@@ -82,6 +84,7 @@ def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         limited() as spent,
         hurried() as hasty,
         failing() as failed,
+        unseeing() as blind,
         broken() as faulty,
         gone() as dead,
     ):
@@ -99,9 +102,13 @@ def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "413": lambda operation: send(plain, operation, '"' + "x" * 200_000 + '"'),
             "415": lambda operation: plain.post(address(operation), content="{}"),
             "422": lambda operation: send(plain, operation, {}),
-            "424": lambda operation: send(failed, operation, asking(operation.id, FAILING)),
+            "424": lambda operation: send(
+                blind if operation.id == COUNTING else failed, operation, asking(operation.id, FAILING)
+            ),
             "429": lambda operation: send(
-                spent if "Tokens" in operation.node["tags"] else busy, operation, body_of(operation)
+                spent if operation.id == COUNTING or "Tokens" in operation.node["tags"] else busy,
+                operation,
+                body_of(operation),
             ),
             "500": lambda operation: send(faulty, operation, body_of(operation)),
             "503": lambda operation: send(
@@ -222,6 +229,19 @@ def client_of(service: Service) -> Iterator[httpx.Client]:
 def locked() -> Iterator[httpx.Client]:
     """Serve with a key that the client doesn't have."""
     with live_server(api_key="secret") as live, live.client() as client:
+        yield client
+
+
+@contextmanager
+def unseeing() -> Iterator[httpx.Client]:
+    """Serve with an engine that fails on images, which it looks at to count their tokens."""
+    service = make_service()
+
+    async def count(_: Request) -> int:
+        raise GenerationFailed("Server error: out of memory")
+
+    with pytest.MonkeyPatch.context() as patch, client_of(service) as client:
+        patch.setattr(service.engine, "count", count)
         yield client
 
 

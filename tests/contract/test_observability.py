@@ -15,7 +15,7 @@ from handlers.logs import configure
 from inference.fake_vision import FAKE_VISION
 from tests.contract.late import loading
 from tests.contract.serving import Served, served
-from tests.support import logging_kept, message_of
+from tests.support import error_of, logging_kept, message_of
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +163,16 @@ async def test_what_a_rate_refuses_counts_as_a_request_and_as_a_failure_of_the_c
     told = lines(log)
     assert [200, 429, 429] == [line["status"] for line in told]
     assert {told[0]["key"]} == {line["key"] for line in told}
+
+
+async def test_a_request_for_which_there_is_no_room_is_none_of_its_callers_minute() -> None:
+    async with served(requests_per_minute=1, max_concurrent_requests=1) as server:
+        with server.service.engine.admit():
+            full = [await server.post("/generate", GENERATE) for _ in range(2)]
+        later = [await server.post("/generate", GENERATE) for _ in range(2)]
+    assert [message["error_type"] for message in map(error_of, full)] == ["overloaded"] * 2
+    assert [answer.status_code for answer in later] == [200, 429]
+    assert error_of(later[1])["error_type"] == "rate_limited"
 
 
 async def test_a_body_for_which_there_is_no_room_counts_as_overload(log: io.StringIO) -> None:

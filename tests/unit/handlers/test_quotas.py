@@ -74,6 +74,18 @@ def test_a_refused_request_costs_nothing() -> None:
     quotas.take(None)
 
 
+def test_what_is_given_back_can_be_taken_again_and_is_never_more_than_a_minutes() -> None:
+    clock = Hand()
+    quotas = Quotas(requests_per_minute=2, clock=clock)
+    for _ in range(5):
+        quotas.take(None)
+        quotas.give_back(None)
+    quotas.take(None)
+    quotas.take(None)
+    with pytest.raises(Refused):
+        quotas.take(None)
+
+
 def test_each_name_has_its_own_and_its_keys_share_it() -> None:
     quotas = Quotas(requests_per_minute=1, clock=Hand())
     quotas.take(Key("a"))
