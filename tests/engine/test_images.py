@@ -135,10 +135,14 @@ def test_preempted_texts_with_images_are_what_they_would_have_been(toys: dict[st
         wanted = [toy.generate(case, 70)[0] for case in several]
         for at, case in enumerate(several):  # looked at before, so that none ends before another begins
             await answer(client, toy.request(f"before {at}", case, max_new_tokens=1))
-        asked = [
-            answer(client, toy.request(str(at), case, max_new_tokens=70)) for at, case in enumerate(several)
-        ]
-        assert [said(events) for events in await asyncio.gather(*asked)] == wanted
+        for turn in range(5):  # on a busy machine some may end before others have begun
+            asked = [
+                answer(client, toy.request(f"{turn} {at}", case, max_new_tokens=70))
+                for at, case in enumerate(several)
+            ]
+            assert [said(events) for events in await asyncio.gather(*asked)] == wanted
+            if sum(preempted):
+                return
 
     with_client(toy, test, max_batch_total_tokens=256, max_total_tokens=160, max_batch_prefill_tokens=32)
     assert sum(preempted) > 0
