@@ -13,7 +13,6 @@ from handlers.sequences import counted, limits_of, new_id
 from handlers.service import Service
 from handlers.wire import responses as wire
 from handlers.wire.types import InputTokens, InputTokensRequest
-from inference.tools.grammar import check_strict
 from inference.types import Request
 
 
@@ -27,9 +26,7 @@ async def count_input_tokens(service: Service, call: Call[InputTokensRequest]) -
         check_images(service, call, images)
         if images:
             held.enter_context(engine.admit(1, call.owner))
-        if conversation.tools is not None and any(tool.strict for tool in conversation.tools.tools):
-            limits = limits_of(service.settings).of_schema
-            await call.aside.on_thread(partial(check_strict, conversation.tools, limits))
+        await prompts.check_tools(conversation, limits_of(service.settings), call.aside)
         prompt = await prompts.render(engine, conversation)
         files = await gather(service, call, images)
         request = Request(

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from handlers.http.aside import Aside
 from handlers.http.support import ignored_header
 from handlers.wire.conversation import Conversation
+from handlers.wire.limits import Limits
 from inference.client import EngineClient
+from inference.tools.grammar import check_strict
+
+
+async def check_tools(conversation: Conversation, limits: Limits, aside: Aside) -> None:
+    """Raise GrammarRefused for a strict tool that no grammar can express where no answer follows one."""
+    tools = conversation.tools
+    if tools is not None and any(tool.strict for tool in tools.tools):
+        await aside.on_thread(partial(check_strict, tools, limits.of_schema))
 
 
 async def render(engine: EngineClient, conversation: Conversation) -> str:

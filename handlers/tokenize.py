@@ -16,7 +16,6 @@ from handlers.sequences import counted, limits_of
 from handlers.service import Service
 from handlers.wire.conversation import to_conversation
 from handlers.wire.types import ChatTokenizeRequest, ChatTokenizeResponse, TokenizeRequest, TokenizeResponse
-from inference.tools.grammar import check_strict
 from inference.types import TextToken
 
 SLICE_TOKENS = 2048  # of an answer: written as JSON in two milliseconds, for which nothing else runs
@@ -39,9 +38,7 @@ async def get_chat_tokenize(
     with counted(service.metrics):
         conversation = await call.aside(partial(to_conversation, call.body))
         check_images(service, call, conversation.images)  # and that is all that is done with them
-        if conversation.tools is not None and any(tool.strict for tool in conversation.tools.tools):
-            limits = limits_of(service.settings).of_schema
-            await call.aside.on_thread(partial(check_strict, conversation.tools, limits))
+        await prompts.check_tools(conversation, limits_of(service.settings), call.aside)
         text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
     headers = prompts.ignored_headers(service.engine, conversation)

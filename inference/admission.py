@@ -90,7 +90,7 @@ class Admission:
             )
         others = self._owned[owner]  # what is asked for at once isn't divided
         if others and others + sequences > self.per_owner < self.limit:
-            raise OwnerOverloaded(self.owner_limit, self.retry_after(sequences))
+            raise OwnerOverloaded(self.owner_limit, self.retry_after(sequences), self.per_owner)
         if not self._places.take(sequences, self.limit):
             raise Overloaded(self.retry_after(sequences))
         name = next(self._names)

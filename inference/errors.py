@@ -74,11 +74,13 @@ class Overloaded(InferenceError):
 class OwnerOverloaded(Overloaded):
     """As many requests as one owner may have are in flight."""
 
-    def __init__(self, limit: int, retry_after: float) -> None:
+    def __init__(self, limit: int, retry_after: float, share: int) -> None:
+        """`share` is what this process has of the limit."""
         super().__init__(retry_after)
+        part = "" if share == limit else f"this process's share, {share}, of "
         self.args = (
-            f"As many requests of this caller as `max_concurrent_requests_per_key`, which is {limit}, are in "
-            "flight: come back when some have ended",
+            f"As many requests of this caller as {part}`max_concurrent_requests_per_key`, which is {limit}, "
+            "are in flight: come back when some have ended",
         )
 
 

@@ -40,7 +40,6 @@ NAME = "gateway"  # in the label `replica`
 SEEN = (b"parley_http_", b"parley_log_")  # what the names of its metrics begin with
 RELAYED = "parley.relayed"  # an extension of the scope: a replica answers, and tells who wants to know
 ASKED = 3  # replicas, of which each may decline: where all are full, more would be work for nothing
-ALL = 1_000_000  # of these: none may be full, and what they decline for a caller's limit
 LOSSES = 2  # replicas that may be lost with a request before it is blamed for it
 LOADING_RETRY_SECONDS = 5.0
 LOST_RETRY_SECONDS = 10.0
@@ -158,7 +157,7 @@ class Relay:
         self._request_id = exchange_of(scope).request_id
         self._head = head_of(scope)
         self._beginnings = beginnings(body) if settings.prefix_affinity and settings.prefix_caching else ()
-        self._most = ALL if _limits_callers(settings) else ASKED
+        self._asks_all = _limits_callers(settings)
         self._avoid: list[str] = []
         self._losses = 0
         self._events = False  # the response is a stream of events, and has begun
@@ -201,7 +200,7 @@ class Relay:
             return False
         assert isinstance(first, Piece)
         self._avoid.append(route.chosen)
-        if not route.last and len(self._avoid) < self._most and _declines(first):
+        if not route.last and (self._asks_all or len(self._avoid) < ASKED) and _declines(first):
             return False
         self._scope["extensions"][RELAYED] = True
         headers = [pair for pair in first.headers or () if not _is_added_here(*pair)]
@@ -311,7 +310,7 @@ def _is_added_here(name: bytes, value: bytes) -> bool:
 
 
 def _limits_callers(settings: Settings) -> bool:
-    """Return whether a caller has limits, of which each replica holds a share."""
+    """Return whether callers have limits: a replica has its share, others may have more."""
     limits = (
         settings.api_keys_file,
         settings.max_concurrent_requests_per_key,

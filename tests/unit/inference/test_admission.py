@@ -136,7 +136,7 @@ def test_more_than_ever_fits_is_refused_rather_than_told_to_come_back() -> None:
 def test_what_is_asked_for_at_once_may_be_more_than_a_processs_share_of_an_owners(clock: Clock) -> None:
     admission = Admission(100, lambda: None, per_owner=2, owner_limit=8)
     with admission.admit(4, "one"):
-        with pytest.raises(Overloaded, match="`max_concurrent_requests_per_key`, which is 8,"):
+        with pytest.raises(Overloaded, match="share, 2, of `max_concurrent_requests_per_key`, which is 8,"):
             admission.admit(1, "one")
         admission.admit(2, "another")
     with pytest.raises(InvalidInput, match="`max_concurrent_requests_per_key`, which is 8: send"):
