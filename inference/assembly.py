@@ -30,9 +30,7 @@ from inference.state import SlotTable
 from inference.step import IdleWork, Runner, Stepper
 
 _LOGIT_BYTES = 128 * MIB  # of one step's prompt log-probabilities
-_WHOLE_PROMPTS = (
-    2  # that a GPU reads one after the other while texts wait: the host takes 10 to 20 ms for each
-)
+_WHOLE_PROMPTS = 2  # that a GPU reads in turn while texts wait: the host takes milliseconds for each
 
 
 def make_stepper(

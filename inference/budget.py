@@ -22,9 +22,7 @@ class Limits:
     logit_rows: int  # of one step's prompts with log-probabilities: bounds memory, but for one image
     chunked: bool = True  # false: prompts are computed whole; a step's first one may pass the budget
     beside: int | None = None  # prompt tokens of a step in which texts go on; None: no limit of its own
-    whole: int | None = (
-        None  # prompts of such a step, where each is computed by itself; None: no limit of its own
-    )
+    whole: int | None = None  # prompts of such a step, each computed by itself; None: no limit of its own
 
 
 class Budget:

@@ -23,7 +23,7 @@ class Demand:
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
     part_positions: int | None = (
-        None  # of a prompt and of a text each, where an encoder reads prompts: half of these
+        None  # half of these: a prompt's and a text's, where an encoder reads prompts
     )
     most_part: int | None = None  # of either that may be asked for; None: not more than all
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
