@@ -22,9 +22,7 @@ class Demand:
     state_bytes: int = 0  # of layers that keep a state of a text; known once the model is loaded
     max_positions: int | None  # None: no limit of its own
     most_positions: int | None = None  # that may be asked for; None: not more than these
-    part_positions: int | None = (
-        None  # half of these: a prompt's and a text's, where an encoder reads prompts
-    )
+    part_positions: int | None = None  # of a prompt and of a text each, behind an encoder: half of these
     most_part: int | None = None  # of either that may be asked for; None: not more than all
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
     weights_form: str = "float32"  # of its linears
