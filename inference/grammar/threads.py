@@ -49,12 +49,12 @@ def start_threads(
     def begin() -> None:
         try:
             initializer()
-        except BaseException as error:
+        except BaseException as error:  # an executor that sees it takes the end from its own queue
             failed.append(error)
             barrier.abort()
-            raise
-        with suppress(threading.BrokenBarrierError):
-            barrier.wait()
+        else:
+            with suppress(threading.BrokenBarrierError):
+                barrier.wait()
 
     threads = ThreadPoolExecutor(workers, thread_name_prefix=name, initializer=begin)
     try:
