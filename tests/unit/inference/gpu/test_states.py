@@ -17,7 +17,7 @@ from codegen.toys import toy_model  # noqa: E402
 from inference.blocks import blocks_for  # noqa: E402
 from inference.gpu.attention import PagedModel  # noqa: E402
 from inference.gpu.model import EagerRunner  # noqa: E402
-from inference.gpu.rehearsal import rehearse  # noqa: E402
+from inference.gpu.rehearsal import forms, rehearse  # noqa: E402
 from inference.gpu.slots import MirroredTable  # noqa: E402
 from inference.gpu.states import DeviceStates  # noqa: E402
 from inference.level import Options, bring_up  # noqa: E402
@@ -150,6 +150,7 @@ def test_each_kind_of_move_is_made_once_before_a_state_is_anybodys(monkeypatch: 
 
     whole = ops.move
     monkeypatch.setattr(ops, "move", move)
+    monkeypatch.setattr("inference.gpu.rehearsal.forms", lambda model: [next(forms(model))])  # in seconds
     rehearse(model, filters=False)
     assert moved == [(before.stride(0), True), (before.stride(0), False)]
     assert torch.equal(states._places, before)
