@@ -14,6 +14,7 @@ from inference.grammar.keywords import has_keywords
 from inference.grammar.limits import GrammarLimits, check_source
 from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
+from inference.grammar.schema import check_given
 from inference.types import Grammar, GrammarKind
 
 
@@ -53,14 +54,15 @@ def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = 
             f"grammar is not valid: Grammar must have a 'properties' field: `{member}` has no keyword of "
             "JSON Schema. Give the schema itself, with what it describes in `properties`"
         )
+    try:
+        check_given(parsed)
+    except GrammarFault as fault:
+        raise fault.refusal(member) from None
     # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
     parsed, lost = (parsed, ()) if loosely is None else loosened(parsed, loosely)
-    try:
-        source = orjson.dumps(as_meant(parsed))
-    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
-        raise GrammarRefused(f"grammar is not valid: `{member}` can't be written as JSON: {error}") from None
+    source = orjson.dumps(as_meant(parsed)).decode()
     left_out = tuple(f"{member}.{keyword}" for keyword in lost)
-    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source.decode(), member=member, left_out=left_out)
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, source=source, member=member, left_out=left_out)
 
 
 def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:

@@ -16,6 +16,7 @@ from inference.grammar.tree import Place, SchemaTree
 
 STEPS = 16  # of references, one to the next
 MOST = 64  # alternatives that are compared, each with each
+WORK = 200_000  # pairs and tags: a fraction of a second. Past it nothing is told apart
 VALUES = 16  # that are looked at as fast as one schema
 KINDS = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
@@ -38,11 +39,12 @@ def are_told_apart(tree: SchemaTree) -> bool:
         if isinstance(place.schema, dict) and "oneOf" in place.schema
     ]
     joined = any(isinstance(place.schema, dict) and "allOf" in place.schema for place in tree.places)
+    pairs = Pairs(tree)
     return (
         bool(unions)
         and not joined
         and all(
-            len(union) <= MOST and all(apart(*pair, tree) for pair in combinations(union, 2))
+            len(union) <= MOST and all(pairs.apart(*pair) for pair in combinations(union, 2))
             for union in unions
         )
     )
@@ -67,14 +69,48 @@ def exclude_each_other(schemas: Sequence[Any], tree: SchemaTree, spend: Spend) -
         return False
 
 
-def apart(one: Place, other: Place, tree: SchemaTree) -> bool:
-    """Return whether no instance is valid by both schemas, as far as types and tags show."""
-    if False in (one.schema, other.schema):
-        return True
-    if not isinstance(one.schema, dict) or not isinstance(other.schema, dict):
-        return False
-    shared = kinds(one.schema) & kinds(other.schema)
-    return not shared or (shared == {"object"} and _differ_in_a_tag(one, other, tree))
+class Pairs:
+    """Compares alternatives of one tree, each pair once: many unions may refer to the same schemas."""
+
+    def __init__(self, tree: SchemaTree, work: int = WORK) -> None:
+        self._tree = tree
+        self._work = work
+        self._known: dict[tuple[int, int], bool] = {}  # by the schemas' ids
+        self._tags: dict[int, dict[str, frozenset[str]]] = {}
+
+    def apart(self, one: Place, other: Place) -> bool:
+        """Return whether no instance is valid by both schemas, as far as types, tags and the work show."""
+        if False in (one.schema, other.schema):
+            return True
+        if not isinstance(one.schema, dict) or not isinstance(other.schema, dict):
+            return False
+        self._work -= 1
+        key = (id(one.schema), id(other.schema))
+        if key not in self._known:
+            self._known[key] = self._work > 0 and self._differ(one, other)
+        return self._known[key]
+
+    def _differ(self, one: Place, other: Place) -> bool:
+        assert isinstance(one.schema, dict)
+        assert isinstance(other.schema, dict)
+        shared = kinds(one.schema) & kinds(other.schema)
+        if _are_other_texts(one.schema, other.schema):
+            return True
+        return not shared or (shared == {"object"} and self._differ_in_a_tag(one, other))
+
+    def _differ_in_a_tag(self, one: Place, other: Place) -> bool:
+        first, second = self._tags_of(one), self._tags_of(other)
+        names = first.keys() & second.keys()
+        self._work -= sum(len(first[name]) for name in names) + min(len(first), len(second))
+        return any(first[name].isdisjoint(second[name]) for name in names)
+
+    def _tags_of(self, place: Place) -> dict[str, frozenset[str]]:
+        if id(place.schema) not in self._tags:
+            self._tags[id(place.schema)] = _tags(place, self._tree, self._spend)
+        return self._tags[id(place.schema)]
+
+    def _spend(self, work: int) -> None:
+        self._work -= work
 
 
 def kinds(schema: dict[str, Any]) -> frozenset[str]:
@@ -106,11 +142,6 @@ def followed(place: Place, tree: SchemaTree, spend: Spend = freely, *, alone: bo
     return place
 
 
-def _differ_in_a_tag(one: Place, other: Place, tree: SchemaTree) -> bool:
-    names = set(_tags(one, tree)) & set(_tags(other, tree))
-    return any(not _tags(one, tree)[name] & _tags(other, tree)[name] for name in names)
-
-
 def _have_a_tag(objects: Sequence[Place], tree: SchemaTree, spend: Spend) -> bool:
     tags = [_tags(place, tree, spend) for place in objects]
     for name in set(tags[0]).intersection(*tags[1:]):
@@ -121,7 +152,7 @@ def _have_a_tag(objects: Sequence[Place], tree: SchemaTree, spend: Spend) -> boo
     return False
 
 
-def _tags(place: Place, tree: SchemaTree, spend: Spend = freely) -> dict[str, frozenset[str]]:
+def _tags(place: Place, tree: SchemaTree, spend: Spend) -> dict[str, frozenset[str]]:
     """Return the texts that each required property can be, of those that can be nothing else."""
     schema = place.schema
     assert isinstance(schema, dict)
@@ -138,6 +169,13 @@ def _tags(place: Place, tree: SchemaTree, spend: Spend = freely) -> dict[str, fr
         if values and all(isinstance(value, str) for value in values):
             tags[name] = frozenset(values)
     return tags
+
+
+def _are_other_texts(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether both schemas list texts, and none of them in common."""
+    first, second = (schema.get("enum", [schema.get("const")]) for schema in (one, other))
+    listed = all(isinstance(value, str) for value in (*first, *second))
+    return listed and set(first).isdisjoint(second)
 
 
 def _size(schema: object, key: str) -> int:

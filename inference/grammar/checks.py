@@ -152,6 +152,24 @@ def counts_free_names(node: Node) -> bool:
     return free >= 2 and may_be(node, "object") and is_open(node)
 
 
+def counts_names(node: Node, key: str) -> bool:
+    """Return whether `minProperties` or `maxProperties` counts names that may be there or not, beside others.
+
+    llguidance counts where there are none to choose of, or nothing but names that aren't listed.
+    """
+    if key not in node or not may_be(node, "object") or is_neutral_count(node, key):
+        return False
+    chosen = not {*node.get("properties", ())} <= {*node.get("required", ())}
+    return chosen or (key == "minProperties" and counts_free_names(node))
+
+
+def is_neutral_count(node: Node, key: str) -> bool:
+    """Return whether `minProperties` or `maxProperties` says no more than other words of a schema do."""
+    if key == "minProperties":
+        return bool(node[key] <= len({*node.get("required", ())}))
+    return key == "maxProperties" and not is_open(node) and node[key] >= len(node.get("properties", ()))
+
+
 def _check_names(at: str, named: Collection[str]) -> None:
     """Raise GrammarFault for expressions that become the same one: only the last would be in the grammar."""
     if len({without_null(pattern, join(at, pattern)) for pattern in named}) < len(named):

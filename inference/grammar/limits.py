@@ -29,6 +29,7 @@ class GrammarLimits:
     regex_chars: int = 8_192  # each; a compilation's time grows with its square
     pattern_properties: int = 32  # of one object; time grows with their cube
     schemas: int = 4_000  # that take part; more never fit `grammar_symbols`
+    pointer_chars: int = 4_000_000  # of the JSON pointers of all schemas: each repeats the names around it
     remainders: int = 20_000  # that the `multipleOf` of a schema make; 10,000 take some 30 ms
     count: int = 1_000_000  # lengths and numbers of items; no context holds more
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import combinations
 from typing import Any
 
-from inference.grammar.checks import counts_free_names, dialect
+from inference.grammar.alternatives import MOST, Pairs, followed
+from inference.grammar.checks import counts_names, dialect
 from inference.grammar.fault import GrammarFault
-from inference.grammar.keywords import UNSUPPORTED, forbids, has_unsupported_format, may_be
+from inference.grammar.keywords import BOUNDS, UNSUPPORTED, forbids, has_unsupported_format, may_be
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import copied
 from inference.grammar.names import list_names
-from inference.grammar.patterns import looks_around
-from inference.grammar.tree import SchemaTree
+from inference.grammar.numbers import is_other_number
+from inference.grammar.patterns import looks_around, without_null
+from inference.grammar.tree import Place, SchemaTree
 
-WORDS = UNSUPPORTED.keys() | {"format", "pattern", "patternProperties", "minProperties"}
+WORDS = (
+    UNSUPPORTED.keys()
+    | BOUNDS
+    | {"format", "pattern", "patternProperties", "oneOf"}
+    | {"minProperties", "maxProperties"}
+)
+# Their schemas are of the same object, and may require what it doesn't list
+CASES = frozenset({"then", "else", "dependentSchemas", "dependencies", "dependentRequired"})
 
 
 def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -24,13 +34,16 @@ def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str
     """
     if not _mentions(schema):
         return dict(schema), ()
-    root: dict[str, Any] = copied(dict(schema))
     try:
+        root: dict[str, Any] = copied(dict(schema))
         tree = list_names(SchemaTree(root, dialect(root), limits))
-        lost = _loosen(tree)
+        schemas = [place.schema for place in tree.places if isinstance(place.schema, dict)]
+        lost, losers = _loosen(schemas, tree.draft)
+        freed = [*_free_choices(tree, schemas, losers)]
     except (GrammarFault, TypeError, AttributeError, KeyError, ValueError, RecursionError):
         return dict(schema), ()
-    return (root, tuple(sorted(lost))) if lost else (dict(schema), ())
+    lost |= {"oneOf"} if any(freed) else set()
+    return (root, tuple(sorted(lost))) if lost or freed else (dict(schema), ())
 
 
 def _mentions(schema: Mapping[str, Any]) -> bool:
@@ -47,24 +60,54 @@ def _mentions(schema: Mapping[str, Any]) -> bool:
     return False
 
 
-def _loosen(tree: SchemaTree) -> set[str]:
-    """Take out of all schemas, in place, what no grammar can express; return the keywords."""
+def _loosen(schemas: Sequence[dict[str, Any]], draft: int) -> tuple[set[str], set[int]]:
+    """Take out of schemas, in place, what no grammar can express; return the keywords, and whose by id."""
     lost: set[str] = set()
     losers: set[int] = set()
-    schemas = [place.schema for place in tree.places if isinstance(place.schema, dict)]
     for schema in schemas:
-        if words := [*_losses(schema, tree.draft)]:
+        if words := [*_losses(schema, draft)]:
             losers.add(id(schema))
             lost.update(words)
+        if _has_cases_with_more_names(schema, words):  # or none of them could be met
+            schema.setdefault("additionalProperties", True)
         for word in words:
             del schema[word]
         if "patternProperties" in words:  # a name that matched would be refused, or be held to another schema
             schema["additionalProperties"] = True
-    for schema in schemas:  # which may not exclude each other any more
-        if losers.intersection(map(id, schema.get("oneOf", ()))) and "anyOf" not in schema:
+    return lost, losers
+
+
+def _free_choices(tree: SchemaTree, schemas: Sequence[dict[str, Any]], losers: Set[int]) -> Iterator[bool]:
+    """Write `anyOf` for each `oneOf` that no grammar can be made of; yield whether more is valid then."""
+    pairs, joined = Pairs(tree), any("allOf" in schema for schema in schemas)
+    for schema in schemas:
+        if "oneOf" not in schema or "anyOf" in schema:
+            continue
+        places = [followed(Place("", each, 0), tree) for each in schema["oneOf"]]
+        looser = not losers.isdisjoint([*map(id, schema["oneOf"]), *(id(place.schema) for place in places)])
+        apart = len(places) <= MOST and all(pairs.apart(*pair) for pair in combinations(places, 2))
+        if joined or looser or not apart:
             schema["anyOf"] = schema.pop("oneOf")
-            lost.add("oneOf")
-    return lost
+            yield looser or not apart
+
+
+def _has_cases_with_more_names(schema: dict[str, Any], words: Collection[str]) -> bool:
+    """Return whether words of a schema that are left out speak of properties that it doesn't list."""
+    stack: list[Any] = [schema[word] for word in CASES.intersection(words)]
+    listed = schema.get("properties", {}).keys()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list):
+            names = {each for each in value if isinstance(each, str)}
+            stack += value
+        elif isinstance(value, dict):
+            names = {*value.get("properties", ())}
+            stack += (each for key, each in value.items() if key not in ("enum", "type", "items"))
+        else:
+            continue
+        if not names <= listed:
+            return True
+    return False
 
 
 def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:
@@ -72,13 +115,18 @@ def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:
     yield from (key for key in schema if key in UNSUPPORTED and forbids(schema, key, draft))
     if has_unsupported_format(schema):
         yield "format"
-    if (
-        may_be(schema, "string")
-        and isinstance(schema.get("pattern"), str)
-        and looks_around(schema["pattern"])
-    ):
+    if may_be(schema, "string") and isinstance(schema.get("pattern"), str) and _is_lost(schema["pattern"]):
         yield "pattern"
-    if any(looks_around(pattern) for pattern in schema.get("patternProperties", ())):
+    if any(map(_is_lost, schema.get("patternProperties", ()))):
         yield "patternProperties"
-    if counts_free_names(schema):
-        yield "minProperties"
+    yield from (key for key in ("minProperties", "maxProperties") if counts_names(schema, key))
+    yield from (key for key in schema.keys() & BOUNDS if is_other_number(key, schema[key]))
+
+
+def _is_lost(pattern: str) -> bool:
+    """Return whether an expression is one that no grammar can express."""
+    try:
+        without_null(pattern, "")
+    except GrammarFault:
+        return True
+    return looks_around(pattern)

@@ -22,10 +22,10 @@ LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 def check_numbers(at: str, node: Node, limits: GrammarLimits) -> None:
     """Raise GrammarFault for numbers in whose place llguidance would take others."""
     for key in node.keys() & BOUNDS:
-        if not is_exact(node[key]) and not is_tightened(key, node[key]):
-            raise _inexact(node[key], join(at, key))
         if is_clamped(key, node[key]):
             raise _clamped(key, node[key], join(at, key))
+        if is_other_number(key, node[key]):
+            raise _inexact(node[key], join(at, key))
     for key in LITERALS:
         if key in node:
             for pointer, value in scalars(node[key], join(at, key)):
@@ -67,6 +67,11 @@ def states(step: Fraction) -> int:
     while scaled.denominator != 1 and limit:
         scaled, limit = scaled * 10, limit - 1
     return scaled.numerator
+
+
+def is_other_number(key: str, value: int | float) -> bool:
+    """Return whether llguidance would take another bound in the place of this one."""
+    return is_clamped(key, value) or not (is_exact(value) or is_tightened(key, value))
 
 
 def is_exact(value: int | float) -> bool:

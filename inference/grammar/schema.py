@@ -19,15 +19,23 @@ from typing import Any
 from urllib.parse import quote
 
 from inference.grammar.alternatives import are_told_apart
-from inference.grammar.checks import check_escapes, check_names, check_place, dialect, has_names, is_open
+from inference.grammar.checks import (
+    check_escapes,
+    check_names,
+    check_place,
+    dialect,
+    has_names,
+    is_neutral_count,
+    is_open,
+)
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.finite import check_finite
 from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, allows_nothing, may_be
-from inference.grammar.limits import GrammarLimits
+from inference.grammar.limits import GrammarLimits, check_source
 from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
-from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, lookup, read
+from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, check_size, lookup, read
 
 LIMITS = GrammarLimits()
 JSON_OPTIONS: Mapping[str, Any] = MappingProxyType(
@@ -45,6 +53,12 @@ def check_schema(schema: object, member: str, limits: GrammarLimits = LIMITS) ->
         prepare(write(schema), limits)
     except GrammarFault as fault:
         raise fault.refusal(member) from None
+
+
+def check_given(schema: object, limits: GrammarLimits = LIMITS) -> None:
+    """Raise GrammarFault for a schema so large that it may not even be read as it is meant."""
+    check_size(schema, limits)
+    check_source(write(schema), limits.source_bytes)
 
 
 def embedded_json(schema: object, limits: GrammarLimits = LIMITS) -> str:
@@ -134,6 +148,8 @@ def _constraints(at: str, schema: dict[str, Any], tree: SchemaTree, limits: Gram
     kept: dict[str, Any] = {}
     for key, value in schema.items():
         if key not in CONSTRAINTS or (key == "format" and value not in FORMATS):
+            continue
+        if key in ("minProperties", "maxProperties") and is_neutral_count(schema, key):
             continue
         if key == "$ref":
             kept[key] = "#" + quote(tree.target(at, schema), safe="/~!$&'()*+,;=:@?")

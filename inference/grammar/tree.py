@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.limits import GrammarLimits, check_source
 
 Schema = dict[str, Any] | bool
+Path = tuple[()] | tuple[Any, str | int]  # what is above, and the key below it; a name is held once so
 
 MAPS = frozenset({"properties", "patternProperties"})  # of schemas
 LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
@@ -25,6 +27,7 @@ DRAFTS = {  # year by which `$schema` is known; later drafts know more keywords
     "https://json-schema.org/draft/2020-12/schema": 2020,
 }
 LATEST = "https://json-schema.org/draft/2020-12/schema"
+INDEX = re.compile("[0-9]{1,9}")  # of an array's item
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class SchemaTree:
     def _walk(self) -> Iterator[Place]:
         stack = [Place("", self.root, 0)]
         seen = set()
+        characters = 0
         while stack:
             place = stack.pop()
             if place.pointer in seen:
@@ -73,8 +77,13 @@ class SchemaTree:
                     f"it must have <= {self.limits.schemas} schemas within it, and this has more. Shorten it"
                 )
             yield place
-            if isinstance(place.schema, dict):
-                stack += reversed([*self.children(place)])
+            below = []
+            for child in self.children(place) if isinstance(place.schema, dict) else ():
+                characters += len(child.pointer)
+                if characters > self.limits.pointer_chars:
+                    raise GrammarFault("the names around its schemas are too long. Shorten them")
+                below.append(child)
+            stack += reversed(below)
 
     def children(self, place: Place) -> Iterator[Place]:
         """Yield the schemas directly below an object schema, and those that it refers to."""
@@ -104,7 +113,7 @@ class SchemaTree:
             )
         pointer = unquote(fragment)
         if pointer and not pointer.startswith("/"):
-            pointer = self._anchors.get(pointer, "/")
+            pointer = pointer_of(self._anchors[pointer]) if pointer in self._anchors else "/"
         target, outer = lookup(self.root, pointer, self.identifier)
         if not isinstance(target, (dict, bool)) or outer:
             raise GrammarFault(
@@ -118,7 +127,7 @@ class SchemaTree:
         return self.resolve(Place(pointer, schema, 0))[0]
 
     @cached_property
-    def _anchors(self) -> dict[str, str]:
+    def _anchors(self) -> dict[str, Path]:
         return dict(find_anchors(self.root))
 
 
@@ -144,24 +153,35 @@ def lookup(root: Any, pointer: str, identifier: str) -> tuple[Any, bool]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict):
             value = value.get(key)
-        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+        elif isinstance(value, list) and INDEX.fullmatch(key) and int(key) < len(value):
             value = value[int(key)]
         else:
             return None, within
     return value, within
 
 
-def find_anchors(root: Any) -> Iterator[tuple[str, str]]:
-    """Yield the names that `$anchor` gives to places, with their pointers."""
-    stack = [("", root)]
+def find_anchors(root: Any) -> Iterator[tuple[str, Path]]:
+    """Yield the names that `$anchor` gives to places, with their ways from the root."""
+    stack: list[tuple[Path, Any]] = [((), root)]
     while stack:
-        pointer, value = stack.pop()
+        path, value = stack.pop()
+        children: Iterable[tuple[str | int, Any]] = ()
         if isinstance(value, dict):
             if isinstance(value.get("$anchor"), str):
-                yield value["$anchor"], pointer
-            stack += ((join(pointer, key), child) for key, child in value.items())
+                yield value["$anchor"], path
+            children = value.items()
         elif isinstance(value, list):
-            stack += ((join(pointer, at), child) for at, child in enumerate(value))
+            children = enumerate(value)
+        stack += (((path, key), child) for key, child in children if isinstance(child, dict | list))
+
+
+def pointer_of(path: Path) -> str:
+    """Return the JSON pointer of a place that a way leads to."""
+    keys = []
+    while path:
+        path, key = path
+        keys.append(key)
+    return join("", *reversed(keys))
 
 
 def read(text: str, limits: GrammarLimits) -> Schema:
@@ -175,11 +195,12 @@ def read(text: str, limits: GrammarLimits) -> Schema:
         raise GrammarFault(f"it is not JSON: {excerpt(str(error))}") from None
     if not isinstance(root, (dict, bool)):
         raise GrammarFault(f"a JSON Schema is an object or a boolean. Given: {excerpt(repr(root))}")
-    _check_size(root, limits)
+    check_size(root, limits)
     return root
 
 
-def _check_size(root: Schema, limits: GrammarLimits) -> None:
+def check_size(root: object, limits: GrammarLimits) -> None:
+    """Raise GrammarFault for a schema that is nested too deep, or has too many values."""
     level: list[Any] = [root]
     depth = values = 0
     while level:
@@ -190,9 +211,9 @@ def _check_size(root: Schema, limits: GrammarLimits) -> None:
             )
         inner: list[Any] = []
         for value in level:
-            if isinstance(value, dict):
+            if isinstance(value, Mapping):
                 inner += value.values()
-            elif isinstance(value, list):
+            elif isinstance(value, list | tuple):
                 inner += value
         depth += bool(inner)
         if depth > limits.nesting:

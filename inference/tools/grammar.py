@@ -19,7 +19,7 @@ from inference.grammar.limits import GrammarLimits
 from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.saying import PROPERTY_WORDS
-from inference.grammar.schema import LIMITS, embedded_json
+from inference.grammar.schema import LIMITS, check_given, embedded_json
 from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
 from inference.tools.heads import json_string
 from inference.tools.types import Tool, ToolUse
@@ -48,12 +48,15 @@ def call_grammar(
     left_out: set[str] = set()
     for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
         member = member_of(tool, use.schemas_at)
-        schema, lost = arguments_schema(tool, limits)
+        schema, lost = arguments_schema(tool, limits, member)
         left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in lost)
         rules += [f"// {member}", f"args_{at}: %json {arguments_json(schema, limits, member)}"]
-    if form is not None and not use.required:
-        rules += [f"// {form.member}", f"form: %json {form_json(form, limits)}"]
-        left_out.update(form.left_out)
+    if form is not None:
+        text = form_json(form, limits)
+        rules += [] if use.required else [f"// {form.member}", f"form: %json {text}"]
+        left_out.update(
+            (form.member,) if use.required else form.left_out
+        )  # none of its text, or of its words
     source, named = "\n".join(rules) + "\n", tuple(sorted(left_out))
     return Grammar(kind=GrammarKind.LARK, source=source, member=MEMBER, left_out=named)
 
@@ -65,7 +68,8 @@ def check_strict(use: ToolUse, limits: GrammarLimits = LIMITS) -> None:
     """Raise ToolRefused or GrammarRefused for a tool that is `strict` and can't be called so."""
     for tool in use.tools:
         if tool.strict:
-            arguments_json(arguments_schema(tool, limits)[0], limits, member_of(tool, use.schemas_at))
+            member = member_of(tool, use.schemas_at)
+            arguments_json(arguments_schema(tool, limits, member)[0], limits, member)
 
 
 def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
@@ -118,10 +122,12 @@ def member_of(tool: Tool, schemas_at: str) -> str:
     return f"tools[{shortened(tool.name)}].{schemas_at}"
 
 
-def arguments_schema(tool: Tool, limits: GrammarLimits) -> tuple[dict[str, object], tuple[str, ...]]:
+def arguments_schema(
+    tool: Tool, limits: GrammarLimits, member: str = MEMBER
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the schema of a tool's arguments, always of an object, and the keywords left out of it.
 
-    Raises ToolRefused if it is none.
+    `member` has it. Raises ToolRefused if it is none, and GrammarRefused if it is too large.
 
     It is taken as `inference/grammar/meaning.py` says, and one that says nothing of arguments as one without
     any, so that a model doesn't make up arguments.
@@ -139,6 +145,10 @@ def arguments_schema(tool: Tool, limits: GrammarLimits) -> tuple[dict[str, objec
             f"Its `type` is {shortened(kind)}: set it to 'object'"
         )
     schema["type"] = "object"
+    try:
+        check_given(schema, limits)
+    except GrammarFault as fault:
+        raise fault.refusal(member) from None
     schema = schema if PROPERTY_WORDS & schema.keys() else {**schema, "properties": {}}
     # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
     schema, lost = (schema, ()) if tool.strict else loosened(schema, limits)

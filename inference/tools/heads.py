@@ -11,18 +11,23 @@ from inference.tools.types import Tool
 
 WHITE = " \t\n\r"  # JSON's white space
 GAP = rf"[{WHITE}]*"
+STRING = r'"(?:[^"\\]|\\.)*"'
 
 
-def head_pattern(fmt: ToolFormat, tools: Sequence[Tool]) -> re.Pattern[str]:
-    """Return what matches a call up to its arguments, with the name as written in the group `name`."""
-    names = "|".join(map(re.escape, written_names(fmt, tools)))
+def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
+    """Return what matches a call up to its arguments, with the name as written in the group `name`.
+
+    Names are clients' texts, and of any length: an expression of them would take seconds, and stay.
+    """
     if fmt.name_end is not None:
         opening = "".join(re.escape(marker.text) for marker in fmt.between)
         call_id = f"(?:{re.escape(fmt.call_id.text)}[a-zA-Z0-9]{{9}})?" if fmt.call_id is not None else ""
-        return re.compile(f"^(?:{opening})?(?P<name>{names}){call_id}{re.escape(fmt.name_end.text)}(?={{)")
+        return re.compile(
+            f"^(?:{opening})?(?P<name>.+?){call_id}{re.escape(fmt.name_end.text)}(?={{)", re.DOTALL
+        )
     kind = f'(?:"type"{GAP}:{GAP}"function"{GAP},{GAP})?'
     key = f'"{fmt.arguments_key}"{GAP}:{GAP}'
-    return re.compile(f'{{{GAP}{kind}"name"{GAP}:{GAP}(?P<name>{names}){GAP},{GAP}{key}(?={{)')
+    return re.compile(f'{{{GAP}{kind}"name"{GAP}:{GAP}(?P<name>{STRING}){GAP},{GAP}{key}(?={{)')
 
 
 def written_names(fmt: ToolFormat, tools: Sequence[Tool]) -> dict[str, str]:
@@ -33,10 +38,11 @@ def written_names(fmt: ToolFormat, tools: Sequence[Tool]) -> dict[str, str]:
 class Beginning:
     """Tells, as an answer comes in pieces, whether it begins with a call in JSON."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], then: str = "") -> None:
+        """`then`: what has to follow the name, too."""
         names = [json_string(tool.name) for tool in tools]
         self._calls = tuple(
-            before + name for name in names for before in ('{"name":', '{"type":"function","name":')
+            before + name + then for name in names for before in ('{"name":', '{"type":"function","name":')
         )
         self._read = ""  # without the white space between JSON's tokens
         self._in_string = False
@@ -62,6 +68,44 @@ class Beginning:
             self._escaped = True
         elif char == '"':
             self._in_string = not self._in_string
+
+
+class JsonObject:
+    """Reads a JSON object in a text that comes in pieces, without the white space between its tokens."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self.complete = False
+
+    def read(self, text: str) -> tuple[str, str]:
+        """Return what a piece adds to the object, all else spelt as it is, and what follows the object."""
+        kept: list[str] = []
+        for at, char in enumerate(text):
+            if self._in_string:
+                self._read_string(char)
+            elif char in WHITE:
+                continue
+            elif char == '"':
+                self._in_string = True
+            elif char == "{":
+                self._depth += 1
+            elif char == "}":
+                self._depth -= 1
+                self.complete = not self._depth
+            kept.append(char)
+            if self.complete:
+                return "".join(kept), text[at + 1 :]
+        return "".join(kept), ""
+
+    def _read_string(self, char: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._in_string = False
 
 
 def json_string(text: str) -> str:

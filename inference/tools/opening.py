@@ -6,6 +6,12 @@ from inference.text.stop import overlap
 from inference.tools.formats import Marker, ToolFormat
 from inference.tools.heads import Beginning
 from inference.tools.types import ToolUse
+from inference.tools.whole import WholeCall
+
+
+def beginning_of(fmt: ToolFormat, use: ToolUse) -> Beginning | WholeCall:
+    """Return what tells whether an answer begins with a call."""
+    return WholeCall(fmt, use.tools) if use.formed else Beginning(use.tools)
 
 
 class Opening:
@@ -17,7 +23,9 @@ class Opening:
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._sign = fmt.opening[0] if fmt.opening else None
         self._formed = use.formed
-        self._beginning = Beginning(use.tools) if fmt.bare else None  # of an answer that may be a call itself
+        self._beginning = (
+            beginning_of(fmt, use) if fmt.bare else None
+        )  # of an answer that may be a call itself
         self._white: list[str] = []  # white space that is shown if text follows, and not before a call
         self._held = ""  # what else was read and may begin a call
         self.found = use.required  # calls have begun, and nothing but calls follows

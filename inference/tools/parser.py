@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
 from inference.tools.formats import ToolFormat
-from inference.tools.heads import WHITE, head_pattern, written_names
+from inference.tools.heads import JsonObject, head_pattern, written_names
 from inference.tools.opening import Opening
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
 from inference.types import Event
@@ -34,7 +34,7 @@ class CallParser:
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._opening = Opening(fmt, use)
         self._markers = {marker.id: marker.text for marker in fmt.markers if marker.id is not None}
-        self._head = head_pattern(fmt, use.tools)
+        self._head = head_pattern(fmt)
         self._names = written_names(fmt, use.tools)
         self._stage = Stage.FRAME if self._opening.found else Stage.TEXT
         self._held = ""  # what was read of a frame and is part of nothing yet
@@ -107,7 +107,8 @@ class CallParser:
     def _frame(self, text: str) -> tuple[list[Part], str]:
         """Return the start of a call once its arguments begin, and the text that begins with them."""
         self._held += text
-        found = self._head.search(self._held) if "{" in text else None
+        heads = self._head.finditer(self._held) if "{" in text else ()
+        found = next((head for head in heads if head["name"] in self._names), None)
         if found is None:
             return [], ""
         arguments, self._held = self._held[found.end() :], ""
@@ -124,44 +125,6 @@ class CallParser:
             self._calls += 1
             self._stage = Stage.FRAME
         return parts, text
-
-
-class JsonObject:
-    """Reads a JSON object in a text that comes in pieces, without the white space between its tokens."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
-        self.complete = False
-
-    def read(self, text: str) -> tuple[str, str]:
-        """Return what a piece adds to the object, all else spelt as it is, and what follows the object."""
-        kept: list[str] = []
-        for at, char in enumerate(text):
-            if self._in_string:
-                self._read_string(char)
-            elif char in WHITE:
-                continue
-            elif char == '"':
-                self._in_string = True
-            elif char == "{":
-                self._depth += 1
-            elif char == "}":
-                self._depth -= 1
-                self.complete = not self._depth
-            kept.append(char)
-            if self.complete:
-                return "".join(kept), text[at + 1 :]
-        return "".join(kept), ""
-
-    def _read_string(self, char: str) -> None:
-        if self._escaped:
-            self._escaped = False
-        elif char == "\\":
-            self._escaped = True
-        elif char == '"':
-            self._in_string = False
 
 
 def shown(words: str) -> list[Part]:

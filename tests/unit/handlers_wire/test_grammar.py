@@ -9,6 +9,8 @@ from handlers.wire.grammar import allowed, schema_grammar, to_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType
 from inference.errors import GrammarRefused
+from inference.grammar.limits import GrammarLimits
+from inference.grammar.schema import LIMITS
 from inference.types import Grammar, GrammarKind
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "additionalProperties": False}
@@ -126,12 +128,29 @@ def test_a_schema_may_allow_anything_if_it_is_one(value: Any) -> None:
     assert json.loads(schema_grammar(value, "g").source) == value
 
 
-def test_a_schema_too_deep_to_be_written_is_refused() -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(300):
+@pytest.mark.parametrize("loosely", [None, LIMITS])
+@pytest.mark.parametrize("levels", [70, 300, 600, 1000])
+def test_a_schema_that_is_nested_too_deep_is_refused(levels: int, loosely: GrammarLimits | None) -> None:
+    deep: dict[str, Any] = {"not": {}}
+    for _ in range(levels):
         deep = {"items": deep}
-    with pytest.raises(GrammarRefused, match=r"^grammar is not valid: `g` can't be written as JSON: "):
-        schema_grammar(deep, "g")
+    with pytest.raises(
+        GrammarRefused, match=r"^grammar is not valid: `g`: a schema must be nested <= 64 deep"
+    ):
+        schema_grammar(deep, "g", loosely)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$ref": "#x", "k" * 200_000: [0] * 1_500},  # whose places would take 300 MB
+        {"type": "string", "description": "d" * 140_000},
+        {"enum": [*range(21_000)]},
+    ],
+)
+def test_a_schema_that_is_too_large_is_refused_before_it_is_read(value: Any) -> None:
+    with pytest.raises(GrammarRefused, match=r"^grammar is not valid: `g`: .* must have <= (131072|20000) "):
+        schema_grammar(value, "g")
 
 
 def test_grammars_can_be_switched_off_at_start() -> None:

@@ -82,16 +82,41 @@ def test_every_text_of_the_grammar_is_read_whole_and_follows_the_form(form: str,
     assert len(told["answer"]) <= 12
 
 
-def test_where_a_call_is_required_the_form_has_no_say() -> None:
+def test_where_a_call_is_required_the_form_has_no_say_and_that_is_told() -> None:
     grammar = grammar_of("hermes", required=True)
     assert accepts(grammar, written(FORMS["hermes"], [EMPTY]))
     assert not begins(grammar, ['{"answer"'])
+    told = call_grammar(FORMS["hermes"], formed(required=True), form=FORM)
+    assert told.left_out == ("text.format.schema",)
 
 
-def test_a_form_that_is_no_schema_is_refused_beside_tools() -> None:
+@pytest.mark.parametrize("required", [False, True])
+def test_a_form_that_is_no_schema_is_refused_beside_tools(*, required: bool) -> None:
     expression = Grammar(kind=GrammarKind.REGEX, source="a+", member="text.format.value")
     with pytest.raises(ToolRefused, match=r"`text.format.value` and `tools` are mutually exclusive"):
-        call_grammar(FORMS["hermes"], formed(), form=expression)
+        call_grammar(FORMS["hermes"], formed(required=required), form=expression)
+
+
+LIKE_CALLS = [
+    '{"name": "now", "kind": "verb"}',
+    '{"name": "now", "other": {"city": "Paris"}}',
+    '{"name": "now", "KEY": {"bogus": 1}}',
+    '{"name": "now", "KEY": {}, "x": 1}',
+    '{"name": "now", "KEY": 5}',
+    '{"name": "nobody", "KEY": {}}',
+    '{"name": "now"}',
+    '{"name": "now", "KEY": {',
+]
+
+
+@pytest.mark.parametrize("text", LIKE_CALLS)
+@pytest.mark.parametrize("form", [form for form in sorted(FORMS) if FORMS[form].bare])
+def test_a_text_of_the_form_that_is_no_call_to_its_end_is_told_whole(form: str, text: str) -> None:
+    fmt = FORMS[form]
+    text = text.replace("KEY", fmt.arguments_key)
+    anything = replace(FORM, source='{"type": "object"}')
+    assert begins(compiled(call_grammar(fmt, formed(), form=anything)), [text])
+    assert parsed(fmt, formed(), ids_of([text])) == (TextPart(text),)
 
 
 def test_a_wrong_schema_is_named_where_the_request_has_it() -> None:

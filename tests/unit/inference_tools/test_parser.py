@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference.text.detokenizer import ByteStream
 from inference.text.sequence import SequenceText
 from inference.tools.formats import ToolFormat
+from inference.tools.heads import head_pattern
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
 from tests.unit.inference_tools.answers import (
@@ -196,6 +197,16 @@ def test_where_a_call_is_required_no_word_is_shown(fmt: ToolFormat) -> None:
     assert (text_of(parts), calls_of(parts)) == ("", [CALL.told, SUM.told])
     cut = whole(fmt, use(required=True), events(pieces_of([*pieces[:-1], str(pieces[-1])[:9]], [2])))
     assert text_of(cut) == ""
+
+
+@every_form
+def test_names_of_any_length_and_letters_are_read(fmt: ToolFormat) -> None:
+    """Without an expression for each, which takes a second for some hundred thousand letters."""
+    calls = [Call(name, "{}") for name in ("n" * 300_000, r"a.*\(b)|", "get_weather")]
+    asked = use(*(call.name for call in calls), required=True)
+    parts = whole(fmt, asked, events(pieces_of(written(fmt, calls), [50_000])))
+    assert calls_of(parts) == [call.told for call in calls]
+    assert len(head_pattern(fmt).pattern) < 300
 
 
 @every_form

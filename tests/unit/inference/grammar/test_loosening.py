@@ -13,6 +13,9 @@ from inference.grammar.schema import LIMITS
 EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
 
 
+AB = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+
+
 def one(value: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": value}}
 
@@ -43,6 +46,36 @@ def one(value: Any) -> dict[str, Any]:
             {"anyOf": [{"type": "string"}, {"type": "string"}]},
             ("format", "oneOf"),
         ),
+        (
+            {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+            {"anyOf": [{"type": "integer"}, {"type": "number"}]},
+            ("oneOf",),
+        ),
+        (
+            {"type": "integer", "maximum": 2**63 - 1, "minimum": 0},
+            {"type": "integer", "minimum": 0},
+            ("maximum",),
+        ),
+        ({"type": "number", "minimum": 1e300}, {"type": "number"}, ("minimum",)),
+        ({"type": "string", "pattern": r"^\P{L}+$"}, {"type": "string"}, ("pattern",)),
+        ({**AB, "minProperties": 1}, AB, ("minProperties",)),
+        ({**AB, "required": ["a"], "maxProperties": 1}, {**AB, "required": ["a"]}, ("maxProperties",)),
+        ({**AB, "if": AB, "then": {"required": ["b"]}}, AB, ("if", "then")),
+        (
+            {**AB, "if": AB, "then": {"properties": {"c": {}}}},
+            {**AB, "additionalProperties": True},
+            ("if", "then"),
+        ),
+        (
+            {**AB, "dependentRequired": {"a": ["c"]}, "additionalProperties": False},
+            {**AB, "additionalProperties": False},
+            ("dependentRequired",),
+        ),
+        (
+            {**AB, "dependencies": {"a": {"anyOf": [{"required": ["c"]}]}}},
+            {**AB, "additionalProperties": True},
+            ("dependencies",),
+        ),
     ],
 )
 def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, lost: tuple[str, ...]) -> None:
@@ -58,6 +91,14 @@ def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, l
         {"type": "array", "uniqueItems": True, "maxItems": 1},
         {"type": "string", "uniqueItems": True, "contains": {}},
         {"type": "integer", "pattern": "^(?=x)"},
+        {"oneOf": [{"const": "a"}, {"enum": ["b", "c"]}]},
+        {"oneOf": [{"type": "integer"}, {"type": "string"}]},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}], "anyOf": [{}]},
+        {"type": "integer", "maximum": 2**53},
+        {"type": "object", "minProperties": 1, "maxProperties": 9},
+        {**AB, "required": ["a"], "minProperties": 1},
+        {**AB, "maxProperties": 2, "additionalProperties": False},
+        {"type": "string", "minProperties": 3},
         {"anyOf": [{"not": {}}, {"type": "integer"}]},
         {"enum": [{"not": 1, "format": "regex"}], "default": {"uniqueItems": True}},
         {"type": "object", "propertyNames": {"type": "string"}},

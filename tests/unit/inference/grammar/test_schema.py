@@ -160,6 +160,8 @@ def test_a_schema_of_an_older_draft_is_taken_for_what_it_is(value: Any, good: st
         {"format": "int32", "type": "integer"},
         {"x-order": 1, "nullable": True, "description": "d", "examples": [1]},
         {"$defs": {"unused": {"not": {}}}},
+        {"properties": {"a": {}, "b": {}}, "required": ["a"], "minProperties": 1},
+        {"properties": {"a": {}}, "additionalProperties": False, "maxProperties": 1},
     ],
 )
 def test_keywords_that_forbid_nothing_are_left_out(value: Any) -> None:
@@ -220,6 +222,12 @@ def test_embedded_json_is_a_rule_of_a_bigger_grammar() -> None:
         ({"description": "x" * 140_000}, "must have <= 131072 bytes (`max_grammar_size`). Given: 14"),
         ({"enum": list(range(20_001))}, "must have <= 20000 JSON values"),
         ({"prefixItems": [{}] * 4_001}, "it must have <= 4000 schemas within it"),
+        (
+            {"properties": {"x" * 60_000: {"prefixItems": [{}] * 1_500}}},
+            "the names around its schemas are too long",
+        ),
+        ({"$ref": "#/anyOf/" + "1" * 5_000, "anyOf": [{}]}, "where this document has no schema"),
+        ({"$ref": "#/anyOf/²", "anyOf": [{}] * 3}, "where this document has no schema"),
     ],
 )
 def test_a_refusal_names_member_place_and_what_to_do(value: Any, words: str) -> None:
