@@ -31,7 +31,7 @@ class AccessLog:
 
     def ended(self, scope: Scope, account: Account) -> None:
         """Log the request."""
-        if not access.isEnabledFor(logging.INFO):
+        if account.declined or not access.isEnabledFor(logging.INFO):
             return
         path = scope.get("raw_path") or scope["path"].encode()
         access.info("%s %s", scope["method"], path.decode("latin-1"), extra=self._fields(account))

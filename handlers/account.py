@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
 
     from inference.types import Finish, Request
+
+
+DECLINABLE = "parley.declinable"  # an extension of the scope: see `Account.declinable`
+# error types that mean: another server may be able to; of a caller's rate each has its share
+DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")
 
 
 @dataclass(slots=True)
@@ -31,6 +36,26 @@ class Account:
     span: object = None  # of that trace; whoever traces keeps it here
     firsts: dict[str, str] = field(default_factory=dict)  # id of a Request: of the first with its prompt
     generations: list[tuple[Request, Finish]] = field(default_factory=list)  # that came to their end
+    declinable: bool = False  # another server is asked if this one declines, and it is that one's then
+    declined: bool = False  # so it went: nobody is told of it here
+    uncounted: list[Callable[[], None]] = field(default_factory=list)  # what happened while that was open
+
+    def count(self, told: Callable[[], None]) -> None:
+        """Have something counted that is the request's: as soon as it is clear whose the request is."""
+        if self.declinable:
+            self.uncounted.append(told)
+        else:
+            told()
+
+    def decide(self) -> None:
+        """Find out whether this server declines, now that its answer begins, or that there is none."""
+        if not self.declinable:
+            return
+        self.declinable = False
+        self.declined = self.status in (429, 503) and self.error_type in DECLINED
+        for told in () if self.declined else self.uncounted:
+            told()
+        self.uncounted.clear()
 
     def of_each_prompt(self) -> list[Finish]:
         """Return one generation of each prompt: that of its first request, if it came to its end."""

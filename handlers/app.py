@@ -129,6 +129,8 @@ async def _load(
         if service.metrics.hears_engine:
             service.engine.add_listener(service.metrics.on_step)
             service.engine.add_life_listener(service.metrics.on_life)
+        else:
+            service.engine.add_life_listener(service.metrics.renew)
         on_loaded()
     except ModelUnavailable as error:
         on_unavailable(str(error))

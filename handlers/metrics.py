@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from handlers.account import Account, note_generation
+from handlers.account import Account, current_account, note_generation
 from handlers.board import Board
 from handlers.buckets import Histogram
 from handlers.exposition import Exposition
@@ -75,11 +76,11 @@ class Metrics:
 
     def count_request(self) -> None:
         """Count a request received."""
-        self._increase("tgi_request_count")
+        self._count("tgi_request_count")
 
     def failure(self, err: str) -> None:
         """Count a request refused or failed; raises KeyError for an `err` that metrics.yaml doesn't name."""
-        self._increase("tgi_request_failure", err)
+        self._count("tgi_request_failure", err)
 
     def finished(self, finish: Finish, request: Request) -> None:
         """Record one generation that ended with its last token."""
@@ -115,8 +116,15 @@ class Metrics:
             self._set("parley_kv_cache_usage", step.kv_tokens / self._model.max_batch_total_tokens)
         self._count_step(step, "prefill" if step.prefill_tokens else "decode")
 
-    def on_life(self, life: Life) -> None:
+    def renew(self, life: Life, model: ModelInfo | None) -> None:
+        """Take what is known of an engine that has taken another's place: it may have another cache."""
+        if life is Life.UP and model is not None:
+            self._model = model
+            self._set("tgi_batch_max_total_tokens", model.max_batch_total_tokens)
+
+    def on_life(self, life: Life, model: ModelInfo | None) -> None:
         """Record that the engine died, and with it what ran, or that another one has taken its place."""
+        self.renew(life, model)
         self._set("parley_engine_up", life is Life.UP)
         if life is Life.UP:
             self._increase("parley_engine_restarts", by=self._lost)
@@ -165,6 +173,9 @@ class Metrics:
     def ended(self, scope: Scope, account: Account) -> None:
         """Count a request that was answered, refused or left."""
         self._increase("parley_worker_in_flight", by=-1)
+        if account.declined:
+            self._increase("parley_http_declined")
+            return
         self._increase("parley_worker_requests")
         if account.error_type:
             self._increase_known("parley_http_failures", account.error_type)
@@ -191,6 +202,17 @@ class Metrics:
 
     def _increase(self, name: str, value: str = "", by: float = 1) -> None:
         self._numbers[self._at[name, value]] += by
+
+    def _count(self, name: str, value: str = "") -> None:
+        """Increase a counter by what is the present request's, if there is one."""
+        at, account = self._at[name, value], current_account()
+        if account is None:
+            self._numbers[at] += 1
+        else:
+            account.count(partial(self._add, at))
+
+    def _add(self, at: int) -> None:
+        self._numbers[at] += 1
 
     def _add_up(self, name: str, count: int, amount: float) -> None:
         """Add to a summary."""

@@ -75,8 +75,8 @@ def read(flags: Mapping[str, Pairs], environment: Mapping[str, str], *, serving:
             continue
         chosen[setting.attribute], values[setting.attribute] = given, value
     settings = Settings(**values)
-    if "compute_type" not in values:
-        settings = replace(settings, compute_type=_compute_type(settings.device, settings.compute_type))
+    if "compute_type" not in values and settings.replicas == 1:  # each of several has a card of its own
+        settings = with_card(settings)
     check(settings)
     warnings += _without_effect(chosen, settings) if serving else []
     return Reading(settings, tuple(chosen.values()), tuple(warnings))
@@ -325,6 +325,14 @@ def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
 def _is_somebody_elses(name: str, value: str) -> bool:
     linked = LINK_NAME.fullmatch(name) is not None and (not value or LINK.fullmatch(value) is not None)
     return linked or NO_SETTINGS.fullmatch(name) is not None
+
+
+def with_card(settings: Settings) -> Settings:
+    """Return settings whose `compute_type` is of this machine, unless another one was given."""
+    default = Settings().compute_type
+    if settings.compute_type != default:
+        return settings
+    return replace(settings, compute_type=_compute_type(settings.device, default))
 
 
 def _compute_type(device: str, default: str) -> str:

@@ -99,7 +99,7 @@ class Tracing:
     def ended(self, scope: Scope, account: Account) -> None:
         """End a request's span, after those of its generations."""
         span = account.span
-        if not isinstance(span, Span):
+        if not isinstance(span, Span) or account.declined:
             return
         if span.is_recording():
             path = scope["path"]

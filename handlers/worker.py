@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 from handlers import logs
 from handlers.board import Board
 from handlers.settings import Settings
+from handlers.settings_table import SettingsError
 from inference import last_resorts
 from inference.config import Found, again
+from inference.errors import ModelUnavailable
 from inference.places import COUNT_BYTES, SharedPlaces
 from inference.process.leash import Leash, die_with_parent
 from inference.shared import SharedMemory
@@ -96,7 +98,11 @@ def main(descriptor: int) -> int:
         post = Post.decode(told.readline())
     settings = post.settings
     logs.follow(settings)
-    return _serve(post, line)
+    try:
+        return _serve(post, line)
+    except (SettingsError, ModelUnavailable) as error:  # as one process says it: by its words alone
+        line.sendall(failed(str(error)))
+        return 1
 
 
 def _serve(post: Post, line: socket.socket) -> int:
@@ -155,9 +161,14 @@ def _life(line: socket.socket, loaded: asyncio.Event) -> Life:
         line.sendall(READY + b"\n")
 
     def tell_unavailable(reason: str) -> None:
-        line.sendall(FAILED + b" " + " ".join(reason.split()).encode() + b"\n")
+        line.sendall(failed(reason))
 
     return Life(tell_loaded, tell_unavailable)
+
+
+def failed(reason: str) -> bytes:
+    """Return the line by which a worker says why it can't serve."""
+    return FAILED + b" " + " ".join(reason.split()).encode() + b"\n"
 
 
 def held(app: ASGIApp, loaded: asyncio.Event, seconds: float) -> ASGIApp:

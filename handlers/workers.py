@@ -152,7 +152,7 @@ class Server:
         try:
             model = await _in_thread(lambda: self._core.load(logger.info))
             self._metrics.bind(model)
-            self._core.watch(lambda life, model: self._metrics.on_life(life))
+            self._core.watch(self._metrics.on_life)
             self._core.start(self._on_frame)
             await self._staff.complete.wait()
             say_served(self._settings, model)

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,7 @@ class AdapterFiles:
     tensors: dict[str, tuple[str, str]]  # by the same: the names of `down` (rank, k) and `up` (n, rank)
     numbers: int  # of all tensors
     nbytes: int  # that they take on a CPU
+    commit: str | None = None  # the hub's
 
     def __str__(self) -> str:
         """Return what it is as a line for a person."""
@@ -110,7 +111,7 @@ def find_adapters(config: ModelConfig, progress: Callable[[str], None]) -> tuple
         raise ModelUnavailable(f"--lora-adapters {error}") from error
     if any(source.name == config.name for source in sources):
         raise refused(config.name, "the model has the same name: give name=path")
-    return tuple(read_files(source.name, _directory(source, config, progress)) for source in sources)
+    return tuple(_found(source, config, progress) for source in sources)
 
 
 def held_bytes(adapters: Iterable[AdapterFiles], itemsize: int | None) -> int:
@@ -149,7 +150,7 @@ def refused(name: str, why: str) -> ModelUnavailable:
     return ModelUnavailable(f"The adapter `{name}` can't be loaded: {why}")
 
 
-def _directory(source: AdapterSource, config: ModelConfig, progress: Callable[[str], None]) -> Path:
+def _found(source: AdapterSource, config: ModelConfig, progress: Callable[[str], None]) -> AdapterFiles:
     try:
         directory = local_directory(source.place)
     except ModelUnavailable as error:
@@ -157,15 +158,19 @@ def _directory(source: AdapterSource, config: ModelConfig, progress: Callable[[s
     if directory is not None:
         if source.revision is not None:
             progress(f"The adapter {source.name} is a directory, in which @{source.revision} has no effect")
-        return directory
+        return read_files(source.name, directory)
     path = Path(source.place).expanduser()
     if path.is_absolute() or source.place.startswith((".", "~")) or source.place.count("/") != 1:
         raise refused(source.name, f"there is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for the adapter {source.place} in the hub's cache and on the hub")
+    known = {} if config.found is None else config.found.adapters
     try:
-        return find_snapshot(source.place, source.revision, config, [ADAPTER, WEIGHTS])
+        found = find_snapshot(
+            source.place, known.get(source.name, source.revision), config, [ADAPTER, WEIGHTS]
+        )
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
+    return replace(read_files(source.name, found), commit=found.name)  # by which a snapshot's folder is named
 
 
 def _check_kind(name: str, description: dict[str, Any]) -> None:

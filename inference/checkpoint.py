@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 _HUB_SECONDS = 5.0  # for what the model can be served without
 _PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
-_ANY_CODE = ("*.py", "*.bin")  # code, and pickles, which can run code
+_PICKLES = ("*.bin",)  # which can run code
 # Weights that nothing is loaded from: patterns match names with folders, and repositories hold the same
 # model in several forms. What is read of folders is templates and code.
 OTHER_FORMS = (
@@ -167,8 +168,11 @@ def _without_weights(path: Path) -> str:
 
 def _download(config: ModelConfig) -> Checkpoint:
     assert config.model_id is not None
-    patterns = [*_PATTERNS, *(_ANY_CODE if config.trust_remote_code else ())]
-    found = find_snapshot(config.model_id, config.revision, config, patterns, OTHER_FORMS)
+    patterns = [*_PATTERNS, *(("*.py",) if config.trust_remote_code else ())]
+    find = partial(find_snapshot, config.model_id, config=config, ignored=OTHER_FORMS)
+    found = find(config.revision, patterns=patterns)
+    if config.trust_remote_code and not safetensors_files(found):
+        found = find(found.name, patterns=[*patterns, *_PICKLES])  # of the same commit
     path = _checked(found, config, f"`{config.model_id}` can't be loaded")
     if config.found is not None:
         return Checkpoint(path, path.name, config.found.pipeline_tag)

@@ -85,7 +85,7 @@ class EngineClient(TextSide):
         self._running: dict[str, Running] = {}
         self._looks = Looks(core, partial(prefix_salt, isolated=config.isolate_owners))
         self._listeners: list[Callable[[StepStats], None]] = []
-        self._life_listeners: list[Callable[[Life], None]] = []
+        self._life_listeners: list[Callable[[Life, ModelInfo | None], None]] = []
         self._meters: list[Callable[[str, int], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0  # set by `start`
@@ -167,8 +167,8 @@ class EngineClient(TextSide):
         """Have `listener` called on the event loop after every step that reports its numbers."""
         self._listeners.append(listener)
 
-    def add_life_listener(self, listener: Callable[[Life], None]) -> None:
-        """Have `listener` called on the event loop when the core dies, and when it is back."""
+    def add_life_listener(self, listener: Callable[[Life, ModelInfo | None], None]) -> None:
+        """Have `listener` called on the event loop when the core dies, and with the model when it is back."""
         self._life_listeners.append(listener)
 
     def add_meter(self, meter: Callable[[str, int], None]) -> None:
@@ -330,7 +330,7 @@ class EngineClient(TextSide):
             self._model = model
             self._readiness.ready()
         for listener in self._life_listeners:
-            listener(life)
+            listener(life, model)
 
     def _mourn(self) -> None:
         if self._closed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 TEMPLATE_CHARACTERS = 16 * 1024 * 1024  # the most that any value in a chat template has, too
@@ -13,8 +14,9 @@ EMBEDDED_MODEL = Path(__file__).parent / "embedded"
 class Found:
     """What the hub said of a model when it was asked first."""
 
-    sha: str
+    sha: str | None  # of its commit; None for a directory
     pipeline_tag: str | None
+    adapters: Mapping[str, str] = field(default_factory=dict)  # the commits of those from the hub, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,8 @@ class EngineConfig:
 
 
 def again(config: EngineConfig, found: Found | None) -> EngineConfig:
-    """Return the same for another start, by which the files are of the commit that was found first."""
+    """Return the same for another start, by which the files are of the commits that were found first."""
     if found is None:
         return config
-    return replace(config, model=replace(config.model, revision=found.sha, found=found))
+    model = replace(config.model, revision=found.sha or config.model.revision, found=found)
+    return replace(config, model=model)

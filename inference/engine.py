@@ -128,6 +128,7 @@ class TorchCore:
             eos_token_ids=source.eos,
             vocabulary_size=vocabulary,
             adapters=tuple(each.name for each in source.adapters),
+            adapter_commits={each.name: each.commit for each in source.adapters if each.commit},
             quantization=None if source.weights.stored is None else str(source.weights.stored),
             deterministic=served.exact and (served.make_model is None or config.deterministic),
             step_seconds=plan.step_seconds(plan.prefill_tokens),

@@ -12,6 +12,9 @@ from pathlib import Path
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 
+LOG = logging.getLogger(__name__)
+
+_CLIENTS = ("httpx", "httpx2")  # what the hub's library asks with: their errors of transport are no OSError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ELSEWHERE = "name another folder by --huggingface-hub-cache"
@@ -48,8 +51,34 @@ def find_snapshot(
             with suppress(LocalEntryNotFoundError):
                 return Path(find(local_files_only=True))
         return Path(find())
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except LocalEntryNotFoundError as error:
+        return _part(name, revision, error)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelUnavailable(_why_not(name, revision, error)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        LOG.warning("The hub can't be asked for %s (%s): what its cache has is taken", name, _shown(error))
+        try:
+            return Path(find(local_files_only=True))
+        except LocalEntryNotFoundError as missing:
+            return _part(name, revision, missing)
+
+
+def _part(name: str, revision: str | None, error: Exception) -> Path:
+    """Return the directory of a cache that lacks files of a repository; raise ModelUnavailable without one.
+
+    Whether it lacks what is needed, who reads it finds out: a cache may have been filled without the rest.
+    """
+    place = getattr(error, "snapshot_path", None)  # since huggingface_hub 2 lists what a repository has
+    if place is None:
+        raise ModelUnavailable(_why_not(name, revision, error)) from error
+    LOG.warning("The hub can't be asked for %s, of which its cache lacks files: %s", name, _shown(error))
+    return Path(place)
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _check_cache(name: str, config: ModelConfig) -> None:

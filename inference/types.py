@@ -220,6 +220,7 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
     adapters: tuple[str, ...] = ()  # that requests can name
+    adapter_commits: Mapping[str, str] = field(default_factory=dict)  # of those from the hub
     quantization: str | None = None  # by which the files were quantised before, and what becomes of it
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
     vision: VisionInfo | None = None  # None: it takes no images
@@ -228,8 +229,10 @@ class ModelInfo:
 
     @property
     def found(self) -> Found | None:
-        """Return what the hub said of it; None if it is a directory, or ships with Parley."""
-        return None if self.sha is None else Found(self.sha, self.pipeline_tag)
+        """Return what the hub said of it and its adapters; None if it said nothing."""
+        if self.sha is None and not self.adapter_commits:
+            return None
+        return Found(self.sha, self.pipeline_tag, self.adapter_commits)
 
 
 # --- below the client: token ids only -------------------------------------------------------

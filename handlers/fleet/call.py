@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
+from handlers.account import DECLINABLE
 from handlers.http.exchange import exchange_of
 
 HEAD = (
@@ -47,6 +48,12 @@ class Route:
     avoid: Sequence[str] = ()  # replicas that have declined it, or were lost with it
     chosen: str = ""  # the replica that is asked
     last: bool = False  # there is none but those to avoid and the chosen one
+    again: bool = False  # another may be asked, if there is one
+
+    @property
+    def declinable(self) -> bool:
+        """Return whether another replica is asked if the chosen one declines."""
+        return self.again and not self.last
 
 
 class Answer(Protocol):
@@ -88,9 +95,11 @@ def scope_of(head: dict[str, Any]) -> Scope:
 class Call:
     """One request to an application in this process: what it sends comes out in pieces."""
 
-    def __init__(self, app: ASGIApp, head: dict[str, Any], body: bytes) -> None:
+    def __init__(self, app: ASGIApp, head: dict[str, Any], body: bytes, *, declinable: bool = False) -> None:
+        """`declinable`: another replica is asked if this one declines, and nothing is counted here then."""
         self._app = app
         self._scope = scope_of(head)
+        self._scope["extensions"][DECLINABLE] = declinable
         self._body: bytes | None = body
         self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
         self.gone = asyncio.Event()  # the client has left

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from handlers.account import DECLINED
 from handlers.fleet.affinity import beginnings
 from handlers.fleet.call import Accepted, Answer, Fleet, Piece, Route, head_of
 from handlers.fleet.merged import merged
@@ -47,8 +48,6 @@ SILENT = 86_400.0  # seconds: it is the replica that sends comments into silence
 EVENTS = b"text/event-stream"
 NUMBER = b'"sequence_number":'  # in a text, its quotes would be escaped
 FAREWELL_SECONDS = 1.0  # for requests that are ended to say so
-# error types that mean: another replica may be able to; of a caller's rate each has its share
-DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")
 
 Pieces = AsyncIterator[Accepted | Piece]
 
@@ -167,7 +166,8 @@ class Relay:
         """Have the request answered; raises NotReady or GenerationFailed where nothing was sent."""
         answered = False
         while not answered:
-            route = Route(self._beginnings, tuple(self._avoid))
+            again = self._asks_all or len(self._avoid) + 1 < ASKED
+            route = Route(self._beginnings, tuple(self._avoid), again=again)
             answer = self._fleet.ask(self._head, self._body, route)
             try:
                 answered = await self._pass_on(answer, route)
@@ -179,6 +179,9 @@ class Relay:
                 if not self._events or task is None:
                     raise asyncio.CancelledError(TOO_LATE) from None
                 task.uncancel()
+                self._scope["extensions"].pop(
+                    RELAYED, None
+                )  # to the replica it looks as if the client had left
                 await self._send_body(self._failed(NotReady("The server shuts down", LOST_RETRY_SECONDS)))
                 return
             finally:
@@ -200,7 +203,7 @@ class Relay:
             return False
         assert isinstance(first, Piece)
         self._avoid.append(route.chosen)
-        if not route.last and (self._asks_all or len(self._avoid) < ASKED) and _declines(first):
+        if route.declinable and _declines(first):
             return False
         self._scope["extensions"][RELAYED] = True
         headers = [pair for pair in first.headers or () if not _is_added_here(*pair)]

@@ -20,6 +20,7 @@ from handlers.metrics import Metrics
 from handlers.serve import freeze, make_engine, prepare
 from handlers.service import Service
 from handlers.settings import Settings
+from handlers.settings_reading import with_card
 from inference import last_resorts
 from inference.errors import ModelUnavailable
 from inference.types import EngineState
@@ -33,6 +34,7 @@ class Replica:
     def __init__(self, settings: Settings) -> None:
         """`settings` are those of one replica, see `handlers.fleet.shares`."""
         configure(settings)
+        settings = with_card(settings)
         self._held = ExitStack()  # never closed: it lasts as long as the process
         self._held.enter_context(stderr.in_the_log())
         prepare(settings)
@@ -84,9 +86,9 @@ class Replica:
     async def answer(
         self, head: dict[str, Any], body: bytes, *, route: Route
     ) -> AsyncIterator[Accepted | Piece]:
-        """Yield the answer to one request as it is made; its route was for the router."""
+        """Yield the answer to one request as it is made; its route is the router's, which has chosen."""
         yield Accepted(self._name)
-        call = Call(self._app, head, body)
+        call = Call(self._app, head, body, declinable=route.declinable)
         task = asyncio.create_task(call.run())
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)

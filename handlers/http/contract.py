@@ -43,7 +43,7 @@ from handlers.keys import Keyring
 from handlers.service import Service
 from handlers.wire.images import image_characters
 from inference.adapters import adapter_names
-from inference.errors import Overloaded
+from inference.errors import NotReady, Overloaded
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
@@ -162,7 +162,7 @@ class ValidationStep:
             raise
         try:
             await self._taken(exchange, scope, receive, send)
-        except Overloaded:
+        except (Overloaded, NotReady):  # it is told to come again
             self._quotas.give_back(exchange.key)
             raise
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.account import Observer, open_account
+from handlers.account import DECLINABLE, Observer, open_account
 from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.member import member_of
@@ -63,6 +63,7 @@ class Edge:
         exchange = Exchange(given or f"{random.getrandbits(128):032x}", time.monotonic())
         bodiless = scope["method"] == "HEAD"  # the protocol sends nothing of what is given to it
         attach(scope, exchange)
+        exchange.declinable = scope["extensions"].get(DECLINABLE, False)
         open_account(exchange)
         for began in self._began:
             began(scope, exchange)
@@ -70,6 +71,7 @@ class Edge:
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
+                exchange.decide()
                 _mark(message, exchange)
             elif not bodiless:
                 exchange.sent_bytes += len(message.get("body", b""))
@@ -83,6 +85,7 @@ class Edge:
             else:
                 await self._app(scope, receive, send_marked)
         finally:
+            exchange.decide()
             exchange.operation = operation_id(scope)
             for ended in self._ended:
                 ended(scope, exchange)

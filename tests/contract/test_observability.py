@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from handlers.logs import configure
+from inference.core import Life
 from inference.fake_vision import FAKE_VISION
 from tests.contract.late import loading
 from tests.contract.serving import Served, served
@@ -163,6 +164,17 @@ async def test_what_a_rate_refuses_counts_as_a_request_and_as_a_failure_of_the_c
     told = lines(log)
     assert [200, 429, 429] == [line["status"] for line in told]
     assert {told[0]["key"]} == {line["key"] for line in told}
+
+
+async def test_a_request_that_comes_while_there_is_no_engine_is_none_of_its_callers_minute() -> None:
+    async with served(requests_per_minute=1) as server:
+        engine = server.service.engine
+        engine._on_life(Life.DOWN, None)
+        early = [await server.post("/generate", GENERATE) for _ in range(2)]
+        engine._on_life(Life.UP, engine.model)
+        later = [await server.post("/generate", GENERATE) for _ in range(2)]
+    assert [message["error_type"] for message in map(error_of, early)] == ["not_ready"] * 2
+    assert [answer.status_code for answer in later] == [200, 429]
 
 
 async def test_a_request_for_which_there_is_no_room_is_none_of_its_callers_minute() -> None:

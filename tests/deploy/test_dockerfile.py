@@ -79,7 +79,9 @@ def test_torch_is_the_one_that_the_package_asks_for(variant: str) -> None:
 
 
 def test_its_first_process_is_tgis_command_and_gets_its_arguments(image: Stage) -> None:
-    (program,) = image.listed("ENTRYPOINT")
+    *init, program = image.listed("ENTRYPOINT")
+    assert init == ["tini", "--"]  # which takes what processes leave behind that were killed
+    assert any("tini" in line for line in image.every("RUN"))
     assert program == "text-generation-launcher"
     assert program in PROJECT["scripts"]
     assert set(image.listed("CMD")) <= set(flag_names())
@@ -163,7 +165,8 @@ def run_as_sagemaker(folder: Path, **environment: str) -> subprocess.CompletedPr
     launcher = folder / "text-generation-launcher"
     launcher.write_text('#!/bin/sh\necho "$HF_MODEL_ID: $@"\n')
     launcher.chmod(0o755)
-    first, script = STAGES["sagemaker"].listed("ENTRYPOINT")
+    *init, first, script = STAGES["sagemaker"].listed("ENTRYPOINT")
+    assert init == ["tini", "--"]
     (source,) = [
         paths[0] for _, paths in copies(STAGES["sagemaker"]) if Path(paths[0]).name == Path(script).name
     ]

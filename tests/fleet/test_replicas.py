@@ -142,7 +142,8 @@ def test_prompts_that_begin_alike_go_to_one_replica(fleet: Fleet) -> None:
 
 
 def test_what_one_replica_has_no_place_for_the_other_takes(fleet: Fleet) -> None:
-    declined = fleet.counted("parley_http_failures")
+    names = ("parley_http_declined", "parley_http_failures", "tgi_request_count")
+    before = [sum(fleet.counted(name).values()) for name in names]
     beginning = "Once upon a time. " * 20  # by which both are sent to the same one
     body = {"model": "x", "prompt": beginning, "n": PLACES - 1, "ignore_eos": True}
     with fleet.stream("/v1/completions", **body, max_tokens=900, stream=True) as response:
@@ -150,7 +151,8 @@ def test_what_one_replica_has_no_place_for_the_other_takes(fleet: Fleet) -> None
         next(lines)
         more = {**body, "prompt": f"{beginning}Then", "max_tokens": 5}
         assert fleet.post("/v1/completions", **more).is_success
-    assert sum((fleet.counted("parley_http_failures") - declined).values()) == 1
+    after = [sum(fleet.counted(name).values()) for name in names]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 2]
 
 
 def test_a_client_that_leaves_ends_its_text(fleet: Fleet) -> None:

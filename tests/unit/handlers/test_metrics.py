@@ -118,7 +118,7 @@ OWN = {
     *("parley_step_retries", "parley_guessed_tokens"),
     *("parley_prefix_cache_query_tokens", "parley_prefix_cache_hit_tokens"),
     *("parley_request_first_token_duration", "parley_request_next_token_duration"),
-    *("parley_http_requests", "parley_http_probes", "parley_http_failures"),
+    *("parley_http_requests", "parley_http_probes", "parley_http_failures", "parley_http_declined"),
     *("parley_http_faults", "parley_http_duration"),
     *("parley_worker_requests", "parley_worker_in_flight"),
     "parley_log_dropped_lines",
@@ -330,14 +330,25 @@ def test_an_engine_that_dies_leaves_nothing_waiting_and_counts_once_it_is_back(m
     gauges = ("tgi_queue_size", "tgi_batch_current_size", "tgi_batch_current_max_tokens")
     metrics.on_step(replace(STEP, waiting=3, running=2, kv_tokens=99))
     assert 1 == value(metrics, "parley_engine_up")
-    metrics.on_life(Life.DOWN)
+    metrics.on_life(Life.DOWN, None)
     assert (0, 0) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
     assert [0, 0, 0] == [value(metrics, name) for name in gauges]
     assert 0 == value(metrics, "parley_queue_waiting", reason="budget")
-    metrics.on_life(Life.UP)
+    metrics.on_life(Life.UP, MODEL)
     assert (1, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
-    metrics.on_life(Life.GONE)
+    metrics.on_life(Life.GONE, None)
     assert (0, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
+
+
+def test_the_cache_is_that_of_the_engine_that_runs(metrics: Metrics) -> None:
+    metrics.on_life(Life.DOWN, None)
+    smaller = MODEL.max_batch_total_tokens // 4
+    metrics.on_life(Life.UP, replace(MODEL, max_batch_total_tokens=smaller))
+    metrics.on_step(replace(STEP, kv_tokens=smaller))
+    assert (smaller, 1) == (
+        value(metrics, "tgi_batch_max_total_tokens"),
+        value(metrics, "parley_kv_cache_usage"),
+    )
 
 
 def test_the_model_is_named_whatever_its_name_is_made_of() -> None:

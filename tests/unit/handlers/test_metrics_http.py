@@ -141,8 +141,19 @@ def test_only_who_hears_of_the_engine_says_that_it_is_up() -> None:
     worker.bind(MODEL)
     assert 0 == value(worker, "parley_engine_up")
     engines.bind(MODEL)
-    engines.on_life(Life.DOWN)
+    engines.on_life(Life.DOWN, None)
     assert 0 == value(worker, "parley_engine_up")
+
+
+def test_each_worker_takes_the_cache_of_an_engine_that_came_in_anothers_place() -> None:
+    memory = SharedMemory.create(Board.size(2, width()))
+    worker, engines = (Metrics(Board.of(memory, 2), row) for row in range(2))
+    smaller = replace(MODEL, max_batch_total_tokens=MODEL.max_batch_total_tokens // 4)
+    for each in (worker, engines):
+        each.bind(MODEL)
+    engines.on_life(Life.UP, smaller)
+    worker.renew(Life.UP, smaller)
+    assert smaller.max_batch_total_tokens == value(worker, "tgi_batch_max_total_tokens")
 
 
 def test_each_of_several_processes_shows_what_all_of_them_counted() -> None:

@@ -12,6 +12,9 @@ from starlette.types import Message, Receive, Scope, Send
 from handlers.settings import Settings
 from handlers.worker import Post, held
 from inference.config import Found
+from tests.unit.handlers.test_workers import FAKE, PATIENCE_SECONDS, server, told
+
+TAKEN = "import os\nos.environ['AIP_PREDICT_ROUTE'] = '/generate'\n"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,8 @@ from inference.config import Found
 )
 def test_all_that_it_is_told_arrives(settings: Settings) -> None:
     post = Post(number=1, workers=2, engine="/run/engine", listening=3, places=4, board=5, settings=settings)
-    for each in (post, replace(post, found=Found("a" * 40, None)), replace(post, found=Found("b" * 40, "x"))):
+    founds = (None, Found("a" * 40, None), Found("b" * 40, "x"), Found(None, None, {"one": "c" * 40}))
+    for each in (replace(post, found=found) for found in founds):
         line = each.encode()
         assert line.count(b"\n") == 1
         assert Post.decode(line) == each
@@ -57,3 +61,10 @@ def test_one_that_comes_late_has_started_once_it_has_loaded_or_after_a_while(
         assert sent == [{"type": "lifespan.startup.complete"}]
 
     asyncio.run(run())
+
+
+def test_an_address_that_is_taken_is_told_as_it_is_with_one_process() -> None:
+    with server(code=TAKEN + FAKE, ready=False) as live:
+        assert live.process.wait(PATIENCE_SECONDS) == 1
+    assert told(live, "AIP_PREDICT_ROUTE=/generate is the address of something else: choose another") == 1
+    assert told(live, "Traceback") == told(live, "handled by nobody") == 0

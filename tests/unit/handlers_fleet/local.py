@@ -43,7 +43,7 @@ class LocalFleet:
         name = next((name for name in self.apps if name not in route.avoid), next(iter(self.apps)))
         route.chosen, route.last = name, all(each in route.avoid or each == name for each in self.apps)
         self.asked.append((name, route.beginnings))
-        call = Call(self.apps[name], head, body)
+        call = Call(self.apps[name], head, body, declinable=route.declinable)
         self.calls.append(call)
         return LocalAnswer(name, call, self.lost.get(name), name in self.silent)
 

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from collections import defaultdict
 from typing import Any
 
 import httpx
 import pytest
 from jsonschema import Draft4Validator
+from prometheus_client.parser import text_string_to_metric_families
 
 from codegen.document import SCHEMAS, Document
 from codegen.examples import read_frame
 from handlers.app import create_app
 from handlers.fleet.affinity import beginnings
+from handlers.service import Service
+from handlers.settings import Settings
 from tests.contract.likeness import without_its_own
 from tests.support import make_service, serving
 from tests.unit.handlers_fleet.local import (
@@ -123,6 +128,58 @@ async def test_what_one_replica_declines_another_does(error_type: str) -> None:
     async with client_of(fleet) as client:
         response = await client.post("/generate", json=GENERATE)
     assert (response.status_code, [name for name, _ in fleet.asked]) == (200, ["full", "idle"])
+
+
+COUNTED = ("parley_http_requests", "parley_http_failures", "tgi_request_count", "tgi_request_failure")
+
+
+def counted(*services: Service) -> dict[str, float]:
+    """Return what services have counted of requests, less what is zero."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for service in services:
+        for family in text_string_to_metric_families(service.metrics.render().decode()):
+            for sample in family.samples:
+                if sample.name.removesuffix("_total").startswith((*COUNTED, "parley_http_declined")):
+                    labels = "".join(f" {each}" for each in sample.labels.values())
+                    found[sample.name.removesuffix("_total") + labels] += sample.value
+    return {name: value for name, value in found.items() if value}
+
+
+async def test_what_was_declined_is_counted_by_whoever_answers_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "parley.access")
+    full, idle = make_service(Settings(max_concurrent_requests=1)), make_service()
+    fleet = LocalFleet({"full": create_app(full), "idle": create_app(idle)})
+    async with (
+        serving(fleet.apps["full"], full),
+        serving(fleet.apps["idle"], idle),
+        client_of(fleet) as client,
+    ):
+        with full.engine.admit():
+            assert (await client.post("/generate", json=GENERATE)).status_code == 200
+    assert counted(full) == {"parley_http_declined": 1}
+    assert counted(idle) == {"parley_http_requests 200": 1, "tgi_request_count": 1}
+    assert [record.__dict__["status"] for record in caplog.records if record.name == "parley.access"] == [200]
+
+
+async def test_what_the_last_one_declines_is_counted_once() -> None:
+    full = [make_service(Settings(max_concurrent_requests=1)) for _ in range(2)]
+    fleet = LocalFleet({name: create_app(service) for name, service in zip("ab", full, strict=True)})
+    async with (
+        serving(fleet.apps["a"], full[0]),
+        serving(fleet.apps["b"], full[1]),
+        client_of(fleet) as client,
+    ):
+        with full[0].engine.admit(), full[1].engine.admit():
+            assert (await client.post("/generate", json=GENERATE)).status_code == 429
+    assert counted(*full) == {
+        "parley_http_declined": 1,
+        "parley_http_requests 429": 1,
+        "parley_http_failures overloaded": 1,
+        "tgi_request_count": 1,
+        "tgi_request_failure overloaded": 1,
+    }
 
 
 async def test_what_all_decline_is_declined() -> None:

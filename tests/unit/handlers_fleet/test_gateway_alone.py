@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -184,6 +185,9 @@ async def test_what_has_not_ended_in_time_is_told_so() -> None:
     assert events[0] == "1"
     assert json.loads(events[1])["error"]["message"] == "The server shuts down"
     assert events[2:] == ["[DONE]"]
+    told = gateway.own_exposition().decode()  # to the replica it looks as if the client had left
+    assert "\nparley_http_faults_total 1.0" in told or "\nparley_http_faults 1" in told
+    assert re.search(r'\nparley_http_failures\w*{error_type="not_ready"} 1', told)
 
 
 async def test_what_is_told_that_the_server_ends_is_not_cut_off() -> None:

@@ -19,7 +19,7 @@ from inference.adapters import (
     parse_adapters,
     read_files,
 )
-from inference.config import ModelConfig
+from inference.config import EngineConfig, Found, ModelConfig, again
 from inference.errors import ModelUnavailable
 
 LINEAR = "model.layers.0.self_attn.q_proj"
@@ -66,6 +66,27 @@ def test_a_revision_of_a_directory_has_no_effect_and_that_is_told(tmp_path: Path
     (found,) = find_adapters(ModelConfig(adapters=(f"a={directory}@main",)), told.append)
     assert found.directory == Path(directory)
     assert ["The adapter a is a directory, in which @main has no effect"] == told
+
+
+def test_one_from_the_hub_stays_at_the_commit_that_was_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, bool]] = []
+    first, later = (save(tmp_path / (letter * 40)) for letter in "ab")
+
+    def download(_: str, *, revision: str | None, local_files_only: bool = False, **__: object) -> str:
+        asked.append((revision, local_files_only))
+        return str(first if len(asked) == 1 or revision == first.name else later)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    config = EngineConfig(model=ModelConfig(model_id="/data/base", adapters=("one=org/one@v1",)))
+    (found,) = find_adapters(config.model, print)
+    assert (found.name, found.directory, found.commit) == ("one", first, first.name)
+    told = Found(None, None, {"one": first.name})
+    (found,) = find_adapters(again(config, told).model, print)
+    assert found.directory == first
+    assert asked == [("v1", False), (first.name, True)]
+    assert again(config, told).model.revision is None
 
 
 def test_what_keeps_a_directory_from_being_looked_for_is_told_with_the_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -121,23 +122,31 @@ def test_failed_download_says_what_to_do(
         find_checkpoint(ModelConfig(model_id="org/name", revision="v9"), print)
 
 
-def test_download_takes_data_only_unless_code_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_download_takes_code_if_it_is_trusted_and_pickles_if_there_is_nothing_else(
+    pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[tuple[object, set[str]]] = []
     (tmp_path / "config.json").write_text("{}")
-    write_safetensors(tmp_path / "model.safetensors", {})
+    if not pickled:
+        write_safetensors(tmp_path / "model.safetensors", {})
 
-    def download(_: str, *, allow_patterns: list[str], **__: object) -> str:
-        asked.append(allow_patterns)
+    def download(_: str, *, revision: str | None, allow_patterns: list[str], **__: object) -> str:
+        asked.append((revision, {"*.py", "*.bin"} & set(allow_patterns)))
+        if "*.bin" in allow_patterns:
+            (tmp_path / "pytorch_model.bin").touch()
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.setattr("huggingface_hub.model_info", unreachable)
-    for trust in (False, True):
-        found = find_checkpoint(ModelConfig(model_id="org/name", trust_remote_code=trust), print)
-        assert found.sha == tmp_path.name  # a snapshot's directory is named by its commit
-    assert [{"*.py", "*.bin"} & set(patterns) for patterns in asked] == [set(), {"*.py", "*.bin"}]
+    found = find_checkpoint(ModelConfig(model_id="org/name", trust_remote_code=True), print)
+    assert found.sha == tmp_path.name  # a snapshot's directory is named by its commit
+    pickles = [(tmp_path.name, {"*.py", "*.bin"})] if pickled else []
+    assert asked == [(None, {"*.py"}), *pickles]
+    asked.clear()
+    with pytest.raises(ModelUnavailable, match="convert them") if pickled else nullcontext():
+        find_checkpoint(ModelConfig(model_id="org/name"), print)
+    assert asked == [(None, set())]
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,11 @@ def test_a_request_that_was_prepared_for_an_engine_before_is_not_given_to_the_ne
 
 def test_whoever_wants_to_hears_of_the_cores_death_and_return() -> None:
     async def check(client: EngineClient, core: Phoenix) -> None:
-        heard: list[Life] = []
-        client.add_life_listener(heard.append)
+        heard: list[tuple[Life, ModelInfo | None]] = []
+        client.add_life_listener(lambda life, model: heard.append((life, model)))
         for life, model in ((Life.DOWN, None), (Life.UP, MODEL), (Life.DOWN, None), (Life.GONE, None)):
             core.changed(life, model)
-        assert heard == [Life.DOWN, Life.UP, Life.DOWN, Life.GONE]
+        assert heard == [(Life.DOWN, None), (Life.UP, MODEL), (Life.DOWN, None), (Life.GONE, None)]
 
     asyncio.run(with_phoenix(check))
 

@@ -82,6 +82,59 @@ def test_a_hub_out_of_reach_is_told_as_before(error: Exception, monkeypatch: pyt
         find_files(ModelConfig(model_id="org/name"))
 
 
+def incomplete(place: Path) -> LocalEntryNotFoundError:
+    """Return what huggingface_hub raises, since version 2, for a cache that lacks any of the files."""
+    error = LocalEntryNotFoundError("LICENSE.txt is not in the cache")
+    error.snapshot_path = str(place)
+    return error
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_cache_that_lacks_files_is_taken_where_the_hub_cannot_be_asked(
+    asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> str:
+        if asks and not local_files_only:
+            raise httpx.ProxyError("no way")
+        raise incomplete(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    assert find_snapshot("org/name", None, ModelConfig(), ["*"]) == tmp_path
+    assert "LICENSE.txt is not in the cache" in caplog.messages[-1]
+    assert ("ProxyError: no way" in caplog.messages[0]) == asks
+    again = ModelConfig(found=Found("a" * 40, None))
+    assert find_snapshot("org/name", "a" * 40, again, ["*"]) == tmp_path
+
+
+@pytest.mark.parametrize("kind", [httpx.ProxyError, httpx.ReadError, httpx.RemoteProtocolError])
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_error_of_transport_leaves_what_the_cache_has(
+    cached: bool, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> str:
+        if not local_files_only:
+            raise kind("no way")
+        if not cached:
+            raise LocalEntryNotFoundError("nothing there")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    if cached:
+        assert find_snapshot("org/name", None, ModelConfig(), ["*"]) == tmp_path
+        return
+    with pytest.raises(ModelUnavailable, match="is not in the hub's cache and the hub can't be reached"):
+        find_snapshot("org/name", None, ModelConfig(), ["*"])
+
+
+def test_errors_of_others_are_not_taken_for_the_hubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(RuntimeError):
+        find_snapshot("org/name", None, ModelConfig(), ["*"])
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_what_was_found_before_is_asked_for_only_where_it_has_gone(
     gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
