@@ -58,6 +58,10 @@ class InvalidImage(InvalidInput):
 class ToolRefused(InferenceError):
     """A tool, or the choice of one, can't be served; the message says which and why."""
 
+    def __init__(self, message: str, member: str = "") -> None:
+        super().__init__(message)
+        self.member = member  # of the request, where the message doesn't name it
+
 
 class TemplateFailed(InferenceError):
     """The chat template is missing, or raised; the message says which and where."""

@@ -38,6 +38,7 @@ from inference.runner import PagedRunner
 from inference.served import Level, MakeRunner, Served
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
+from inference.shortage import is_shortage
 from inference.stack import FusedModel, fuse_model
 from inference.state_elsewhere import restore_decays
 from inference.step import Runner
@@ -116,6 +117,8 @@ class _NativeClimb(Climb):
             self.reasons.append(f"its layers can't be fused: {difference}")
             return None
         except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            if is_shortage(error):
+                raise  # the lower level would be for good, for a moment's want
             LOG.debug("A model can't be fused", exc_info=True)
             self._damaged = self.options.quantize
             self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -53,6 +53,7 @@ def find_layers(model: PreTrainedModel, positions: int) -> PackableLayers:
         reason = f"its layers' states can't be found ({type(error).__name__}: {error})"
         return PackableLayers(reason=reason)
     attending, reason = _probe(model, positions)
+    reason = reason or _unseen_window(model.config.get_text_config(), attending.values(), positions)
     if reason and not (keeping and reason == _NO_ATTENTION):
         return PackableLayers(reason=reason)
     return PackableLayers(attending, keeping)
@@ -77,6 +78,19 @@ def _why_not(text: PreTrainedConfig, positions: int) -> str:
         # Its rotation changes for all tokens of a step as soon as one of them is past that position.
         return f"its rotary embedding changes at {short} tokens: --max-total-tokens {short} avoids that"
     return ""
+
+
+def _unseen_window(text: PreTrainedConfig, attending: Collection[Probed], positions: int) -> str:
+    """Return what is unknown of a window that a configuration has and no layer asks for, "" if there is none.
+
+    The model's own mask has it then, and none is made for paged attention (PhiMoE).
+    """
+    window = getattr(text, "sliding_window", None)
+    if not isinstance(window, int) or not 0 < window < positions or getattr(text, "layer_types", None):
+        return ""
+    if any(each.how.window is not None for each in attending):
+        return ""
+    return f"no layer asks for its sliding window of {window} tokens: --max-total-tokens {window} avoids that"
 
 
 def _probe(model: PreTrainedModel, positions: int) -> tuple[dict[nn.Module, Probed], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 _KINDS = ("MemoryError", "OutOfMemoryError")  # Python's; torch's, by name: not every process has torch
 _WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of a RuntimeError
 
@@ -13,4 +15,6 @@ def is_shortage(error: BaseException) -> bool:
     """
     if any(kind.__name__ in _KINDS for kind in type(error).__mro__):
         return True
+    if isinstance(error, OSError):  # a map of memory that the system doesn't give
+        return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)

@@ -28,15 +28,14 @@ def of_rows(scores: Tensor, totals: Floats, wanted: Several[int]) -> list[TopTok
     most = min(max(wanted), scores.shape[1])
     if most == 0:
         return [()] * len(wanted)
-    values, tokens = scores.topk(min(most + 1, scores.shape[1]), dim=1)  # one more shows whether it ties
-    best = values.double().cpu().numpy()
+    best, ids = _best(scores, most)
     top = []
     for row, n in enumerate(wanted):
         if 0 < n < best.shape[1] and best[row, n] == best[row, n - 1] > -np.inf:
-            ids = _with_ties(scores[row], values[row, :n], tokens[row, :n])
-            top.append(_pairs(ids, scores[row, ids].double().cpu().numpy() - totals[row]))
+            tied = _with_ties(scores[row], best[row, :n], ids[row, :n])
+            top.append(_pairs(tied, scores[row, torch.from_numpy(tied)].double().cpu().numpy() - totals[row]))
         else:
-            top.append(_pairs(tokens[row, :n], best[row, :n] - totals[row]))
+            top.append(_pairs(ids[row, :n], best[row, :n] - totals[row]))
     return top
 
 
@@ -46,12 +45,11 @@ def of_prompt(scores: Tensor, totals: Floats, wanted: int) -> PromptTops:
     None beside them is as likely as the last: nobody is told it of a prompt.
     """
     n = min(wanted, scores.shape[1])
-    values, tokens = scores.topk(min(n + 1, scores.shape[1]), dim=1)  # one more shows whether it ties
-    best, ids = values.double().cpu().numpy(), tokens[:, :n].cpu().numpy()
+    best, ids = _best(scores, n)
     if n < best.shape[1]:
         for row in ((best[:, n] == best[:, n - 1]) & (best[:, n] > -np.inf)).nonzero()[0].tolist():
-            first = _with_ties(scores[row], values[row, :n], tokens[row, :n])[:n].cpu().numpy()
-            ids[row] = first
+            ids[row, :n] = _with_ties(scores[row], best[row, :n], ids[row, :n])[:n]
+    ids = ids[:, :n]
     logprobs = best[:, :n] - totals[:, None]
     possible = logprobs > -np.inf
     return PromptTops(
@@ -73,12 +71,24 @@ def of_candidates(candidates: Candidates, totals: Floats, wanted: Several[int]) 
     return top
 
 
-def _with_ties(scores: Tensor, values: Tensor, tokens: Tensor) -> Tensor:
-    """Return `tokens` of scores `values`, and with the last of them those that are its equals."""
-    equal = (scores == values[-1]).nonzero().flatten()
-    return torch.cat([tokens[values > values[-1]], equal])[: len(tokens) + MOST_TIED]
+def _best(scores: Tensor, most: int) -> tuple[Floats, Integers]:
+    """Return scores and ids of the `most` best tokens of each row, and of one more, which shows if it ties.
+
+    Of equal ones the first by id comes first: torch has them in an order that depends on how many are asked
+    for, and that other rows decide.
+    """
+    values, tokens = scores.topk(min(most + 1, scores.shape[1]), dim=1)
+    best, ids = values.double().cpu().numpy(), tokens.cpu().numpy()
+    order = np.lexsort((ids, -best), axis=1)
+    return np.take_along_axis(best, order, 1), np.take_along_axis(ids, order, 1)
 
 
-def _pairs(ids: Tensor | Integers, logprobs: Floats) -> TopTokens:
+def _with_ties(scores: Tensor, values: Floats, ids: Integers) -> Integers:
+    """Return `ids` of scores `values`, and with the last of them those that are its equals."""
+    equal = (scores.double() == values[-1]).nonzero().flatten().cpu().numpy()
+    return np.concatenate([ids[values > values[-1]], equal])[: len(ids) + MOST_TIED]
+
+
+def _pairs(ids: Integers, logprobs: Floats) -> TopTokens:
     pairs = zip(ids.tolist(), logprobs.tolist(), strict=True)
     return tuple((token, logprob) for token, logprob in pairs if logprob > -np.inf)

@@ -1,31 +1,69 @@
 """Which member of a body an error is about, as OpenAI's clients read it: `param`.
 
-The HTTP side knows it where it refuses a body. Everybody else names it in the message, in backticks, by
-the name that the request has for it: TGI's words may name what OpenAI's requests call otherwise.
+The HTTP side knows it where it refuses a body. Everybody else names it in the message, in backticks: by
+the name that the request has for it, or that TGI's requests have, and a tool by its name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from handlers.http.errors import Refused
 from inference.errors import InvalidInput, ToolRefused
+from inference.tools.grammar import shortened
 
 NAMED = re.compile(r"`([^`]{1,200})`")
 FIRST = re.compile(r"[^.[]+")  # step of a path
 
 
-def member_of(error: Exception, members: Collection[str]) -> str | None:
+TOOL = re.compile(r"tools\[('.*'|\".*\"(?:\.\.\.)?)\](.*)", re.DOTALL)
+# TGI's names of members: what OpenAI's requests call these
+NAMES = {
+    "inputs": ("prompt", "messages", "input"),
+    "max_new_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    "min_new_tokens": ("min_tokens",),
+    "decoder_input_details": ("echo",),
+    "top_n_tokens": ("top_logprobs", "logprobs"),
+    "best_of": ("n",),
+}
+
+
+def member_of(error: Exception, members: Collection[str], body: object = None) -> str | None:
     """Return the path of the member that an error is about, None if it isn't known to be about one.
 
-    `members` are those that a body may have.
+    `members` are those that a body may have, and `body` is the one that is refused.
     """
     if isinstance(error, Refused):
         return error.param or None
     if not isinstance(error, InvalidInput | ToolRefused):
         return None
-    return next((path for path in NAMED.findall(str(error)) if _first(path) in members), None)
+    if isinstance(error, ToolRefused) and error.member in members:
+        return error.member
+    given = body if isinstance(body, Mapping) else {}
+    paths = (_told(path, members, given) for path in NAMED.findall(str(error)))
+    return next((path for path in paths if path is not None), None)
+
+
+def _told(path: str, members: Collection[str], given: Mapping[str, Any]) -> str | None:
+    """Return the path by which a body has what a message names, None if it has no such member."""
+    first = _first(path)
+    if first in members:
+        return _by_place(path, given)
+    return next((name for name in NAMES.get(first, ()) if name in members and name in given), None)
+
+
+def _by_place(path: str, given: Mapping[str, Any]) -> str:
+    """Return a path with the place of the tool that it has by name."""
+    found = TOOL.fullmatch(path)
+    if found is None:
+        return path
+    for at, tool in enumerate(given["tools"] if isinstance(given.get("tools"), list) else ()):
+        name = tool.get("name") or (tool.get("function") or {}).get("name")
+        if shortened(name) == found[1]:
+            return f"tools[{at}]{found[2]}"
+    return path
 
 
 def _first(path: str) -> str:

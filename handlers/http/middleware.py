@@ -132,7 +132,9 @@ class ErrorBoundary:
             if started:
                 exchange.error_type = describe(error, exchange.request_id).error_type
                 raise
-            failure = replace(settle(error, exchange.request_id), param=member_of(error, exchange.members))
+            failure = replace(
+                settle(error, exchange.request_id), param=member_of(error, exchange.members, exchange.body)
+            )
             exchange.error_type, exchange.error = failure.error_type, failure.error
             await failure.reply(scope)(scope, receive, send)
 

@@ -17,6 +17,8 @@ from handlers.wire.types import (
     ResponseToolChoice,
 )
 from inference.errors import InvalidInput, ToolRefused
+from inference.grammar.fault import GrammarFault
+from inference.grammar.schema import check_given
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 FUNCTION, ALLOWED = "function", "allowed_tools"
@@ -83,6 +85,10 @@ def _tool(tool: ResponsesTool, where: str) -> Tool:
             f"`{where}` has no `name`: give `name`, `description` and `parameters` beside `type`"
         )
     schema = tool.get("parameters")
+    try:
+        check_given(schema)  # it is echoed, also where it can't be called
+    except GrammarFault as fault:
+        raise fault.refusal(f"{where}.parameters") from None
     return Tool(
         name=tool.get("name") or "",
         description=tool.get("description"),
@@ -96,7 +102,7 @@ def _among(tools: tuple[Tool, ...], allowed: list[ChosenFunction]) -> tuple[Tool
     names = {tool.name for tool in tools}
     for function in allowed:
         if function["name"] not in names:
-            raise ToolRefused(f"Tool with name {function['name']} not found")
+            raise ToolRefused(f"Tool with name {function['name']} not found", "tool_choice")
     wanted = {function["name"] for function in allowed}
     return tuple(tool for tool in tools if tool.name in wanted)
 

@@ -37,7 +37,7 @@ def to_use(
         return ToolUse(tools=tools, required=required, parallel=parallel, schemas_at=schemas_at)
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
-        raise ToolRefused(f"Tool with name {name} not found")
+        raise ToolRefused(f"Tool with name {name} not found", "tool_choice")
     return ToolUse(tools=named, required=True, parallel=False, schemas_at=schemas_at)
 
 

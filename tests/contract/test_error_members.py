@@ -16,6 +16,22 @@ HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
 INPUT = {"model": "any", "input": "Hi"}
 PROMPT = {"model": "any", "prompt": "Hi"}
 FUNCTION = {"type": "function", "function": {"name": "a", "parameters": {"type": "object"}}}
+BAD: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "it's", "strict": True, "parameters": {"not": {}}},
+}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return a schema so deep that it can be read from JSON, and not be written."""
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+SCHEMA: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": nested(300)}}
+UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}]}
 
 
 @pytest.mark.parametrize(
@@ -33,11 +49,26 @@ FUNCTION = {"type": "function", "function": {"name": "a", "parameters": {"type":
         (CHAT, {**HI, "response_format": {"type": "regex", "value": "("}}, "response_format.value"),
         (CHAT, {**HI, "max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
         (CHAT, [], None),
+        (CHAT, {**HI, "max_tokens": 0}, "max_tokens"),  # which TGI calls `max_new_tokens`
+        (CHAT, {**HI, "max_completion_tokens": 0}, "max_completion_tokens"),
+        (CHAT, {**HI, "min_tokens": 500_000}, "min_tokens"),
+        (CHAT, {**HI, "tools": [FUNCTION], "tool_choice": "b"}, "tool_choice"),
+        (CHAT, {**HI, "tools": [FUNCTION, BAD]}, "tools[1].function.parameters"),
+        (CHAT, {**HI, "response_format": SCHEMA}, "response_format.json_schema.schema"),
+        (COMPLETIONS, {**PROMPT, "max_tokens": -1}, "max_tokens"),
+        (COMPLETIONS, {**PROMPT, "prompt": ""}, "prompt"),
         (COMPLETIONS, {**PROMPT, "logprobs": 99}, "logprobs"),
         (COMPLETIONS, {**PROMPT, "prompt": []}, None),  # in TGI's words no member has a name
         (RESPONSES, {**INPUT, "previous_response_id": "a"}, "previous_response_id"),
         (RESPONSES, {**INPUT, "input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         (RESPONSES, {**INPUT, "include": ["a"]}, "include[0]"),
+        (RESPONSES, {**INPUT, "tools": [{"type": "function", **BAD["function"]}]}, "tools[0].parameters"),
+        (RESPONSES, {**INPUT, **UNUSED, "tool_choice": "none"}, "tools[0].parameters"),  # echoed all the same
+        (
+            RESPONSES,
+            {**INPUT, "text": {"format": SCHEMA["json_schema"] | {"type": "json_schema"}}},
+            "text.format.schema",
+        ),
     ],
 )
 def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | None) -> None:

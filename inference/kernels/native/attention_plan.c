@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PARTIALS_MOST ((int64_t)1 << 25) /* numbers, in 128 MiB: no plan of the memory knows of them */
 #define ITEMS_OF_A_THREAD 3 /* at least, where an item takes several key heads: so that threads end together */
 
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -60,15 +61,17 @@ static void lead_home(AttentionPlan *plan) {
     for (int64_t i = 0; i < plan->member_count; i++) plan->members[i].home = plan->shared[plan->members[i].piece].home;
 }
 
+static int64_t longest_tile(const AttentionPlan *plan) {
+    int64_t longest = 1;
+    for (int64_t i = 0; i < plan->tile_count; i++) longest = at_least(longest, splits_of(&plan->tiles[i]));
+    return longest;
+}
+
 /* Splits per item: all of a tile's where there are items enough for every thread, else fewer. */
 static int64_t choose_span(const AttentionPlan *plan, int64_t kv_heads, int32_t threads) {
-    int64_t all = 0, longest = 1;
-    for (int64_t i = 0; i < plan->tile_count; i++) {
-        int64_t splits = splits_of(&plan->tiles[i]);
-        all += splits * kv_heads;
-        longest = at_least(longest, splits);
-    }
-    if (threads == 1) return longest;
+    int64_t all = 0;
+    for (int64_t i = 0; i < plan->tile_count; i++) all += splits_of(&plan->tiles[i]) * kv_heads;
+    if (threads == 1) return longest_tile(plan);
     return at_least(1, all / (4 * threads)); /* no item is more than a quarter of a thread's share */
 }
 
@@ -153,6 +156,12 @@ int attention_plan(AttentionPlan *plan, const Step *step, const Cache *cache, in
     lead_home(plan);
     plan->span = choose_span(plan, cache->kv_heads, threads);
     cut(plan, group, cache->kv_heads, threads);
+    while (plan->partial_rows * (cache->value_dim + 2) > PARTIALS_MOST) {
+        plan->span *= 2; /* in the end no tile is in parts, unless it has a share in another */
+        int64_t before = plan->partial_rows;
+        cut(plan, group, cache->kv_heads, threads);
+        if (plan->partial_rows == before && plan->span > longest_tile(plan)) break;
+    }
     if (reserve(plan, cache, plan->queries * group, threads)) return -1;
     list_items(plan, cache->kv_heads);
     return 0;

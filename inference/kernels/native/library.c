@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(HAS_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,10 +23,18 @@ static int has_amx(void) {
 static int has_amx(void) { return 0; }
 #endif
 
+#if defined(__x86_64__)
+/* The compiler's own way to ask knows the name since GCC 11 alone. That the system keeps the registers, AVX2 says. */
+static int has_f16c(void) {
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static int has(enum Isa isa) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     return isa == ISA_BASELINE || (isa == ISA_AVX2 && avx2) || (isa == ISA_AVX512 && avx2 && avx512) ||

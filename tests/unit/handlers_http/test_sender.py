@@ -12,6 +12,8 @@ from handlers.http.sender import speaks_openai
     [
         ((b"x-stainless-lang", b"js"), True),
         ((b"user-agent", b"ai/6.0.326 ai-sdk/provider-utils/4.0.65 runtime/node.js/v20"), True),
+        ((b"user-agent", b"OpenAI/2.2.0 (.NET 8.0.16; Ubuntu 24.04)"), True),
+        ((b"user-agent", b"my-app OpenAI/2.2.0 (.NET 8.0.16; Ubuntu 24.04)"), True),
         ((b"user-agent", b"text-generation/0.7"), False),
         ((b"x-client", b"ai-sdk/"), False),
     ],

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
 
+from codegen.toys import toy_model  # noqa: E402
 from inference.errors import ModelUnavailable  # noqa: E402
 from inference.kernels.arena import Arena  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
@@ -55,6 +56,22 @@ def test_best_level_gives_the_models_own_logits_far_beyond_what_the_proof_looks_
         assert_near(served_logits(served, 21), expected)
 
 
+@pytest.mark.parametrize(("most", "level"), [(8, Level.NATIVE), (256, Level.BATCHED)])
+def test_a_window_that_no_layer_asks_for_is_left_to_the_models_own_mask(
+    most: int, level: Level, library: Library
+) -> None:
+    """The proof's prompts may be shorter than it, and so wouldn't show that it is missing."""
+    model = toy_model("phimoe")
+    model.config.sliding_window = 8
+    expected = own_logits(model, tuple(each % 97 for each in PROMPT))
+    served = bring_up(model, Options(library=library, max_total_tokens=most))
+    assert served.level is level
+    assert ("no layer asks for its sliding window of 8 tokens" in served.reason) is (level is Level.BATCHED)
+    size = len(PROMPT) if level is Level.BATCHED else 8
+    found = served_logits(served, size)[:size]
+    assert_near(found, expected[:size])
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "granite", "mixtral", "gpt2"])
 @pytest.mark.parametrize(
     "options",
@@ -70,6 +87,17 @@ def test_switched_off_parts_change_the_level_and_not_the_logits(
     fused = family not in ("mixtral", "gpt2") and "fuse" not in options
     assert served.level is (Level.FUSED if fused else Level.NATIVE)
     assert_near(served_logits(served, 16), expected)
+
+
+def test_want_of_memory_while_layers_are_fused_is_no_reason_for_a_lower_level(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("inference.level.fuse_model", fail)
+    with pytest.raises(MemoryError):
+        bring_up(toy("llama"), Options(library=library, max_total_tokens=256))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "gpt2"])

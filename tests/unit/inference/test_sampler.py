@@ -85,6 +85,20 @@ def test_prompts_top_tokens_are_as_many_as_asked_for_of_equal_ones_the_first() -
     assert [[token for token, _ in top] for top in found.pairs()] == [[0, 1, 2], [2000, 0, 1]]
 
 
+def test_equal_top_tokens_come_in_one_order_whatever_others_ask_for() -> None:
+    """torch's own order of equal ones depends on how many are asked for."""
+    torch.manual_seed(0)
+    alike = torch.randn(40, 3000).round(decimals=1)  # many of the best are equal
+    for row in alike:
+        row[row.topk(3).indices] = row.max()
+        (alone,) = choose(row[None], sequence(top=3))
+        beside = choose(torch.stack([row, row]), sequence(top=3), sequence(top=20))[0]
+        assert isinstance(alone, Choice)
+        assert isinstance(beside, Choice)
+        assert alone.top == beside.top
+        assert [token for token, _ in alone.top] == sorted(token for token, _ in alone.top)
+
+
 def test_impossible_tokens_are_not_among_a_prompts_top_tokens() -> None:
     asked = sequence(mode=RAW, top=3, prompt=(0, 1), prompt_logprobs=True)
     logits = torch.tensor([[-inf, 0.0, 0.0, -inf, -inf]])
