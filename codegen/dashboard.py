@@ -130,7 +130,14 @@ ROWS = (
         (
             Panel("Requests by status", {"{{status}}": by("status", "parley_http_requests")}, "reqps"),
             Panel("Probes by status", {"{{status}}": by("status", "parley_http_probes")}, "reqps"),
-            Panel("Failures by type", {"{{error_type}}": by("error_type", "parley_http_failures")}, "reqps"),
+            Panel(
+                "Failures by type, and what a replica declined and another took",
+                {
+                    "{{error_type}}": by("error_type", "parley_http_failures"),
+                    "declined": rate(of("parley_http_declined")),
+                },
+                "reqps",
+            ),
             Panel("Generations that failed", {"{{err}}": by("err", "tgi_request_failure")}, "reqps"),
             Panel(
                 "Generations",
