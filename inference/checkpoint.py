@@ -21,7 +21,7 @@ from inference.model_files import (
     pickled_files,
     safetensors_files,
 )
-from inference.quantised.method import held_dtype, read_method
+from inference.quantised.method import check_plain, held_dtype, read_method
 from inference.safetensors import Tensor, read_header
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _HUB_SECONDS = 5.0  # for what the model can be served without
-_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
+_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.spm", "*.jinja", "*.txt", "*.tiktoken")
 _PICKLES = ("*.bin",)  # which can run code
 # Weights that nothing is loaded from: patterns match names with folders, and repositories hold the same
 # model in several forms. What is read of folders is templates and code.
@@ -116,6 +116,8 @@ def read_weights(path: Path, *, pickled: bool = False) -> Weights:
 
             stored = find_stored(method, tables, held_dtype(path))
         tensors = {name: tensor for table in tables.values() for name, tensor in table.items()}
+        if method is None:
+            check_plain(tensors)
         given = tensors if stored is None else stored.tensors(tensors)
         return replace(_counted(given.items()), stored=stored)
     if (method := read_method(path)) is not None:

@@ -23,7 +23,7 @@ from inference.batched import BatchedRunner, Part, find_parts
 from inference.errors import ModelUnavailable
 from inference.fuse import merge_linears
 from inference.linears import NativeLinear, Packed, make_linear
-from inference.lora import Adapters, Adapting, MakeLinear, Multiply
+from inference.lora import USELESS, Adapters, Adapting, MakeLinear, Multiply
 from inference.options import Options
 from inference.packable import changes_with_others, find_layers
 from inference.positions import changing_length
@@ -78,7 +78,7 @@ class Climb:
         self.proof = _proof(model, options)
         self.proof.require_numbers()
         self.adapting = None if options.adapters is None else Adapting(options.adapters, model.device)
-        self.without_effect = _without_effect(model, options.adapters, self.proof)
+        _leave_out(model, options.adapters, self.proof)
         self.reasons: list[str] = []  # of the levels that were left out
         layers = find_layers(model, options.max_total_tokens)
         self.probed, self.keeping = layers.attending, layers.keeping
@@ -217,11 +217,6 @@ class Climb:
             return
         runner = served.make_runner(PROOF_BLOCKS)
         for place, name in enumerate(self.options.adapters.names):
-            idle = self.without_effect[place]
-            if idle == len(self.options.adapters.low_ranks[place]):
-                raise refused(name, "text doesn't come through any of the linears that it adds to")
-            if idle:
-                LOG.warning("The adapter %s adds to %d linears that text doesn't come through", name, idle)
             steps = packed_steps if served.level.chunked else sequential_steps
             complaint = self.proof.try_adapter(runner, place, steps)
             if complaint:
@@ -319,10 +314,19 @@ def _proof(model: PreTrainedModel, options: Options) -> Proof:
         ) from error
 
 
-def _without_effect(model: nn.Module, adapters: Adapters | None, proof: Proof) -> list[int]:
-    """Return to how many linears each adapter adds that text doesn't come through."""
-    several = () if adapters is None else adapters.low_ranks
-    return [sum(model.get_submodule(path) in proof.idle for path in each) for each in several]
+def _leave_out(model: nn.Module, adapters: Adapters | None, proof: Proof) -> None:
+    """Have adapters add nothing to linears that text doesn't come through: an image's rows are no tokens.
+
+    Raises ModelUnavailable for one that adds to no others.
+    """
+    for name, ranks in () if adapters is None else zip(adapters.names, adapters.low_ranks, strict=True):
+        idle = [path for path in ranks if model.get_submodule(path) in proof.idle]
+        if idle and len(idle) == len(ranks):
+            raise refused(name, USELESS)
+        if idle:
+            LOG.warning("The adapter %s adds to %d linears that text doesn't come through", name, len(idle))
+        for path in idle:
+            del ranks[path]
 
 
 def _same_bits(one: Verdict, other: Verdict) -> bool:

@@ -6,6 +6,8 @@ number of adapters share them.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +30,15 @@ from inference.weights import Numberless
 Multiply = Callable[[Tensor], Tensor]  # (rows, k) -> (rows, n)
 MakeLinear = Callable[[Tensor], Multiply]  # of a weight (n, k)
 
+LOG = logging.getLogger(__name__)
+
+USELESS = "text doesn't come through any of the linears that it adds to"
+
 _SHOWN = 3  # linears in a message
+# Parts by which models see, as earlier transformers called them: no text comes through them
+_SEEING = re.compile(
+    r"(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|mm_projector|connector)\."
+)
 # What a path is called in models of another make: those that see keep their text model beside others
 _OTHERWISE = (
     ("model.", "model.language_model."),
@@ -83,8 +93,12 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
     stored = _tensors(files)
     found: dict[str, LowRank] = {}
     strange: list[str] = []
+    seeing = 0
     for linear, (down, up) in files.tensors.items():
         path = _path(model, linear)
+        if path is None and _SEEING.search(linear):
+            seeing += 1
+            continue
         if path is None:
             strange.append(linear)
             continue
@@ -93,6 +107,10 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
         low = LowRank(_kept(stored[down]), _kept(stored[up]), files.scales[linear])
         _check_fits(files.name, path, low, model.get_submodule(path))
         found[path] = low
+    if seeing:
+        LOG.warning(
+            "The adapter %s adds to %d linears by which the model sees: not to these", files.name, seeing
+        )
     if strange:
         shown = ", ".join(f"`{linear}`" for linear in strange[:_SHOWN])
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
@@ -101,6 +119,8 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
             files.name,
             f"it adds to {shown}{more}, which are no linears of {kind}'s layers: is it for another model?",
         )
+    if seeing and not found:
+        raise refused(files.name, USELESS)
     return found
 
 

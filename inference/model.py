@@ -20,10 +20,12 @@ from transformers import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from inference.checkpoint import Checkpoint, Weights
@@ -132,6 +134,8 @@ def load_model(
             raise  # told elsewhere, with what is free
         raise unavailable(config.name, checkpoint.path, error) from error
     check_loaded(config.name, model, loaded)
+    if weights.stored is not None and (checkpoint.path / GENERATION_CONFIG_NAME).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(checkpoint.path)  # read with files alone
     model.to(device).eval().requires_grad_(False)
     make_plain(model)
     if device.type == "cpu":

@@ -7,6 +7,7 @@ at once, so that the model's own code computes in float32 throughout, as if all 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,7 @@ _EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts")
 _SIZES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.size, Tensor.dim)
 # What is asked of a tensor whatever its numbers are
 _OF_SHAPE = (*_SIZES, Tensor.device.__get__, Tensor.__len__, Tensor.data_ptr)
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class NarrowLinear(nn.Linear):
@@ -85,10 +87,7 @@ class Numberless(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func not in (
-            Tensor.dtype.__get__,
-            *_SIZES,
-        ):  # torch multiplies with one without numbers, and gives whatever is in memory
+        if func not in (Tensor.dtype.__get__, *_SIZES):  # torch would give whatever is in memory
             raise TypeError("a weight that is packed, or that adapters add to, can't be read")
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -113,9 +112,10 @@ class NarrowEmbedding(nn.Module):
         rows = embedding(ids, self.weight).float()
         if self._plain:
             return rows
-        self._inner.weight = nn.Parameter(rows.flatten(0, -2), requires_grad=False)
-        result: Tensor = self._inner(torch.arange(ids.numel(), device=ids.device).view(ids.shape))
-        self._inner.weight = None
+        with _ONE_AT_A_TIME:  # who looks at images asks for rows while others are computed
+            self._inner.weight = nn.Parameter(rows.flatten(0, -2), requires_grad=False)
+            result: Tensor = self._inner(torch.arange(ids.numel(), device=ids.device).view(ids.shape))
+            self._inner.weight = None
         return result
 
 

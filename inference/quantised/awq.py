@@ -36,6 +36,9 @@ def find(table: Table, method: Method) -> Found:
     read = _by_outputs if form == "gemm" else _by_inputs
     for name, prefix in table.ending(".qweight"):
         found.weights[f"{prefix}.weight"] = read(table, name, prefix, size)
+    for name, prefix in table.ending(".scales"):  # which its activation is divided by
+        if f"{prefix}.qweight" not in table.tensors:
+            raise method.variant(f"and its scaled activations (`{name}`)")
     found.notes.add(f"4 bits in groups of {size}")
     return found
 

@@ -124,6 +124,8 @@ def _block(groups: list[dict[str, Any]]) -> Block | None:
     """Return the blocks or groups that config.json says, which must fit in what the scales' shape says."""
     for each in groups:
         block = each.get("block_structure")
+        if isinstance(block, str):  # "128x128", as it was written first
+            block = [int(side) if side.strip().isdecimal() else 0 for side in block.split("x")]
         if isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
             return block[0], block[1]
     return None

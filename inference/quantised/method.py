@@ -9,12 +9,16 @@ from typing import Any
 
 from inference.errors import ModelUnavailable
 from inference.model_files import CONFIG, read_object
+from inference.safetensors import Tensor
 
 ORIGINAL = "give the model that it was made of (--quantize int8 has this server round it on CPU)"
 READ = (
     *("gptq", "awq", "fp8", "fbgemm_fp8", "mxfp8", "compressed-tensors", "bitsandbytes", "mxfp4", "modelopt"),
 )
-_BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # of tools before config.json had it
+# Of tools before config.json had it
+_BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+NARROW = ("I8", "U8", "I16", "I32")
+NARROW_FLOATS = ("F8", "F4", "F6")  # what their names begin with
 _LARGEST_GROUP = 2**24
 
 
@@ -65,6 +69,20 @@ def read_method(directory: Path) -> Method | None:
     return Method(name, settings, _said(name, settings))
 
 
+def check_plain(tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelUnavailable if files that no method explains hold weights in less than 16 bits.
+
+    A library would take their numbers as they are, and leave out the scales beside them.
+    """
+    for name, tensor in tensors.items():
+        is_weight = len(tensor.shape) > 1 and name.endswith("weight")
+        if tensor.dtype.startswith(NARROW_FLOATS) or (is_weight and tensor.dtype in NARROW):
+            raise ModelUnavailable(
+                f"The model's files have `{name}` in {tensor.dtype}, and nothing says how it was quantised: "
+                f"config.json has no `quantization_config`: {ORIGINAL}"
+            )
+
+
 def held_dtype(directory: Path) -> str | None:
     """Return the 16 bits that a model's configuration says, as safetensors calls them; None if it doesn't."""
     config = _config(directory)
@@ -110,6 +128,8 @@ def _beside(directory: Path) -> Method | None:
     for file, name in _BESIDE.items():
         if (directory / file).is_file():
             settings = read_object(directory / file)
+            inner = settings.get("quantization")
+            settings = inner if name == "modelopt" and isinstance(inner, dict) else settings
             return Method(name, settings, _said(name, settings))
     return None
 

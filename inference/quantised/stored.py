@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from types import EllipsisType
@@ -17,7 +18,7 @@ from safetensors import safe_open
 from inference.errors import ModelUnavailable
 from inference.quantised import awq, bnb, compressed, float8, gptq, mxfp4
 from inference.quantised.expansion import BLOCK, Expansion, Found, Table
-from inference.quantised.method import ORIGINAL, Method
+from inference.quantised.method import NARROW, NARROW_FLOATS, ORIGINAL, Method
 from inference.safetensors import Tensor
 
 READERS: Mapping[str, Callable[[Table, Method], Found]] = {
@@ -32,7 +33,6 @@ READERS: Mapping[str, Callable[[Table, Method], Found]] = {
     "mxfp4": mxfp4.find,
 }
 _DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
-_NARROW = ("I8", "U8", "I16", "I32")
 _NAMES = {"F16": "float16", "BF16": "bfloat16"}
 _ON_THE_WAY = 160  # bytes of each number that is being expanded, by all four of the loader's threads
 
@@ -115,10 +115,13 @@ def find_stored(
     tensors = {name: each for table in files.values() for name, each in table.items()}
     owners = {name: file for file, table in files.items() for name in table}
 
+    @cache
+    def opened(file: Path) -> Any:  # once: a file's whole header is read each time
+        return safe_open(file, framework="pt")
+
     def read(name: str) -> torch.Tensor:
-        with safe_open(owners[name], framework="pt") as opened:
-            found: torch.Tensor = opened.get_tensor(name)
-            return found
+        found: torch.Tensor = opened(owners[name]).get_tensor(name)
+        return found
 
     found = READERS[method.name](Table(tensors, method.said, read), method)
     used = found.used()
@@ -173,7 +176,7 @@ def _check_rest(method: Method, rest: Mapping[str, Tensor], *, alone: bool) -> N
     """
     for name, tensor in rest.items():
         is_weight = len(tensor.shape) > 1 and (alone or name.endswith(("weight", "_proj")))
-        if tensor.dtype.startswith(("F8", "F4", "F6")) or (is_weight and tensor.dtype in _NARROW):
+        if tensor.dtype.startswith(NARROW_FLOATS) or (is_weight and tensor.dtype in NARROW):
             raise ModelUnavailable(
                 f"The model is quantised ({method.said}), and its files have `{name}` in {tensor.dtype}, "
                 f"which isn't known of that method: {ORIGINAL}"

@@ -20,6 +20,7 @@ PATTERNS = (
     "vocab*",
     "merges.txt",
     "*.model",
+    "*.spm",
     "*.tiktoken",
     "tekken.json",
     "*.jinja",

@@ -26,7 +26,7 @@ from inference.text.tokens import placed_tokens
 from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
-VOCABULARIES = "tokenizer.json *.model *.model.v* vocab.json vocab.txt *.tiktoken tekken.json".split()
+VOCABULARIES = "tokenizer.json *.model *.model.v* *.spm vocab.json vocab.txt *.tiktoken tekken.json".split()
 EXTRA = ("additional_special_tokens", "extra_special_tokens")
 UNLOADED = "transformers can't load its tokenizer"
 KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
@@ -236,10 +236,11 @@ def missing_package(directory: Path) -> str | None:
     """
     wanted = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
     missing = [package for package, module in wanted.items() if not importable(module)]
-    if not missing or not any(directory.glob("*.model")):
+    found = next((file.name for kind in ("*.model", "*.spm") for file in directory.glob(kind)), None)
+    if not missing or found is None:
         return None
     return (
-        f"its tokenizer.model needs the package {' and '.join(missing)}: `pip install {' '.join(missing)}`, "
+        f"its {found} needs the package {' and '.join(missing)}: `pip install {' '.join(missing)}`, "
         "or save a tokenizer.json beside it (`AutoTokenizer.from_pretrained(...).save_pretrained(...)`)"
     )
 

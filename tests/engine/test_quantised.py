@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_other_families_are_read_by_their_own_names(family: str, tmp_path: Path)
     model = save_quantised(family, tmp_path, FORMATS["awq"])
     session = Session(config(tmp_path, max_total_tokens=64))
     check_texts(session, model)
+    session.close()
+
+
+def test_what_a_decoder_begins_with_is_read_beside_quantised_weights(tmp_path: Path) -> None:
+    save_quantised("bart+encoder", tmp_path, FORMATS["bitsandbytes nf4"])
+    begins = {"decoder_start_token_id": 5, "forced_bos_token_id": 7}
+    (tmp_path / "generation_config.json").write_text(json.dumps(begins))
+    session = Session(config(tmp_path, max_total_tokens=64))
+    assert session.info.decoder_start == (5, 7)
     session.close()
 
 

@@ -163,9 +163,29 @@ def test_the_hub_tells_what_a_model_is_for_if_it_can_be_asked(
     assert found.pipeline_tag == (None if answer is unreachable else "summarization")
 
 
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"q.weight": ("F8_E4M3", [3, 4]), "q.weight_scale": ("F32", [1])}, "`q.weight` in F8_E4M3"),
+        ({"q.bias": ("F8_E4M3", [4])}, "`q.bias` in F8_E4M3"),
+        ({"q.weight": ("I8", [3, 4])}, "`q.weight` in I8"),
+        ({"h.attn.bias": ("U8", [1, 1, 4, 4]), "rows": ("I32", [2, 2]), "a.weight": ("F32", [2, 2])}, None),
+    ],
+)
+def test_weights_in_8_bits_that_nothing_explains_end_the_start(
+    tensors: dict[str, tuple[str, list[int]]], said: str | None, tmp_path: Path
+) -> None:
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    if said is None:
+        assert read_weights(tmp_path).floats == 4
+        return
+    with pytest.raises(ModelUnavailable, match=f"{said}, and nothing says how it was quantised"):
+        read_weights(tmp_path)
+
+
 def test_weights_are_counted_from_all_headers(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"w": ("BF16", [3, 4]), "b": ("F32", [5])})
-    write_safetensors(tmp_path / "b.safetensors", {"q": ("I32", [2, 2]), "s": ("F8_E4M3", [7])})
+    write_safetensors(tmp_path / "b.safetensors", {"q": ("I32", [2, 2]), "s": ("U8", [7])})
     index = {"weight_map": {"w": "a.safetensors", "b": "a.safetensors", "q": "b.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     weights = read_weights(tmp_path)

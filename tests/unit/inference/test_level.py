@@ -89,17 +89,6 @@ def test_switched_off_parts_change_the_level_and_not_the_logits(
     assert_near(served_logits(served, 16), expected)
 
 
-def test_want_of_memory_while_layers_are_fused_is_no_reason_for_a_lower_level(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("inference.level.fuse_model", fail)
-    with pytest.raises(MemoryError):
-        bring_up(toy("llama"), Options(library=library, max_total_tokens=256))
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "gpt2"])
 def test_without_the_extension_torch_serves(family: str) -> None:
     model = toy(family)

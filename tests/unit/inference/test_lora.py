@@ -53,6 +53,20 @@ def test_linears_of_no_layer_are_refused(model: PreTrainedModel, tmp_path: Path)
             load(ToyAdapter({path: sides}, 8.0), model, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "seeing", ["vision_tower.vision_model.encoder.layers.0.q_proj", "visual.blocks.0.attn.qkv"]
+)
+def test_parts_that_see_are_passed_over_whatever_they_are_called(
+    seeing: str, model: PreTrainedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sides = toy_adapter(model, ("q_proj",)).sides[QUERY]
+    beside = {QUERY: sides, seeing: (sides[0].clone(), sides[1].clone())}
+    assert load(ToyAdapter(beside, 8.0), model, tmp_path / "both").keys() == {QUERY}
+    assert "adds to 1 linears by which the model sees: not to these" in caplog.text
+    with pytest.raises(ModelUnavailable, match="text doesn't come through any of the linears"):
+        load(ToyAdapter({seeing: sides}, 8.0), model, tmp_path / "alone")
+
+
 def test_many_of_them_are_counted(model: PreTrainedModel, tmp_path: Path) -> None:
     sides = toy_adapter(model, ("q_proj",)).sides[QUERY]
     strange = {f"transformer.h.{at}.attn": (sides[0].clone(), sides[1].clone()) for at in range(5)}

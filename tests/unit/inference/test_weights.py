@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch import dtype as Dtype  # noqa: E402
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
 from transformers import PreTrainedModel as Model  # noqa: E402
+from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding  # noqa: E402
 
 from inference.weights import (  # noqa: E402
     NarrowEmbedding,
@@ -112,6 +114,27 @@ def test_float32_embedding_that_fits_16_bits_is_kept_in_16(tmp_path: Path, tied:
     assert model.get_input_embeddings().weight.dtype == torch.bfloat16
     assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
     assert torch.allclose(logits(model), expected, atol=1e-6)
+
+
+def test_rows_are_those_asked_for_whoever_else_asks_meanwhile() -> None:
+    """Who looks at images does so on a thread of its own."""
+    torch.manual_seed(0)
+    own = Gemma3TextScaledWordEmbedding(50, 8, 0, embed_scale=2.0).bfloat16()
+    expected = own.weight.float() * 2.0
+    narrow = NarrowEmbedding(own)
+    wrong: list[str] = []
+
+    def ask(count: int) -> None:
+        for at in range(1000):
+            ids = torch.arange(count) + at % 20
+            try:
+                wrong.extend([] if torch.equal(narrow(ids), expected[ids]) else ["other rows"])
+            except Exception as error:
+                wrong.append(repr(error))
+
+    with ThreadPoolExecutor(2) as pool:
+        [*pool.map(ask, (3, 17))]
+    assert wrong == []
 
 
 def test_embedding_with_finer_numbers_stays() -> None:

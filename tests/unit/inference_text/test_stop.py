@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.text.stop import StopMatcher
+from inference.text.stop import LongStop, StopMatcher, overlap
 
 
 def run(pieces: list[str], stops: list[str]) -> tuple[list[str], str | None]:
@@ -41,6 +41,30 @@ def test_shows_text_as_soon_as_no_stop_sequence_can_hold_it(
     pieces: list[str], stops: list[str], shown: list[str], matched: str | None
 ) -> None:
     assert run(pieces, stops) == (shown, matched)
+
+
+def test_a_long_one_that_a_text_almost_has_takes_no_longer_with_each_token() -> None:
+    """Compared anew each time, these take minutes."""
+    size = 20_000
+    stops = ["a" * 300_000, *("a" * size + other + "a" * size for other in "bcd")]
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push("a" * 25) for _ in range(2_000))
+    assert (shown, matcher.matched) == ("", None)
+    shown = matcher.push("b") + "".join(matcher.push("a" * 25) for _ in range(size // 25))
+    assert shown == "a" * (2_000 * 25 - size)
+    assert matcher.matched == stops[1]
+
+
+@given(
+    st.lists(st.text(alphabet="ab", max_size=8), max_size=8), st.text(alphabet="ab", min_size=1, max_size=6)
+)
+def test_a_long_one_is_followed_as_a_short_one_is_found(pieces: list[str], stop: str) -> None:
+    followed, text = LongStop(stop), ""
+    for piece in pieces:
+        ends = [end for end in range(1, len(piece) + 1) if (text + piece[:end]).endswith(stop)]
+        assert followed.push(piece) == (ends[0] if ends else None)
+        text += piece
+        assert followed.begun == overlap(text, stop)
 
 
 few = st.text(alphabet="abc", max_size=8)

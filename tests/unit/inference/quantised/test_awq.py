@@ -38,6 +38,11 @@ def test_outputs_of_even_numbers_come_first_in_a_word() -> None:
         ({"x.qweight": torch.zeros(64, 4, 1).int()}, {}, "have `x.qweight` in I32 and 64x4x1"),
         ({}, {"q_group_size": 32}, "have 4 groups in `x.scales`, for 64 inputs in groups of 32"),
         ({}, {"q_group_size": 0}, "in groups of 0"),
+        (
+            {"mlp.act.scales": torch.ones(64)},
+            {},
+            r"its scaled activations \(`mlp.act.scales`\) can't be read",
+        ),
         ({}, {"w_bit": 8}, "other than 4 bits can't be read"),
         ({}, {"version": "gemv_fast"}, "its form 'gemv_fast' of 'autoawq' can't be read: give the model"),
         ({}, {"backend": "llm-awq"}, "its form 'gemm' of 'llm-awq' can't be read"),

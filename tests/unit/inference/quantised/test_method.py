@@ -51,6 +51,11 @@ def test_files_beside_tell_of_a_method_where_the_configuration_does_not(tmp_path
     assert method is not None
     assert method.name == "gptq"
     assert method.number("group_size", default=-1) == 64
+    own = described(tmp_path, hf_quant_config={"producer": {}, "quantization": {"quant_algo": "FP8"}})
+    (tmp_path / "quantize_config.json").unlink(missing_ok=True)
+    method = read_method(own)
+    assert method is not None
+    assert (method.name, method.word("quant_algo")) == ("modelopt", "fp8")
     own = described(tmp_path, config={"compression_config": {"format": "dense"}})
     method = read_method(own)
     assert method is not None
