@@ -26,6 +26,7 @@ TOOL = {
     "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
 }
 QUESTION = {"role": "user", "content": "Probe"}
+CUT = f'{{"{KEY}": "{VALUE}'  # arguments of a call that was cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Habits:
     shows_calls: bool = False
     shows_results: bool = False
     text_arguments: bool = False  # as JSON text rather than as an object
+    needs_object: bool = False  # a call whose arguments are none is refused, or loses them
     null_content: bool = False  # None rather than "" beside calls that come without words
     short_ids: bool = False  # nine letters and digits
     single_calls: bool = False  # one in a message
@@ -74,9 +76,15 @@ def look_closer(render: Render, habits: Habits) -> Habits:
     """Return the rest of the habits of a template that shows a call."""
     answers = results(habits, 2) if habits.shows_results else []
     several = attempt(render, [QUESTION, calling(habits, 2), *answers])
-    wordy = attempt(render, [QUESTION, calling(habits, 1) | {"content": SAID}, *answers[:1]])
+    call, said = calling(habits, 1), {"role": "assistant", "content": SAID}
+    wordy = attempt(render, [QUESTION, call | said, *answers[:1]])
+    apart = attempt(render, [QUESTION, said, call, *answers[:1]])
+    hidden = f"{NAME}0" not in wordy or (SAID not in wordy and SAID in apart and f"{NAME}0" in apart)
     return replace(
-        habits, single_calls=f"{NAME}1" not in several, content_hides_calls=f"{NAME}0" not in wordy
+        habits,
+        single_calls=f"{NAME}1" not in several,
+        content_hides_calls=hidden,
+        needs_object=VALUE not in attempt(render, [QUESTION, calling(habits, 1, CUT), *answers[:1]]),
     )
 
 
@@ -103,11 +111,10 @@ def attempt(render: Render, messages: Sequence[Message], tool: Message = TOOL) -
         return ""
 
 
-def calling(habits: Habits, calls: int) -> Message:
-    """Return a message of the assistant that calls."""
-    arguments: object = {KEY: VALUE}
-    if habits.text_arguments:
-        arguments = json.dumps(arguments)
+def calling(habits: Habits, calls: int, arguments: object = None) -> Message:
+    """Return a message of the assistant that calls, with `arguments` if there are any."""
+    if arguments is None:
+        arguments = json.dumps({KEY: VALUE}) if habits.text_arguments else {KEY: VALUE}
     return {
         "role": "assistant",
         "content": None if habits.null_content else "",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from inference.tools.formats import ToolFormat
@@ -29,6 +29,8 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
         chat = [with_short_ids(message) for message in chat]
     names = call_names(chat)
     if habits.shows_calls:
+        if habits.needs_object:
+            chat = without_broken_calls(chat, names, fmt)
         if habits.single_calls:
             chat = one_call_each(chat)
         chat = [said for message in chat for said in told(message, habits)]
@@ -169,15 +171,32 @@ def with_calls_as_text(message: Message, fmt: ToolFormat) -> Message:
     return rest | {"content": f"{content}\n{text}" if content else text}
 
 
-def with_results_as_text(chat: Iterable[Message], names: Mapping[str, str]) -> list[Message]:
+def without_broken_calls(chat: Sequence[Message], names: Mapping[str, str], fmt: ToolFormat) -> list[Message]:
+    """Return a chat with calls as text whose arguments are no object, and with their results as text."""
+    broken = [
+        any(isinstance(call["function"].get("arguments"), str) for call in message.get("tool_calls", ()))
+        for message in chat
+    ]
+    if not any(broken):
+        return [*chat]
+    pairs = [*zip(chat, broken, strict=True)]
+    ids = {call.get("id") for message, is_broken in pairs if is_broken for call in message["tool_calls"]}
+    retold = [with_calls_as_text(message, fmt) if is_broken else message for message, is_broken in pairs]
+    return with_results_as_text(retold, names, ids)
+
+
+def with_results_as_text(
+    chat: Iterable[Message], names: Mapping[str, str], ids: Collection[object] | None = None
+) -> list[Message]:
     """Return a chat whose results are told by the user; what the user says next joins them.
 
-    Many templates insist that user and assistant take turns.
+    `ids`: those of the calls whose results they are, None for all. Many templates insist that user and
+    assistant take turns.
     """
     retold: list[Message] = []
     results: list[str] = []  # told, and not yet in `retold`: they are joined once, as there may be many
     for message in chat:
-        if is_result(message):
+        if is_result(message) and (ids is None or message.get("tool_call_id") in ids):
             results.append(result_text(message, names))
             continue
         if results and message.get("role") == "user" and isinstance(message.get("content"), str):

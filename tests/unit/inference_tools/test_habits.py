@@ -51,6 +51,22 @@ def flags(source: str) -> set[str]:
             NATIVE.replace("m.tool_calls or []", "(m.tool_calls if m.content is none else [])"),
             {"shows_tools", "shows_calls", "shows_results", "null_content", "content_hides_calls"},
         ),
+        (  # the words beside a call are left out, as by Llama 3.1
+            NATIVE.replace("{{ m.content or '' }}", "{{ m.content or '' if not m.tool_calls }}"),
+            {"shows_tools", "shows_calls", "shows_results", "content_hides_calls"},
+        ),
+        (  # and where two messages of the assistant are refused, that is all that can be had
+            NATIVE.replace(
+                "{{ m.content or '' }}",
+                "{{ m.content or '' if not m.tool_calls }}{% if loop.previtem and "
+                "loop.previtem.role == m.role == 'assistant' %}{{ raise_exception('turns!') }}{% endif %}",
+            ),
+            {"shows_tools", "shows_calls", "shows_results"},
+        ),
+        (
+            NATIVE.replace("c.function.arguments | tojson", "c.function.arguments.items() | list | tojson"),
+            {"shows_tools", "shows_calls", "shows_results", "needs_object"},
+        ),
         (
             NATIVE.replace(
                 "{% for c",

@@ -57,6 +57,24 @@ def test_arguments_become_text_where_the_template_wants_text() -> None:
     assert message["tool_calls"][0]["function"]["arguments"] == '{"ä": 1}'
 
 
+def test_a_call_whose_arguments_are_no_object_is_text_where_the_template_needs_one() -> None:
+    cut = calling(call("0", arguments='{"a": "cut o'), call("1"), content="I look.")
+    whole = calling(call("2"))
+    chat = [USER, cut, result("0", "bad JSON"), result("1"), whole, result("2"), USER]
+    habits = replace(ALL, needs_object=True)
+    user, told, results, *rest = fit(chat, habits, GENERIC)
+    assert (user, told["role"], results["role"]) == (USER, "assistant", "user")
+    assert told["content"].startswith("I look.\n")
+    assert '{"a": "cut o' in told["content"]
+    assert "tool_calls" not in told
+    assert "bad JSON" in results["content"]
+    assert "The function f returned:\n22" in results["content"]
+    assert rest == fit([whole, result("2"), USER], habits, GENERIC)
+    assert fit(chat, ALL, GENERIC)[1]["tool_calls"] == cut["tool_calls"]
+    sound = [USER, whole, result("2")]
+    assert fit(sound, habits, GENERIC) == fit(sound, ALL, GENERIC)
+
+
 def test_words_that_would_hide_calls_get_a_message_of_their_own() -> None:
     habits = replace(ALL, null_content=True, content_hides_calls=True)
     said, called = fit([calling(call("0"), content="Let me see")], habits, GENERIC)
