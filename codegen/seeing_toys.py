@@ -141,6 +141,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         },
         "pixels": _SQUARE,
         "processor": {"image_seq_length": 16},
+        "runs": ("\n\n", "\n\n\n", "\n\n\n\n"),  # tokens of its own, beside which its images have line breaks
     },
 }
 _FAMILIES["smolvlm"] = _FAMILIES["idefics3"]
@@ -274,6 +275,7 @@ def _tokenizer(parts: dict[str, Any], family: str) -> PreTrainedTokenizerFast:
     marks = [text for text in parts["own"].values() if isinstance(text, str)]
     texts = dict.fromkeys(("<pad>", "<bos>", EOS, *marks, *parts.get("marks", ())))
     inner.add_special_tokens([AddedToken(text, special=True) for text in texts])
+    inner.add_tokens([AddedToken(text, normalized=False) for text in parts.get("runs", ())])
     extra = _NAMED.get(family, {"image_token": marks[0]})
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,

@@ -28,6 +28,14 @@ class VisionInfo:
     placeholder: str  # what stands in a prompt for one image, whole, with the mark once in it
     reason: str = ""  # why images are refused though the model sees; else both of the above are set
     row_id: int = -1  # of the token that images' rows stand in the places of; -1: not known
+    before: str = ""  # ordinary text before an image's own tokens, which is cut into tokens with the prompt's
+    behind: str = ""
+
+    def around(self, prompt: str) -> str:
+        """Return a prompt with the ordinary text that belongs to images around their marks."""
+        if not (self.before or self.behind):
+            return prompt
+        return prompt.replace(self.token, f"{self.before}{self.token}{self.behind}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,11 @@ async def with_images(
     whole, first, rows = list(ids), len(ids), 0
     if request.images:
         images = await looks.look(request)
+        if request.prompt_ids is not None:  # which have no text around the marks
+            edges = [
+                await text.encode(each, add_special_tokens=False) for each in (vision.before, vision.behind)
+            ]
+            images = tuple((*edges[0], *each, *edges[1]) for each in images)
         whole, first = spliced(ids, places, images)
         rows = sum(each.count(vision.row_id) for each in images)
     if whole.count(vision.row_id) != rows:

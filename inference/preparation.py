@@ -97,16 +97,17 @@ async def prompt_ids(
 
     `bounded`: a text that is too long whatever its tokens are is refused at once.
     """
-    ids = request.prompt_ids
+    ids, vision = request.prompt_ids, model.vision
     if ids is None:
         if bounded and request.truncate is None:
             check_length(request.prompt, text.longest_token, model)
-        ids = tuple(await text.encode(request.prompt, add_special_tokens=request.add_special_tokens))
+        prompt = request.prompt if vision is None else vision.around(request.prompt)
+        ids = tuple(await text.encode(prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
         check_ids(ids, model.vocabulary_size)
-    if model.vision is None or model.vision.reason:
+    if vision is None or vision.reason:
         return ids if request.truncate is None else ids[-request.truncate :]
-    return await with_images(request, ids, text, model.vision, looks)
+    return await with_images(request, ids, text, vision, looks)
 
 
 def grammar_compiler(text: TextPipeline, model: ModelInfo, core: Core) -> GrammarCompiler | None:

@@ -230,9 +230,8 @@ class ModelInfo:
     @property
     def found(self) -> Found | None:
         """Return what the hub said of it and its adapters; None if it said nothing."""
-        if self.sha is None and not self.adapter_commits:
-            return None
-        return Found(self.sha, self.pipeline_tag, self.adapter_commits)
+        said = self.sha is not None or self.adapter_commits
+        return Found(self.sha, self.pipeline_tag, self.adapter_commits) if said else None
 
 
 # --- below the client: token ids only -------------------------------------------------------

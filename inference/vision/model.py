@@ -134,10 +134,11 @@ class Vision:
         if self.reason:
             progress(f"Images are refused: {self.reason}")
             return VisionInfo(token="", placeholder="", reason=self.reason)
-        mark, placeholder = self.processor.mark, placeholder_of(path, config)
+        own, mark, placeholder = self.processor, self.processor.mark, placeholder_of(path, config)
         whole = placeholder if placeholder.count(mark) == 1 else mark
         progress(f"Images are taken: prompts have {whole} for one")
-        return VisionInfo(token=mark, placeholder=whole, row_id=self.processor.row_id)
+        edges = {"before": own.before, "behind": own.behind}
+        return VisionInfo(token=mark, placeholder=whole, row_id=own.row_id, **edges)
 
     def sight(
         self,
@@ -181,7 +182,7 @@ class Vision:
         """Return a text's tokens with those of images in the places of their marks."""
         ids: list[int] = []
         images = iter(prepared)
-        for each in self.processor.ids(text):
+        for each in self.processor.prompt_ids(text):
             ids += next(images).ids if each == self.processor.mark_id else (each,)
         return ids
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ _MARKS = ("image_token", "boi_token")  # what processors call the token that mar
 class Prepared:
     """An image as the model's own code takes it, in a prompt of nothing else."""
 
-    ids: tuple[int, ...]  # the tokens that stand for it
+    ids: tuple[int, ...]  # the tokens that stand for it, but for ordinary text at their edges
     rows: int  # how many of them get rows of the image
     inputs: dict[str, Tensor]  # by the model's own names, the tokens among them
 
@@ -43,11 +44,13 @@ class Processor:
             raise CannotSee("its configuration names no token for images")
         self.row_id = row_id
         self.mark, self.mark_id = self._find_mark()
+        self.before, self.behind = self._find_edges()
 
     def prepare(self, picture: Picture) -> Prepared:
         """Return an image by itself; raises whatever the processor does."""
         inputs = self.whole(self.mark, [picture])
         ids = tuple(inputs["input_ids"][0].tolist())
+        ids = ids[len(self.ids(self.before)) : len(ids) - len(self.ids(self.behind))]
         return Prepared(ids, ids.count(self.row_id), inputs)
 
     @property
@@ -65,6 +68,23 @@ class Processor:
         """Return a text's tokens."""
         found: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return found
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return a prompt's tokens, with what is ordinary text of its images, and the marks for the rest."""
+        return self.ids(text.replace(self.mark, f"{self.before}{self.mark}{self.behind}"))
+
+    def _find_edges(self) -> tuple[str, str]:
+        """Return the ordinary text with which an image's tokens begin and end, as Gemma 3's with line breaks.
+
+        It is no part of what is put into a prompt's tokens: with the text beside it, it may be others.
+        """
+        ids = self.whole(self.mark, sample_pictures()[:1])["input_ids"][0].tolist()
+        added = self.tokenizer.added_tokens_decoder
+        special = {self.row_id, self.mark_id, *(each for each, token in added.items() if token.special)}
+        sides = [[*takewhile(lambda each: each not in special, way)] for way in (ids, reversed(ids))]
+        before, behind = (self.tokenizer.decode(side) for side in (sides[0], sides[1][::-1]))
+        whole = self.ids(before) == sides[0] and self.ids(behind) == sides[1][::-1]
+        return (before, behind) if whole else ("", "")
 
     def _find_mark(self) -> tuple[str, int]:
         """Return the token in whose place an image's tokens come."""

@@ -32,6 +32,7 @@ CASES: tuple[Case, ...] = (
     ("{}{} are two of them: which is the older one?", (1, 2)),
     ("One {} and another {} and the first {} again", (3, 4, 3)),
     ("What {} is this, and who has made it?", (3,)),
+    ("user\n{}\n\nWhat is it?\n", (1,)),
 )
 LONG: Case = ("What {} is this, and who has made it?", (1,))
 
