@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
 from inference.model_files import check_directory
+from inference.text.added_tokens import add_tokens, special_texts
 from inference.text.detokenizer import (
     CONTEXT_TOKENS,
     ByteStream,
@@ -21,13 +22,12 @@ from inference.text.detokenizer import (
     byte_table,
     metaspace_table,
 )
-from inference.text.files import ModelFiles, named_tokens, refuse_huge, token_content
+from inference.text.files import ModelFiles, named_tokens, refuse_huge
 from inference.text.tokens import placed_tokens
 from inference.types import TextToken
 
 MAX_VOCABULARY = 1 << 24  # the largest there are have some 2**18
 VOCABULARIES = "tokenizer.json *.model *.model.v* *.spm vocab.json vocab.txt *.tiktoken tekken.json".split()
-EXTRA = ("additional_special_tokens", "extra_special_tokens")
 UNLOADED = "transformers can't load its tokenizer"
 KEEPING = frozenset({"ByteLevel", "Split", "Digits", "Punctuation"})  # pre-tokenizers that keep all text
 
@@ -165,10 +165,7 @@ def load_tokenizer(files: ModelFiles, config: ModelConfig) -> TextTokenizer:
     named = named_tokens(files, tokenizer_config)
     try:
         names = special_texts(tokenizer_config, files.json("special_tokens_map.json"), named)
-        if tokenizer_config.get("added_tokens_decoder"):
-            add_configured_tokens(tokenizer, tokenizer_config)
-        else:
-            add_listed_tokens(tokenizer, files.json("added_tokens.json"), names)
+        add_tokens(tokenizer, tokenizer_config, files.json("added_tokens.json"), names)
         apply_bos_eos(tokenizer, tokenizer_config, named)
         apply_prefix_space(tokenizer, tokenizer_config.get("add_prefix_space"))
         ids = (tokenizer.token_to_id(text) for text in names)
@@ -292,28 +289,6 @@ def pre_tokenizer_steps(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for inner in state["pretokenizers"] for step in pre_tokenizer_steps(inner)]
 
 
-def add_configured_tokens(tokenizer: Tokenizer, tokenizer_config: dict[str, Any]) -> None:
-    """Add the tokens that only tokenizer_config.json knows, in the order of their ids."""
-    for _, token in sorted(tokenizer_config["added_tokens_decoder"].items(), key=lambda item: int(item[0])):
-        content = token["content"]
-        if tokenizer.token_to_id(content) is not None:
-            continue
-        options = {
-            key: token[key] for key in ("lstrip", "rstrip", "single_word", "normalized") if key in token
-        }
-        added = AddedToken(content, special=bool(token.get("special")), **options)
-        tokenizer.add_special_tokens([added]) if added.special else tokenizer.add_tokens([added])
-
-
-def add_listed_tokens(tokenizer: Tokenizer, listed: dict[str, int], special: Collection[str]) -> None:
-    """Add the tokens that only added_tokens.json knows, of a model saved by transformers before 4.34."""
-    for content in sorted(listed, key=listed.__getitem__):
-        if tokenizer.token_to_id(content) is None:
-            is_special = content in special
-            added = AddedToken(content, special=is_special, normalized=not is_special)
-            tokenizer.add_special_tokens([added]) if is_special else tokenizer.add_tokens([added])
-
-
 def apply_bos_eos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], named: dict[str, str]) -> None:
     """Let `add_bos_token` and `add_eos_token` of tokenizer_config.json win over tokenizer.json, as in TGI."""
     if not {"add_bos_token", "add_eos_token"} & tokenizer_config.keys():
@@ -336,14 +311,3 @@ def apply_prefix_space(tokenizer: Tokenizer, wanted: object) -> None:
     """Let `add_prefix_space` of tokenizer_config.json win where words are cut as GPT-2's are, as in TGI."""
     if isinstance(wanted, bool) and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
         tokenizer.pre_tokenizer.add_prefix_space = wanted
-
-
-def special_texts(
-    tokenizer_config: dict[str, Any], special_map: dict[str, Any], named: dict[str, str]
-) -> frozenset[str]:
-    """Return the texts of the tokens that the model's files name as special."""
-    extra: Any = next(
-        filter(None, (source.get(name) for source in (tokenizer_config, special_map) for name in EXTRA)), []
-    )
-    listed = extra.values() if isinstance(extra, dict) else extra
-    return frozenset((*named.values(), *filter(None, map(token_content, listed))))
