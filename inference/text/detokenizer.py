@@ -40,13 +40,20 @@ class TextStream(Protocol):
         """Return the complete characters that were held back; call it when no more tokens come."""
 
 
+LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
 class ByteStream:
     """Detokenises where every token stands for fixed bytes."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool) -> None:
+    def __init__(
+        self, token_bytes: Callable[[int], bytes], *, strip_space: bool, context: Sequence[int] = ()
+    ) -> None:
+        """`context` are tokens before the first: a prompt of tokens may end within a character."""
         self._token_bytes = token_bytes
         self._strip_space = strip_space  # one space at the very start is the tokenizer's, not the text's
         self._utf8 = Utf8Decoder("replace")
+        self._utf8.decode(unfinished(b"".join(map(token_bytes, context[-LONGEST_CHARACTER:]))))
 
     def push(self, token_id: int) -> str:
         text = self._utf8.decode(self._token_bytes(token_id))
@@ -57,6 +64,18 @@ class ByteStream:
 
     def flush(self) -> str:
         return ""  # only a part of a character can be left
+
+
+def unfinished(data: bytes) -> bytes:
+    """Return the bytes at the end of UTF-8 that begin a character, and don't complete it."""
+    for size in range(1, min(len(data), LONGEST_CHARACTER - 1) + 1):
+        first = data[-size]
+        if first >= 0xC0:  # how many bytes it has, its upper bits say
+            whole = 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2
+            return data[-size:] if size < whole else b""
+        if first < 0x80:
+            break
+    return b""
 
 
 class WindowStream:

@@ -105,7 +105,9 @@ class FastTokenizer:
     def stream(self, prompt_ids: Sequence[int]) -> TextStream:
         context = [token_id for token_id in prompt_ids[-CONTEXT_TOKENS:] if token_id not in self.special_ids]
         if self._bytes is not None:
-            return ByteStream(self._bytes, strip_space=self._bytes.strips_space and not context)
+            strips = self._bytes.strips_space and not context
+            ends = prompt_ids[-1:] and prompt_ids[-1] not in self.special_ids
+            return ByteStream(self._bytes, strip_space=strips, context=context if ends else ())
         return WindowStream(self.decode, context)
 
 

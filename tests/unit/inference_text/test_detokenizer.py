@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from inference.text.detokenizer import ByteStream, WindowStream, byte_table
+from inference.text.detokenizer import ByteStream, Utf8Decoder, WindowStream, byte_table, unfinished
 from inference.text.tokenizer import FastTokenizer
 from tests.unit.inference_text import tokenizers_in_memory as made
 
@@ -36,6 +36,22 @@ def id_of(tokenizer: Tokenizer, token: str) -> int:
 
 def byte_ids(data: bytes | list[int]) -> list[int]:
     return [id_of(llama(), f"<0x{byte:02X}>") for byte in data]
+
+
+@pytest.mark.parametrize(("begun", "shown"), [(1, "€5"), (2, "€5"), (3, "5")])
+def test_a_character_that_a_prompt_of_tokens_begins_is_completed(begun: int, shown: str) -> None:
+    tokens, five = byte_ids(EURO), byte_ids(b"5")
+    rest = [*tokens[begun:], *five]
+    assert "".join(stream_text(llama(), rest, [*byte_ids(b"price"), *tokens[:begun]])) == shown
+    assert "".join(stream_text(llama(), rest[-1:], [*tokens[:begun], *byte_ids(b"!")])) == "5"
+
+
+@given(st.text(max_size=9), st.integers(0, 3))
+def test_what_is_unfinished_is_what_a_decoder_holds(text: str, cut: int) -> None:
+    data = text.encode("utf-8", "replace")[: -cut or None]
+    decoder = Utf8Decoder("replace")
+    decoder.decode(data)
+    assert unfinished(data) == decoder.getstate()[0]
 
 
 byte_level_ids = st.lists(st.integers(min_value=3, max_value=401), max_size=30)  # no special token
