@@ -6,8 +6,10 @@ clients call the system `developer`, so that what it said would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from inference.errors import InvalidInput, TemplateFailed
@@ -24,17 +26,22 @@ class RoleHabits:
     """What a template does with roles beyond the four that all know."""
 
     shows_developer: bool = True
-    drops_others: bool = False  # without a word, but for those it names
-    named: frozenset[str] = frozenset()  # the texts in the template
+    drops_others: bool = False  # without a word, but for those it knows by name
+    knows: Callable[[str], bool] = lambda role: False
 
 
 def probe_roles(render: Render, constants: frozenset[str]) -> RoleHabits:
     """Return what a template, in which these texts stand, does with roles."""
-    told = _attempt(render, ODD)
+
+    @cache  # of the texts in the template: it may name a role, or something else by the same word
+    def shows(role: str) -> bool:
+        told = _attempt(render, role)
+        return told == "" or SAID in told  # a refusal is the template's to explain
+
     return RoleHabits(
         shows_developer=SAID in _attempt(render, DEVELOPER),
-        drops_others=told != "" and SAID not in told,  # a refusal is the template's to explain
-        named=constants,
+        drops_others=not shows(ODD),
+        knows=lambda role: role in constants and shows(role),
     )
 
 
@@ -50,7 +57,7 @@ def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mappin
     role = message["role"]
     if role == DEVELOPER and not habits.shows_developer:
         return {**message, "role": SYSTEM}
-    if role in ROLES or role in habits.named or role == DEVELOPER or not habits.drops_others:
+    if role in ROLES or role == DEVELOPER or not habits.drops_others or habits.knows(role):
         return message
     shown = role if len(role) <= SHOWN_CHARACTERS else f"{role[:SHOWN_CHARACTERS]}..."
     raise InvalidInput(
@@ -60,9 +67,12 @@ def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mappin
 
 
 def _attempt(render: Render, role: str) -> str:
-    """Return what a template makes of words that a role says first and last; "" if it refuses them."""
+    """Return what a template makes of words that a role says first and last, or in its turn.
+
+    "" if it refuses them.
+    """
     words: Message = {"role": role, "content": SAID}
-    try:
-        return render([words, QUESTION, words], None)
-    except TemplateFailed:
-        return ""
+    for chat in ([words, QUESTION, words], [QUESTION, words, QUESTION]):
+        with suppress(TemplateFailed):
+            return render(chat, None)
+    return ""

@@ -48,6 +48,21 @@ def test_a_role_that_a_template_passes_over_is_refused_with_its_place(source: st
         with_known_roles([said_by("user"), said_by("critic")], roles(source))
 
 
+@pytest.mark.parametrize("role", ["function", "model", "critic"])
+def test_a_role_that_a_template_names_for_something_else_or_out_of_turn_is_refused(role: str) -> None:
+    """As DeepSeek's name `function`, which is a type of tools, and Llama 2's insist on turns."""
+    other = BRANCHES + "{% if tools and tools[0].type == 'function' or false == 'model' %}!{% endif %}"
+    turns = other.replace(
+        "%}{% if m.role == 'system'",
+        "%}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns!') }}{% endif %}"
+        "{% if m.role == 'system'",
+        1,
+    )
+    for source in (other, turns):
+        with pytest.raises(InvalidInput, match=f"`messages.1..role` is '{role}'"):
+            with_known_roles([said_by("user"), said_by(role)], roles(source))
+
+
 def test_a_long_role_is_shown_in_part() -> None:
     with pytest.raises(InvalidInput) as refused:
         with_known_roles([said_by("r" * 10_000)], roles(BRANCHES))
