@@ -16,7 +16,9 @@ from inference.types import Messages
 PARTS = ("text", "image_url", "refusal")  # the types, and the members that hold what they are of
 APART = "make it a part of its own"
 NO_ARGUMENTS = ("", "null")  # as several servers and models write those of a call without any
-PASSED_ON: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
+PASSED_ON: tuple[Literal["name", "tool_call_id", "reasoning_content", "reasoning"], ...] = (
+    *("name", "tool_call_id", "reasoning_content", "reasoning"),
+)
 
 
 def to_template(messages: Iterable[Message]) -> tuple[Messages, tuple[ImageUrl, ...]]:

@@ -272,6 +272,8 @@ class Message(TypedDict):
     name: NotRequired[str | None]
     tool_calls: NotRequired[list[MessageToolCall] | None]
     tool_call_id: NotRequired[str | None]
+    reasoning_content: NotRequired[str | None]
+    reasoning: NotRequired[str | None]
     refusal: NotRequired[str | None]
     audio: NotRequired[Mapping[str, Json] | None]
     function_call: NotRequired[Mapping[str, Json] | None]

@@ -154,6 +154,8 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "name": Pair("Ann", "Bob"),
         "tool_calls": Pair([CALL], [CALL, CALL]),
         "tool_call_id": Pair("0", "1"),
+        "reasoning_content": Pair("So.", "Well."),
+        "reasoning": Pair("So.", "Well."),
         "refusal": Pair("I can't.", "I won't."),
     },
     "MessageChunk": {

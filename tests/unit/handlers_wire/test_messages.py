@@ -218,3 +218,12 @@ def test_parts_may_have_null_for_what_they_have_not() -> None:
     with_nulls: Any = [{**text, "image_url": None}, {**image, "text": None}]
     told = [wire.to_template([{"role": "user", "content": parts}]) for parts in (with_nulls, [text, image])]
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("member", ["reasoning_content", "reasoning"])
+def test_what_the_assistant_thought_is_given_to_the_template(member: str) -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": "4", member: "2 and 2"}
+    silent: Any = {**message, member: None}
+    told: Any = message
+    assert wire.to_template([told]) == ((message,), ())
+    assert wire.to_template([silent]) == (({"role": "assistant", "content": "4"},), ())
