@@ -18,7 +18,6 @@ NAMED = re.compile(r"`([^`]{1,200})`")
 FIRST = re.compile(r"[^.[]+")  # step of a path
 
 
-TOOL = re.compile(r"tools\[('.*'|\".*\"(?:\.\.\.)?)\](.*)", re.DOTALL)
 # TGI's names of members: what OpenAI's requests call these
 NAMES = {
     "inputs": ("prompt", "messages", "input"),
@@ -42,6 +41,8 @@ def member_of(error: Exception, members: Collection[str], body: object = None) -
     if isinstance(error, ToolRefused) and error.member in members:
         return error.member
     given = body if isinstance(body, Mapping) else {}
+    if "tools" in members and (tool := _tool_of(str(error), given)) is not None:
+        return tool
     paths = (_told(path, members, given) for path in NAMED.findall(str(error)))
     return next((path for path in paths if path is not None), None)
 
@@ -50,20 +51,21 @@ def _told(path: str, members: Collection[str], given: Mapping[str, Any]) -> str 
     """Return the path by which a body has what a message names, None if it has no such member."""
     first = _first(path)
     if first in members:
-        return _by_place(path, given)
+        return path
     return next((name for name in NAMES.get(first, ()) if name in members and name in given), None)
 
 
-def _by_place(path: str, given: Mapping[str, Any]) -> str:
-    """Return a path with the place of the tool that it has by name."""
-    found = TOOL.fullmatch(path)
-    if found is None:
-        return path
+def _tool_of(message: str, given: Mapping[str, Any]) -> str | None:
+    """Return the path of the tool that a message has by its name, with what the message names below it."""
     for at, tool in enumerate(given["tools"] if isinstance(given.get("tools"), list) else ()):
-        name = tool.get("name") or (tool.get("function") or {}).get("name")
-        if shortened(name) == found[1]:
-            return f"tools[{at}]{found[2]}"
-    return path
+        if not isinstance(tool, Mapping):
+            continue
+        function = tool.get("function")
+        name = tool.get("name") or (function.get("name") if isinstance(function, Mapping) else None)
+        before, found, behind = message.partition(f"`tools[{shortened(name)}]")
+        if found and not NAMED.search(before):
+            return f"tools[{at}]{behind.partition('`')[0]}"
+    return None
 
 
 def _first(path: str) -> str:

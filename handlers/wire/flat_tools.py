@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import orjson
+
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.tools import AUTO, NONE, REQUIRED, refuse_namesakes, to_use
 from handlers.wire.types import (
@@ -17,8 +19,6 @@ from handlers.wire.types import (
     ResponseToolChoice,
 )
 from inference.errors import InvalidInput, ToolRefused
-from inference.grammar.fault import GrammarFault
-from inference.grammar.schema import check_given
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 FUNCTION, ALLOWED = "function", "allowed_tools"
@@ -86,9 +86,9 @@ def _tool(tool: ResponsesTool, where: str) -> Tool:
         )
     schema = tool.get("parameters")
     try:
-        check_given(schema)  # it is echoed, also where it can't be called
-    except GrammarFault as fault:
-        raise fault.refusal(f"{where}.parameters") from None
+        orjson.dumps([[[[[schema]]]]])  # as deep as it is echoed, also where it can't be called
+    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
+        raise InvalidInput(f"`{where}.parameters` can't be written as JSON: {error}") from None
     return Tool(
         name=tool.get("name") or "",
         description=tool.get("description"),

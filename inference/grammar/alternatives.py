@@ -94,7 +94,7 @@ class Pairs:
         assert isinstance(one.schema, dict)
         assert isinstance(other.schema, dict)
         shared = kinds(one.schema) & kinds(other.schema)
-        if _are_other_texts(one.schema, other.schema):
+        if _are_other_values(one.schema, other.schema):
             return True
         return not shared or (shared == {"object"} and self._differ_in_a_tag(one, other))
 
@@ -171,10 +171,10 @@ def _tags(place: Place, tree: SchemaTree, spend: Spend) -> dict[str, frozenset[s
     return tags
 
 
-def _are_other_texts(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether both schemas list texts, and none of them in common."""
+def _are_other_values(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether both schemas list texts and whole numbers, and none of them in common."""
     first, second = (schema.get("enum", [schema.get("const")]) for schema in (one, other))
-    listed = all(isinstance(value, str) for value in (*first, *second))
+    listed = all(type(value) in (str, int) for value in (*first, *second))
     return listed and set(first).isdisjoint(second)
 
 

@@ -155,10 +155,13 @@ def counts_free_names(node: Node) -> bool:
 def counts_names(node: Node, key: str) -> bool:
     """Return whether `minProperties` or `maxProperties` counts names that may be there or not, beside others.
 
-    llguidance counts where there are none to choose of, or nothing but names that aren't listed.
+    llguidance counts where there are none to choose of, nothing but names that aren't listed, or one at most.
     """
     if key not in node or not may_be(node, "object") or is_neutral_count(node, key):
         return False
+    required = len({*node.get("required", ())})
+    if not is_open(node):
+        return bool(node[key] - required > 1 if key == "minProperties" else node[key] != 1 or required)
     chosen = not {*node.get("properties", ())} <= {*node.get("required", ())}
     return chosen or (key == "minProperties" and counts_free_names(node))
 

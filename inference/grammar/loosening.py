@@ -23,8 +23,8 @@ WORDS = (
     | {"format", "pattern", "patternProperties", "oneOf"}
     | {"minProperties", "maxProperties"}
 )
-# Their schemas are of the same object, and may require what it doesn't list
-CASES = frozenset({"then", "else", "dependentSchemas", "dependencies", "dependentRequired"})
+# Their values are names, or schemas of the same object, that may be of what it doesn't list
+DEPENDING = frozenset({"dependentSchemas", "dependencies", "dependentRequired"})
 
 
 def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -93,21 +93,22 @@ def _free_choices(tree: SchemaTree, schemas: Sequence[dict[str, Any]], losers: S
 
 def _has_cases_with_more_names(schema: dict[str, Any], words: Collection[str]) -> bool:
     """Return whether words of a schema that are left out speak of properties that it doesn't list."""
-    stack: list[Any] = [schema[word] for word in CASES.intersection(words)]
-    listed = schema.get("properties", {}).keys()
+    names: set[str] = set()
+    stack: list[Any] = [schema[word] for word in ("then", "else") if word in words]
+    for word in DEPENDING.intersection(words):
+        stack += schema[word].values()
     while stack:
         value = stack.pop()
-        if isinstance(value, list):
-            names = {each for each in value if isinstance(each, str)}
-            stack += value
+        if isinstance(value, list):  # of names
+            names.update(each for each in value if isinstance(each, str))
         elif isinstance(value, dict):
-            names = {*value.get("properties", ())}
-            stack += (each for key, each in value.items() if key not in ("enum", "type", "items"))
-        else:
-            continue
-        if not names <= listed:
-            return True
-    return False
+            names.update(value.get("properties", ()), value.get("required", ()))
+            stack += (value[word] for word in ("if", "then", "else") if word in value)
+            for word in ("allOf", "anyOf", "oneOf"):
+                stack += value.get(word, ())
+            for word in DEPENDING & value.keys():
+                stack += value[word].values()
+    return not names <= schema.get("properties", {}).keys()
 
 
 def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:

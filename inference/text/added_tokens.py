@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import groupby
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
@@ -26,21 +27,30 @@ def add_tokens(
     else:
         _add_listed(tokenizer, listed, named)
     added = tokenizer.get_added_tokens_decoder()
-    for text in sorted(named):
-        token_id = tokenizer.token_to_id(text)
-        if token_id is not None and token_id not in added:
-            tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
+    ids = {text: tokenizer.token_to_id(text) for text in sorted(named)}
+    whole = [text for text, token_id in ids.items() if token_id is not None and token_id not in added]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in whole])
 
 
 def _add_configured(tokenizer: Tokenizer, described: dict[str, Any]) -> None:
-    """Add the tokens of tokenizer_config.json, in the order of their ids."""
+    """Add the tokens of tokenizer_config.json, in the order of their ids, but for those that are there so.
+
+    Those of a kind at once: each call has the library look at all there are.
+    """
     known = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+    wanted = []
     for _, token in sorted(described.items(), key=lambda item: int(item[0])):
         content, before = token["content"], known.get(token["content"])
         options = {} if before is None else {flag: getattr(before, flag) for flag in FLAGS}
         options |= {flag: token[flag] for flag in FLAGS if flag in token}
         added = AddedToken(content, special=bool(token.get("special")), **options)
-        tokenizer.add_special_tokens([added]) if added.special else tokenizer.add_tokens([added])
+        if before is None or any(
+            getattr(before, flag) != getattr(added, flag) for flag in (*FLAGS, "special")
+        ):
+            wanted.append(added)
+    for special, run in groupby(wanted, key=lambda token: token.special):
+        add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
+        add([*run])
 
 
 def _add_listed(tokenizer: Tokenizer, listed: dict[str, int], special: Collection[str]) -> None:

@@ -43,6 +43,7 @@ class Habits:
     short_ids: bool = False  # nine letters and digits
     single_calls: bool = False  # one in a message
     content_hides_calls: bool = False
+    thinks_alone: bool = False  # what was thought before words beside a call is refused
     sample: str = ""  # a call as it writes it, or failing that what it tells of tools
 
 
@@ -77,6 +78,7 @@ def look_closer(render: Render, habits: Habits) -> Habits:
     answers = results(habits, 2) if habits.shows_results else []
     several = attempt(render, [QUESTION, calling(habits, 2), *answers])
     call, said = calling(habits, 1), {"role": "assistant", "content": SAID}
+    thought = {"reasoning_content": "probed_thought"}
     wordy = attempt(render, [QUESTION, call | said, *answers[:1]])
     apart = attempt(render, [QUESTION, said, call, *answers[:1]])
     hidden = f"{NAME}0" not in wordy or (SAID not in wordy and SAID in apart and f"{NAME}0" in apart)
@@ -84,6 +86,7 @@ def look_closer(render: Render, habits: Habits) -> Habits:
         habits,
         single_calls=f"{NAME}1" not in several,
         content_hides_calls=hidden,
+        thinks_alone=wordy != "" and attempt(render, [QUESTION, call | said | thought, *answers[:1]]) == "",
         needs_object=VALUE not in attempt(render, [QUESTION, calling(habits, 1, CUT), *answers[:1]]),
     )
 

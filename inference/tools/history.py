@@ -18,6 +18,7 @@ from inference.tools.habits import Habits
 
 Message = dict[str, Any]
 
+REASONING = ("reasoning_content", "reasoning")  # of messages
 SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 ID_LETTERS = string.digits + string.ascii_letters
 
@@ -150,6 +151,8 @@ def told(message: Message, habits: Habits) -> list[Message]:
     silent = message | {"content": None if habits.null_content else "", "tool_calls": calls}
     if not words:
         return [silent]
+    if habits.thinks_alone:
+        message = {name: value for name, value in message.items() if name not in REASONING}
     if habits.content_hides_calls:
         return [{"role": message["role"], "content": words}, silent]
     return [message | {"tool_calls": calls}]

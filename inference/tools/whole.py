@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema_rs
 
 from inference.errors import GrammarRefused, ToolRefused
-from inference.grammar.schema import LIMITS
+from inference.grammar.fault import GrammarFault
+from inference.grammar.schema import LIMITS, embedded_json
 from inference.tools.formats import ToolFormat
 from inference.tools.grammar import arguments_schema
 from inference.tools.heads import Beginning, JsonObject
 from inference.tools.types import Tool
+
+MOST_CHARACTERS = 16_384  # of a schema, which is read where others wait: some milliseconds
 
 
 class WholeCall:
@@ -43,7 +46,7 @@ class WholeCall:
 
     def _is_call(self) -> bool:
         try:
-            told = json.loads(self._read)
+            told = json.loads(self._read, object_pairs_hook=_once_each)
         except (ValueError, RecursionError):
             return False
         if told.keys() - {"type"} != {"name", self._key}:
@@ -51,10 +54,29 @@ class WholeCall:
         return _fits(told[self._key], self._tools[told["name"]])
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, whose names may not come twice: raise ValueError if they do."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
 def _fits(arguments: Mapping[str, Any], tool: Tool) -> bool:
-    """Return whether a tool's schema allows arguments, as far as can be seen."""
+    """Return whether a tool's schema allows arguments, as far as can be seen.
+
+    By what was compiled of it: in that there are no references but those that were followed, and a validator
+    would fetch others.
+    """
     try:
         schema, _ = arguments_schema(tool, LIMITS)
-        return jsonschema_rs.validator_for(schema).is_valid(arguments)
-    except (GrammarRefused, ToolRefused, ValueError, jsonschema_rs.ReferencingError):
+        if len(str(schema)) > MOST_CHARACTERS:
+            return True
+        compiled = json.loads(embedded_json(schema, LIMITS))
+        return jsonschema_rs.validator_for(compiled, retriever=_refuse).is_valid(arguments)
+    except (GrammarFault, GrammarRefused, ToolRefused, ValueError, jsonschema_rs.ReferencingError):
         return True  # what refuses the schema has let it pass
+
+
+def _refuse(address: str) -> NoReturn:
+    raise ValueError(f"nothing is fetched: {address:.80}")

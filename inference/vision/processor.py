@@ -50,7 +50,10 @@ class Processor:
         """Return an image by itself; raises whatever the processor does."""
         inputs = self.whole(self.mark, [picture])
         ids = tuple(inputs["input_ids"][0].tolist())
-        ids = ids[len(self.ids(self.before)) : len(ids) - len(self.ids(self.behind))]
+        before, behind = (tuple(self.ids(edge)) for edge in (self.before, self.behind))
+        if ids[: len(before)] != before or ids[len(ids) - len(behind) :] != behind:
+            raise ValueError("its tokens begin or end otherwise than those of other images")
+        ids = ids[len(before) : len(ids) - len(behind)]
         return Prepared(ids, ids.count(self.row_id), inputs)
 
     @property

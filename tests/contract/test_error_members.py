@@ -22,6 +22,10 @@ BAD: dict[str, Any] = {
 }
 
 
+def called(name: str) -> dict[str, Any]:
+    return {**BAD, "function": {**BAD["function"], "name": name}}
+
+
 def nested(levels: int) -> dict[str, Any]:
     """Return a schema so deep that it can be read from JSON, and not be written."""
     schema: dict[str, Any] = {"type": "object"}
@@ -54,6 +58,8 @@ UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}
         (CHAT, {**HI, "min_tokens": 500_000}, "min_tokens"),
         (CHAT, {**HI, "tools": [FUNCTION], "tool_choice": "b"}, "tool_choice"),
         (CHAT, {**HI, "tools": [FUNCTION, BAD]}, "tools[1].function.parameters"),
+        (CHAT, {**HI, "tools": [FUNCTION, called("n" * 90)]}, "tools[1].function.parameters"),
+        (CHAT, {**HI, "tools": [FUNCTION, called("x`y")]}, "tools[1].function.parameters"),
         (CHAT, {**HI, "response_format": SCHEMA}, "response_format.json_schema.schema"),
         (COMPLETIONS, {**PROMPT, "max_tokens": -1}, "max_tokens"),
         (COMPLETIONS, {**PROMPT, "prompt": ""}, "prompt"),

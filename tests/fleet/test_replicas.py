@@ -155,6 +155,23 @@ def test_what_one_replica_has_no_place_for_the_other_takes(fleet: Fleet) -> None
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 2]
 
 
+def test_what_both_decline_is_refused_and_counted_once(fleet: Fleet) -> None:
+    names = ("parley_http_declined", "parley_http_failures", "tgi_request_count", "tgi_request_failure")
+    body = {"model": "x", "n": PLACES - 1, "ignore_eos": True}
+    long = {**body, "max_tokens": 900, "stream": True}
+    with (
+        fleet.stream("/v1/completions", **long, prompt="One") as first,
+        fleet.stream("/v1/completions", **long, prompt="Two") as second,
+    ):
+        lines = [first.iter_lines(), second.iter_lines()]  # held: without it the responses are closed
+        for each in lines:
+            next(each)
+        before = [sum(fleet.counted(name).values()) for name in names]
+        assert fleet.post("/v1/completions", **body, prompt="Three", max_tokens=5).status_code == 429
+        after = [sum(fleet.counted(name).values()) for name in names]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1, 1]
+
+
 def test_a_client_that_leaves_ends_its_text(fleet: Fleet) -> None:
     body = {"model": "x", "prompt": LONG, "max_tokens": 900, "ignore_eos": True}
     began = time.monotonic()

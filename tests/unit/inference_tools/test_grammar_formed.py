@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from inference.errors import GrammarRefused, ToolRefused
 from inference.tools.grammar import call_grammar
-from inference.tools.types import TextPart, ToolUse
+from inference.tools.types import CallStart, TextPart, Tool, ToolUse
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.unit.inference_tools.answers import calls_of, text_of, written
 from tests.unit.inference_tools.grammars import (
@@ -97,6 +98,24 @@ def test_a_form_that_is_no_schema_is_refused_beside_tools(*, required: bool) -> 
         call_grammar(FORMS["hermes"], formed(required=required), form=expression)
 
 
+@pytest.mark.parametrize("reference", ["$ref", "$schema"])
+def test_nothing_is_fetched_to_tell_a_call_from_a_text(reference: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/schema"
+        unused = {"$defs": {"x": {"$ref": address}}} if reference == "$ref" else {"$schema": address}
+        tool = Tool(name="now", parameters={"type": "object", "properties": {"a": {}}, **unused})
+        asked = replace(formed(), tools=(tool,))
+        fmt = FORMS[next(form for form in sorted(FORMS) if FORMS[form].bare)]
+        call_grammar(fmt, asked, form=FORM)
+        text = f'{{"name": "now", "{fmt.arguments_key}": {{"a": 1}}}}'
+        assert [call.name for call in parsed(fmt, asked, ids_of([text])) if isinstance(call, CallStart)] == [
+            "now"
+        ]
+        listener.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
 LIKE_CALLS = [
     '{"name": "now", "kind": "verb"}',
     '{"name": "now", "other": {"city": "Paris"}}',
@@ -105,6 +124,9 @@ LIKE_CALLS = [
     '{"name": "now", "KEY": 5}',
     '{"name": "nobody", "KEY": {}}',
     '{"name": "now"}',
+    '{"name": "now", "KEY": {}, "name": "nobody"}',
+    '{"name": "now", "KEY": {}, "name": ["x"]}',
+    '{"name": "now", "KEY": {"a": 1, "a": 2}}',
     '{"name": "now", "KEY": {',
 ]
 

@@ -63,6 +63,14 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "shows_calls", "shows_results"},
         ),
+        (  # as by gpt-oss's
+            NATIVE.replace(
+                "{{ m.content or '' }}",
+                "{{ m.content or '' }}{% if m.content and m.tool_calls and m.reasoning_content %}"
+                "{{ raise_exception('both!') }}{% endif %}",
+            ),
+            {"shows_tools", "shows_calls", "shows_results", "thinks_alone"},
+        ),
         (
             NATIVE.replace("c.function.arguments | tojson", "c.function.arguments.items() | list | tojson"),
             {"shows_tools", "shows_calls", "shows_results", "needs_object"},

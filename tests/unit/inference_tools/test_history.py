@@ -75,6 +75,16 @@ def test_a_call_whose_arguments_are_no_object_is_text_where_the_template_needs_o
     assert fit(sound, habits, GENERIC) == fit(sound, ALL, GENERIC)
 
 
+def test_thoughts_beside_words_and_a_call_are_left_out_where_the_template_refuses_them() -> None:
+    alone = calling(call("0")) | {"reasoning_content": "Hm."}
+    wordy = calling(call("0"), content="I look.") | {"reasoning": "Hm.", "reasoning_content": "Hm."}
+    first, second = fit([alone, wordy], replace(ALL, thinks_alone=True), GENERIC)
+    assert first["reasoning_content"] == "Hm."
+    assert not {"reasoning", "reasoning_content"} & second.keys()
+    assert second["content"] == "I look."
+    assert fit([wordy], ALL, GENERIC) == [wordy]
+
+
 def test_words_that_would_hide_calls_get_a_message_of_their_own() -> None:
     habits = replace(ALL, null_content=True, content_hides_calls=True)
     said, called = fit([calling(call("0"), content="Let me see")], habits, GENERIC)

@@ -71,6 +71,16 @@ def one(value: Any) -> dict[str, Any]:
             {**AB, "additionalProperties": False},
             ("dependentRequired",),
         ),
+        (  # of another object
+            {**AB, "if": AB, "then": {"properties": {"a": {"required": ["z"], "properties": {"y": {}}}}}},
+            AB,
+            ("if", "then"),
+        ),
+        (
+            {**AB, "minProperties": 2, "additionalProperties": False},
+            {**AB, "additionalProperties": False},
+            ("minProperties",),
+        ),
         (
             {**AB, "dependencies": {"a": {"anyOf": [{"required": ["c"]}]}}},
             {**AB, "additionalProperties": True},
@@ -98,6 +108,10 @@ def test_what_no_grammar_expresses_is_left_out_and_told(value: Any, rest: Any, l
         {"type": "object", "minProperties": 1, "maxProperties": 9},
         {**AB, "required": ["a"], "minProperties": 1},
         {**AB, "maxProperties": 2, "additionalProperties": False},
+        {**AB, "minProperties": 1, "additionalProperties": False},
+        {**AB, "minProperties": 1, "maxProperties": 1, "additionalProperties": False},
+        {**AB, "required": ["a"], "minProperties": 2, "additionalProperties": False},
+        {"oneOf": [{"const": 1}, {"const": 2}, {"const": "1"}]},
         {"type": "string", "minProperties": 3},
         {"anyOf": [{"not": {}}, {"type": "integer"}]},
         {"enum": [{"not": 1, "format": "regex"}], "default": {"uniqueItems": True}},
