@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from handlers.metric_table import table
 from handlers.metrics import Metrics
-from inference.core import Life
 from inference.types import Finish, FinishReason, ModelInfo, Obstacle, Request, StepStats, Timings
 
 # beside the checkout, or where the variable says: TGI's own Grafana board
@@ -324,31 +323,6 @@ def test_an_engine_at_rest_is_no_step(metrics: Metrics) -> None:
     metrics.on_step(replace(STEP, forward_seconds=0.0, sample_seconds=0.0))
     assert 1 == value(metrics, "tgi_batch_inference_count", method="decode")
     assert 0 == value(metrics, "tgi_batch_current_size")
-
-
-def test_an_engine_that_dies_leaves_nothing_waiting_and_counts_once_it_is_back(metrics: Metrics) -> None:
-    gauges = ("tgi_queue_size", "tgi_batch_current_size", "tgi_batch_current_max_tokens")
-    metrics.on_step(replace(STEP, waiting=3, running=2, kv_tokens=99))
-    assert 1 == value(metrics, "parley_engine_up")
-    metrics.on_life(Life.DOWN, None)
-    assert (0, 0) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
-    assert [0, 0, 0] == [value(metrics, name) for name in gauges]
-    assert 0 == value(metrics, "parley_queue_waiting", reason="budget")
-    metrics.on_life(Life.UP, MODEL)
-    assert (1, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
-    metrics.on_life(Life.GONE, None)
-    assert (0, 1) == (value(metrics, "parley_engine_up"), value(metrics, "parley_engine_restarts"))
-
-
-def test_the_cache_is_that_of_the_engine_that_runs(metrics: Metrics) -> None:
-    metrics.on_life(Life.DOWN, None)
-    smaller = MODEL.max_batch_total_tokens // 4
-    metrics.on_life(Life.UP, replace(MODEL, max_batch_total_tokens=smaller))
-    metrics.on_step(replace(STEP, kv_tokens=smaller))
-    assert (smaller, 1) == (
-        value(metrics, "tgi_batch_max_total_tokens"),
-        value(metrics, "parley_kv_cache_usage"),
-    )
 
 
 def test_the_model_is_named_whatever_its_name_is_made_of() -> None:

@@ -156,7 +156,7 @@ def test_steps_grow_again_once_there_is_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), OSError(12, "x")]
+    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), OSError(13, "x")]
 )
 def test_other_errors_are_none_of_memory(error: Exception) -> None:
     assert not is_shortage(error)
