@@ -179,9 +179,8 @@ class Relay:
                 if not self._events or task is None:
                     raise asyncio.CancelledError(TOO_LATE) from None
                 task.uncancel()
-                self._scope["extensions"].pop(
-                    RELAYED, None
-                )  # to the replica it looks as if the client had left
+                # The replica tells of a client that has left
+                self._scope["extensions"].pop(RELAYED, None)
                 await self._send_body(self._failed(NotReady("The server shuts down", LOST_RETRY_SECONDS)))
                 return
             finally:

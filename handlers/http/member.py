@@ -18,10 +18,10 @@ NAMED = re.compile(r"`([^`]{1,200})`")
 FIRST = re.compile(r"[^.[]+")  # step of a path
 
 
-# TGI's names of members: what OpenAI's requests call these
+# TGI's names of members: what OpenAI's chats and completions call these; Responses say their own
 NAMES = {
-    "inputs": ("prompt", "messages", "input"),
-    "max_new_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    "inputs": ("prompt", "messages"),
+    "max_new_tokens": ("max_completion_tokens", "max_tokens"),
     "min_new_tokens": ("min_tokens",),
     "decoder_input_details": ("echo",),
     "top_n_tokens": ("top_logprobs", "logprobs"),

@@ -17,12 +17,8 @@ from inference.grammar.numbers import is_other_number
 from inference.grammar.patterns import looks_around, without_null
 from inference.grammar.tree import Place, SchemaTree
 
-WORDS = (
-    UNSUPPORTED.keys()
-    | BOUNDS
-    | {"format", "pattern", "patternProperties", "oneOf"}
-    | {"minProperties", "maxProperties"}
-)
+NAME_COUNTS = ("minProperties", "maxProperties")
+WORDS = UNSUPPORTED.keys() | BOUNDS | {"format", "pattern", "patternProperties", "oneOf", *NAME_COUNTS}
 # Their values are names, or schemas of the same object, that may be of what it doesn't list
 DEPENDING = frozenset({"dependentSchemas", "dependencies", "dependentRequired"})
 
@@ -120,7 +116,7 @@ def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:
         yield "pattern"
     if any(map(_is_lost, schema.get("patternProperties", ()))):
         yield "patternProperties"
-    yield from (key for key in ("minProperties", "maxProperties") if counts_names(schema, key))
+    yield from (key for key in NAME_COUNTS if counts_names(schema, key))
     yield from (key for key in schema.keys() & BOUNDS if is_other_number(key, schema[key]))
 
 

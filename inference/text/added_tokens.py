@@ -44,13 +44,16 @@ def _add_configured(tokenizer: Tokenizer, described: dict[str, Any]) -> None:
         options = {} if before is None else {flag: getattr(before, flag) for flag in FLAGS}
         options |= {flag: token[flag] for flag in FLAGS if flag in token}
         added = AddedToken(content, special=bool(token.get("special")), **options)
-        if before is None or any(
-            getattr(before, flag) != getattr(added, flag) for flag in (*FLAGS, "special")
-        ):
+        if before is None or _kind(before) != _kind(added):
             wanted.append(added)
     for special, run in groupby(wanted, key=lambda token: token.special):
         add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
         add([*run])
+
+
+def _kind(token: AddedToken) -> list[bool]:
+    """Return how a token is found and shown."""
+    return [token.special, *(getattr(token, flag) for flag in FLAGS)]
 
 
 def _add_listed(tokenizer: Tokenizer, listed: dict[str, int], special: Collection[str]) -> None:

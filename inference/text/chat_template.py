@@ -16,14 +16,13 @@ from inference.text.files import ModelFiles, named_tokens, read_json, read_text
 from inference.text.roles import RoleHabits, probe_roles
 from inference.text.sandbox import Clock
 from inference.text.template import RENDER_SECONDS, ChatJinja
-from inference.tools.habits import Habits, Message, probe
+from inference.tools.habits import REASONING, Habits, Message, probe
 from inference.types import Messages
 
 log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"
-REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 CONTINUE_HERE = "<continue-here-9f3b6c1d>"  # marks the end of the text that the model goes on with
 PROBE_SECONDS = 0.5  # for each of the texts that a template is asked for to know its habits
 

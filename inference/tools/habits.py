@@ -25,6 +25,7 @@ TOOL = {
     "type": "function",
     "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
 }
+REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 QUESTION = {"role": "user", "content": "Probe"}
 CUT = f'{{"{KEY}": "{VALUE}'  # arguments of a call that was cut off
 
@@ -78,7 +79,7 @@ def look_closer(render: Render, habits: Habits) -> Habits:
     answers = results(habits, 2) if habits.shows_results else []
     several = attempt(render, [QUESTION, calling(habits, 2), *answers])
     call, said = calling(habits, 1), {"role": "assistant", "content": SAID}
-    thought = {"reasoning_content": "probed_thought"}
+    thought = {REASONING[0]: "probed_thought"}
     wordy = attempt(render, [QUESTION, call | said, *answers[:1]])
     apart = attempt(render, [QUESTION, said, call, *answers[:1]])
     hidden = f"{NAME}0" not in wordy or (SAID not in wordy and SAID in apart and f"{NAME}0" in apart)

@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from inference.tools.formats import ToolFormat
-from inference.tools.habits import Habits
+from inference.tools.habits import REASONING, Habits
 
 Message = dict[str, Any]
 
-REASONING = ("reasoning_content", "reasoning")  # of messages
 SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 ID_LETTERS = string.digits + string.ascii_letters
 

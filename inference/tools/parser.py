@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
 from inference.tools.formats import ToolFormat
-from inference.tools.heads import JsonObject, head_pattern, written_names
+from inference.tools.heads import head_pattern, written_names
+from inference.tools.objects import JsonObject
 from inference.tools.opening import Opening
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
 from inference.types import Event

@@ -44,7 +44,7 @@ def test_shows_text_as_soon_as_no_stop_sequence_can_hold_it(
 
 
 def test_a_long_one_that_a_text_almost_has_takes_no_longer_with_each_token() -> None:
-    """Compared anew each time, these take minutes."""
+    """Compared anew each time, such ones took 70 ms a token."""
     size = 20_000
     stops = ["a" * 300_000, *("a" * size + other + "a" * size for other in "bcd")]
     matcher = StopMatcher(stops)
