@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -82,12 +83,15 @@ async def load(settings: Settings, progress: Callable[[str], None]) -> ModelInfo
         await engine.close()
 
 
-def make_engine(settings: Settings) -> EngineClient:
-    """Return the engine, not started; its start imports torch, in another process unless told otherwise."""
+def make_engine(settings: Settings, engines: int = 1) -> EngineClient:
+    """Return the engine, not started; its start imports torch, in another process unless told otherwise.
+
+    `engines`: how many there are on this machine, each of which has its part of the memory.
+    """
     from inference.client import EngineClient
     from inference.text.pipeline import load_text
 
-    config = settings.engine_config()
+    config = replace(settings.engine_config(), engines=engines)
     return EngineClient(
         _core(config),
         config,

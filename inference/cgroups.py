@@ -29,6 +29,12 @@ def memory_left() -> int | None:
     return min((each for each in left if each is not None), default=None)
 
 
+def memory_limit() -> int | None:
+    """Return how many bytes the groups let this process and those beside it have; None: no limit."""
+    limits = (_read_int(group / limit) for group in _groups("memory") for limit, *_ in _MEMORY)
+    return min((each for each in limits if each is not None), default=None)
+
+
 def core_quota() -> float | None:
     """Return how many cores' time the groups give this process, the least of them all; None: no limit."""
     quotas = (quota(group) for group in _groups("cpu") for quota in (_quota, _older_quota))

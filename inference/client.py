@@ -200,11 +200,11 @@ class EngineClient(TextSide):
             raise ValueError(f"request id {request.id!r} is in use")
         self._preparing.add(request.id)
         try:
-            model = self.model
+            model, losses = self.model, self._readiness.losses
             prepared = await prepare(request, text, model, self._compiler, self.config, self._looks)
             if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
                 raise self._readiness.refusal()
-            if self.model != model:
+            if self.model != model or (request.images and self._readiness.losses != losses):
                 raise self._readiness.changed()
             return self._queue(request, prepared, text, submitted)
         except BaseException:

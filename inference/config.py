@@ -56,6 +56,7 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"  # auto | float32 | bfloat16
     validation_workers: int = 2  # tokenizer threads
     threads: int | None = None  # compute threads of the CPU path
+    engines: int = 1  # no setting: how many, this one too, have the machine's memory together
     shards: int = 1  # processes that have a share each of the model
     remote_shards: int = 0  # of these, on other machines
     shard_address: str = "localhost"  # at which those reach this machine

@@ -27,7 +27,7 @@ from inference.machine import release_memory, usable_cores
 from inference.masks import MaskPool
 from inference.plan import Plan, fit_plan, make_plan
 from inference.served import Served
-from inference.shards.cores import cores_of, stay_on
+from inference.shards.cores import cores_of, of_its_own, stay_on
 from inference.shards.group import Group, ShardLost
 from inference.shards.meeting import agree
 from inference.source import Source, find_source
@@ -85,9 +85,10 @@ class TorchCore:
             from inference.shards.leader import Shards  # and with it what a benchmark's machine may lack
 
             here = config.shards - config.remote_shards
-            self._threads = max(self._threads // here, 1)
-            self._shards = Shards(config, self._threads, self._lose)
+            threads = max(self._threads // here, 1)
+            self._shards = Shards(config, threads, self._lose)
             stay_on(cores_of(0, here))
+            self._threads = of_its_own(threads, config)
         torch.set_num_threads(self._threads)
         source = find_source(config, self._threads, progress, device_path=self._device_path)
         device = self._device = source.device

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.cgroups import core_quota, memory_left
+from inference.cgroups import core_quota, memory_left, memory_limit
 
 _CPUS = Path("/sys/devices/system/cpu")
 
@@ -25,10 +25,17 @@ class Machine:
     cache_bytes: int | None = None  # that were found to be left for KV cache and states; None: not measured
 
 
-def free_memory() -> int:
-    """Return the bytes that this process may still use: the machine's, within its control groups' limits."""
+def free_memory(engines: int = 1) -> int:
+    """Return the bytes that this process may still use: the machine's, within its control groups' limits.
+
+    Of several engines that share them each has its part, whatever the others haven't taken yet.
+    """
     available, left = _meminfo_available(), memory_left()
-    return max(available if left is None else min(available, left), 0)
+    free = max(available if left is None else min(available, left), 0)
+    if engines == 1:
+        return free
+    installed, limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()
+    return min(free, (installed if limit is None else min(installed, limit)) // engines)
 
 
 def usable_cores() -> int:

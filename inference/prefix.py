@@ -57,6 +57,7 @@ class PrefixCache:
         if self._snapshots is None:
             return blocks
         read = self._snapshots.find(sequence.digests[: len(blocks)])
+        sequence.beginning.cuts.clear()  # what others had computed before, while it waits, is none of its own
         if read < len(blocks):  # others begin alike: from now on they find a state, too
             sequence.beginning.cuts.add(len(blocks) * PAGE)
         return blocks[:read]

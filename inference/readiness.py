@@ -20,6 +20,7 @@ class Readiness:
         self.state = EngineState.LOADING
         self._began = time.monotonic()
         self._load_seconds: float | None = None  # that the first start took; None before
+        self.losses = 0  # of engines that had been ready
 
     def begin(self) -> None:
         """Note when loading begins."""
@@ -36,6 +37,7 @@ class Readiness:
         """Take none until the engine is back."""
         if self.state is EngineState.READY:
             self.state = EngineState.LOADING
+            self.losses += 1
 
     def drain(self) -> None:
         """Take no more: the server ends."""

@@ -73,7 +73,7 @@ class Source:
     def machine(self, threads: int) -> Machine:
         """Return what there is to compute with; `threads`: torch's."""
         if self.device.type == "cpu":
-            free = free_memory()
+            free = free_memory(self.config.engines)
         else:
             left, total = torch.cuda.mem_get_info(self.device)
             free = max(left - int(total * (1 - self.config.cuda_memory_fraction)), 0)

@@ -54,6 +54,11 @@ class _Record:
     rest: int = 0  # steps until the next guess
     pause: int = _REST_STEPS  # steps of the next rest
 
+    def give_up(self) -> None:
+        """Rest, and longer the next time."""
+        self.trust, self.rest = _UNKNOWN, self.pause
+        self.pause = min(2 * self.pause, _LONGEST_REST)
+
 
 class Speculation(Generic[_Logits]):
     """Guesses what follows, for texts in which that was right lately."""
@@ -116,11 +121,15 @@ class Speculation(Generic[_Logits]):
             record = self._records.setdefault(sequence, _Record())
             record.trust += _NEWS * (right / len(guess) - record.trust)
             if record.trust < least:
-                record.trust, record.rest = _UNKNOWN, record.pause
-                record.pause = min(2 * record.pause, _LONGEST_REST)
+                record.give_up()
             elif record.trust > _UNKNOWN:
                 record.pause = _REST_STEPS
         return sum(hits)
+
+    def rest(self, drafts: Drafts) -> None:
+        """Guess nothing for a while in the texts of a step that has failed: it may not bear guesses."""
+        for sequence in drafts.sequences:
+            self._records.setdefault(sequence, _Record()).give_up()
 
     def _propose(self, pieces: Pieces, spare: int) -> dict[int, Integers]:
         found: dict[int, Integers] = {}

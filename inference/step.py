@@ -149,7 +149,7 @@ class Stepper(Generic[Logits]):
         except EngineLost:
             raise
         except Exception as error:  # whatever it is, the requests must hear of it and the loop go on
-            return self._recover(batch, work, error, guessed=drafts is not None)
+            return self._recover(batch, work, error, drafts)
         outputs = () if chosen is None else self._publish(work, chosen, started)
         if drafts is not None and logits is not None:
             outputs += self._verify(drafts, logits)
@@ -274,10 +274,10 @@ class Stepper(Generic[Logits]):
         guided = [(sequence, sequence.guide) for sequence in sequences] if self._guided else []
         return {sequence: guide.failure for sequence, guide in guided if guide and guide.failure is not None}
 
-    def _recover(self, batch: Batch, work: Work, error: Exception, *, guessed: bool = False) -> Frame:
+    def _recover(self, batch: Batch, work: Work, error: Exception, drafts: Drafts | None = None) -> Frame:
         """Have what a step should have computed be computed again, in smaller steps or in parts of it.
 
-        Or all at once, if it has `guessed`, without what may have made it fail.
+        Or all at once, if it had `drafts`, without what may have made it fail.
 
         Of all this nothing is known: no token, no mask, no row that was to be held. What keys and values
         were written will be again, to the same places.
@@ -285,7 +285,8 @@ class Stepper(Generic[Logits]):
         for sequence in batch.pieces.sampling:
             sequence.held = None
         self._stuck = False
-        if guessed:
+        if drafts is not None and self._speculation is not None:
+            self._speculation.rest(drafts)
             self._isolation.repeat(batch, work)
             LOG.warning("A step with guesses failed, and is computed again without: %s", type(error).__name__)
             return Frame((), replace(self._stats(batch, 0.0, 0.0), failed=True))
@@ -305,8 +306,7 @@ class Stepper(Generic[Logits]):
             ids = ", ".join(sequence.id for sequence in guilty)
             LOG.error("A step failed, and with it %s", ids, exc_info=error)
         else:
-            count = len(batch.pieces.slots)
-            kind = type(error).__name__
+            count, kind = len(batch.pieces.slots), type(error).__name__
             LOG.warning("A step of %d sequences failed, and is computed again in parts: %s", count, kind)
         running = (sequence for sequence in guilty if sequence in self._scheduler.running)
         failures = tuple(self._fail(each, explain(each.id, error, alone=alone)) for each in running)

@@ -13,6 +13,12 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
+def cpus_here() -> int:
+    """Return how many CPUs Ray counts on this process's machine."""
+    here = ray.get_runtime_context().get_node_id()
+    return next((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["NodeID"] == here), 0)
+
+
 def connect(otherwise: str | None) -> None:
     """Connect to the cluster of RAY_ADDRESS, or `otherwise`; does nothing if this process is connected.
 

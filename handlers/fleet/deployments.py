@@ -50,7 +50,7 @@ def replicas(settings: Settings, share: shares.Share) -> Application:
         ray_actor_options={"num_cpus": share.cpus, "num_gpus": share.gpus},
         logging_config=QUIET,
     )
-    return deployment.bind(shares.of_a_replica(settings, share))
+    return deployment.bind(shares.of_a_replica(settings, share), share)
 
 
 def app(arguments: Mapping[str, Any]) -> Application:

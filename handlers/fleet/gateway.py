@@ -39,6 +39,7 @@ from inference.errors import GenerationFailed, NotReady
 ACCEPT_SECONDS = 5.0  # for some replica to take a request; then the client is asked to come again
 NAME = "gateway"  # in the label `replica`
 SEEN = (b"parley_http_", b"parley_log_")  # what the names of its metrics begin with
+UP = b"parley_engine_up"  # 0, which it tells where no replica tells its own: alerts wait for it
 RELAYED = "parley.relayed"  # an extension of the scope: a replica answers, and tells who wants to know
 ASKED = 3  # replicas, of which each may decline: where all are full, more would be work for nothing
 LOSSES = 2  # replicas that may be lost with a request before it is blamed for it
@@ -95,12 +96,13 @@ class Gateway:
     async def exposition(self) -> bytes:
         """Return the metrics of all replicas, and of the gateway itself."""
         replicas = {} if self.fleet is None else await self.fleet.metrics()
-        return merged({**replicas, NAME: self.own_exposition()})
+        return merged({**replicas, NAME: self.own_exposition(alone=not replicas)})
 
-    def own_exposition(self) -> bytes:
-        """Return what the gateway has counted: it has no engine, and generates nothing."""
+    def own_exposition(self, *, alone: bool = True) -> bytes:
+        """Return what the gateway has counted: it has no engine, which it says of itself alone."""
+        names = (b"#", *SEEN, UP) if alone else (b"#", *SEEN)
         lines = self.metrics.render().splitlines(keepends=True)
-        return b"".join(line for line in lines if line.startswith((b"#", *SEEN)))
+        return b"".join(line for line in lines if line.startswith(names))
 
     async def _own(self, scope: Scope) -> Response | None:
         """Return what the gateway says of itself, whatever has become of the replicas."""

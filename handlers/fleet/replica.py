@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 from ray import serve
@@ -15,7 +16,9 @@ from uvicorn.lifespan.on import LifespanOn
 from handlers import logs, stderr
 from handlers.app import create_app
 from handlers.fleet.call import Accepted, Call, Piece, Route
+from handlers.fleet.connection import cpus_here
 from handlers.fleet.lines import configure
+from handlers.fleet.shares import Share, threads_here
 from handlers.metrics import Metrics
 from handlers.serve import freeze, make_engine, prepare
 from handlers.service import Service
@@ -23,6 +26,7 @@ from handlers.settings import Settings
 from handlers.settings_reading import with_card
 from inference import last_resorts
 from inference.errors import ModelUnavailable
+from inference.machine import usable_cores
 from inference.types import EngineState
 
 logger = logging.getLogger("parley")
@@ -31,10 +35,12 @@ logger = logging.getLogger("parley")
 class Replica:
     """Answers what the gateway passes on; Ray Serve gives it requests once the model is loaded."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, share: Share) -> None:
         """`settings` are those of one replica, see `handlers.fleet.shares`."""
         configure(settings)
-        settings = with_card(settings)
+        cpus = cpus_here()
+        threads = threads_here(settings, share, cpus, usable_cores())
+        settings = replace(with_card(settings), compute_threads=threads)
         self._held = ExitStack()  # never closed: it lasts as long as the process
         self._held.enter_context(stderr.in_the_log())
         prepare(settings)
@@ -44,7 +50,7 @@ class Replica:
         logs.tell_dropped(self._metrics.log_dropped)
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            self._engine = make_engine(settings)
+            self._engine = make_engine(settings, share.beside(settings.replicas, cpus))
         except ModelUnavailable as error:
             logger.error("%s", error)
             raise

@@ -22,7 +22,13 @@ class Share:
 
     def __str__(self) -> str:
         """Return it in words."""
-        return f"{self.gpus} GPU" if self.gpus else f"{self.threads} threads on {self.cpus or 'shared'} cores"
+        if self.gpus:
+            return f"{self.gpus} GPU"
+        return f"up to {self.threads} threads on {self.cpus or 'shared'} CPUs"
+
+    def beside(self, replicas: int, cpus: int) -> int:
+        """Return how many replicas a machine with so many CPUs may hold, of which each has its part of it."""
+        return replicas if not self.cpus else max(min(replicas, cpus // self.cpus), 1)
 
 
 def share(settings: Settings, nodes: list[dict[str, float]]) -> Share:
@@ -53,13 +59,21 @@ def places(cores: list[int], each: int) -> int:
 
 
 def of_a_replica(settings: Settings, given: Share) -> Settings:
-    """Return the settings of one replica, which computes on its own cores alone.
-
-    Its limits of headers leave room for what the gateway adds.
-    """
+    """Return the settings of one replica, whose limits of headers leave room for what the gateway adds."""
     settings = replace(
         settings, header_limit=settings.header_limit + ADDED_BYTES, max_headers=settings.max_headers + 1
     )
     if given.gpus:
         return replace(settings, device="cuda")
-    return replace(settings, device="cpu", compute_threads=given.threads)
+    return replace(settings, device="cpu")
+
+
+def threads_here(settings: Settings, given: Share, cpus: int, cores: int) -> int | None:
+    """Return how many threads compute in a replica; None for a GPU's.
+
+    Ray counts hardware threads, and not which of them the process may use: of the `cores` that it may keep
+    busy a replica has what its share is of the machine's `cpus`. Threads that were asked for are given.
+    """
+    if given.gpus or settings.compute_threads is not None:
+        return settings.compute_threads
+    return max(min(given.threads, cores * given.cpus // max(cpus, 1)), 1)

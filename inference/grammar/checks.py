@@ -32,6 +32,7 @@ SHORT_ESCAPES = "\b\f\n\r\t"
 HEX = "[01][0-9a-fA-F]|7[fF]"
 CONTROL = rf"(?:[\x00-\x07\x0b\x0e-\x1f\x7f]|\\(?:x(?:{HEX})|u00(?:{HEX})|[0ave]|c))"
 LONE_CONTROL = re.compile(rf"(?<!-){CONTROL}(?!-)")
+ESCAPED_BACKSLASH = re.compile(r"\\\\")  # what follows on it is no escape
 
 
 def dialect(root: Schema) -> str:
@@ -194,7 +195,7 @@ def check_escapes(place: Place) -> None:
                 if isinstance(value, str) and any(needs_escape(char) for char in value):
                     raise _control_fault(pointer)
     for pointer, pattern in patterns(place.pointer, place.schema):
-        if LONE_CONTROL.search(_without_negated(pattern, pointer)):
+        if LONE_CONTROL.search(ESCAPED_BACKSLASH.sub("__", _without_negated(pattern, pointer))):
             raise _control_fault(pointer)
 
 

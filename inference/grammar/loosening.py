@@ -13,7 +13,7 @@ from inference.grammar.keywords import BOUNDS, UNSUPPORTED, forbids, has_unsuppo
 from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import copied
 from inference.grammar.names import list_names
-from inference.grammar.numbers import is_other_number
+from inference.grammar.numbers import check_multiples, is_other_number
 from inference.grammar.patterns import looks_around, without_null
 from inference.grammar.tree import Place, SchemaTree
 
@@ -35,6 +35,8 @@ def loosened(schema: Mapping[str, Any], limits: GrammarLimits) -> tuple[dict[str
         tree = list_names(SchemaTree(root, dialect(root), limits))
         schemas = [place.schema for place in tree.places if isinstance(place.schema, dict)]
         lost, losers = _loosen(schemas, tree.draft)
+        if freed_of_multiples := _free_multiples(tree, limits):
+            lost, losers = lost | {"multipleOf"}, losers | freed_of_multiples
         freed = [*_free_choices(tree, schemas, losers)]
     except (GrammarFault, TypeError, AttributeError, KeyError, ValueError, RecursionError):
         return dict(schema), ()
@@ -71,6 +73,17 @@ def _loosen(schemas: Sequence[dict[str, Any]], draft: int) -> tuple[set[str], se
         if "patternProperties" in words:  # a name that matched would be refused, or be held to another schema
             schema["additionalProperties"] = True
     return lost, losers
+
+
+def _free_multiples(tree: SchemaTree, limits: GrammarLimits) -> set[int]:
+    """Leave `multipleOf` out, in place, if all of them make too many remainders; return whose by id."""
+    try:
+        check_multiples(tree, limits)
+    except GrammarFault:
+        having = [place.schema for place in tree.places if isinstance(place.schema, dict)]
+        having = [schema for schema in having if schema.pop("multipleOf", None) is not None]
+        return {id(schema) for schema in having}
+    return set()
 
 
 def _free_choices(tree: SchemaTree, schemas: Sequence[dict[str, Any]], losers: Set[int]) -> Iterator[bool]:

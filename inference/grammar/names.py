@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inference.grammar.alternatives import followed
@@ -25,7 +25,7 @@ def list_names(tree: SchemaTree) -> SchemaTree:
     objects = [place for place in tree.places if isinstance(place.schema, dict) and NAMES in place.schema]
     if not objects:
         return tree
-    referred = _referred(tree)
+    referred = {above for pointer in _referred(tree) for above in _above(pointer)}
     inner_first = sorted(objects, key=lambda place: -place.pointer.count("/"))
     rewritten = [_rewrite(place, tree, referred) for place in inner_first]
     return SchemaTree(tree.root, tree.dialect, tree.limits) if any(rewritten) else tree
@@ -37,13 +37,21 @@ def _referred(tree: SchemaTree) -> set[str]:
     return {tree.target(pointer, schema) for pointer, schema in schemas if "$ref" in schema}
 
 
+def _above(pointer: str) -> Iterator[str]:
+    """Yield a pointer and those of all that it lies in."""
+    yield pointer
+    while pointer:
+        pointer = pointer.rpartition("/")[0]
+        yield pointer
+
+
 def _rewrite(place: Place, tree: SchemaTree, referred: set[str]) -> bool:
+    """Write one object's names in other words, unless something in what would move is `referred` to."""
     schema = place.schema
     assert isinstance(schema, dict)
     at = join(place.pointer, NAMES)
     names = followed(Place(at, schema[NAMES], place.depth), tree, alone=True).schema
-    moved = (at, join(place.pointer, "additionalProperties"))
-    if any(f"{pointer}/".startswith(f"{each}/") for pointer in referred for each in moved):
+    if not referred.isdisjoint((at, join(place.pointer, "additionalProperties"))):
         return False
     if not allows_all_names(names) and not _list(schema, names):
         return False

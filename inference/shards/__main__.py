@@ -16,9 +16,12 @@ if __name__ == "__main__":
     outlive_endings()  # requests run on
     if len(sys.argv) not in (2, 3):
         raise SystemExit("shards are started by the server: use `parley serve --num-shard`")
+    import msgspec
+
     from inference.process.control import Control
     from inference.shards.follower import follow
+    from inference.shards.messages import Own
 
-    own = socket.socket(fileno=int(sys.argv[1]))
-    own.set_inheritable(False)
-    follow(Control(own), *sys.argv[2:])
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
+    follow(Control(line), *(msgspec.json.decode(each, type=Own) for each in sys.argv[2:]))

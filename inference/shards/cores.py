@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from inference.config import EngineConfig
+from inference.machine import usable_cores
+
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -33,6 +36,11 @@ def stay_on(cores: set[int] | None) -> None:
     """Have this thread, and those that it starts, run on these cores alone; None: on any."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
+
+
+def of_its_own(threads: int, config: EngineConfig) -> int:
+    """Return how many threads compute in a shard that stays on its cores: as many, if none were asked for."""
+    return threads if config.threads is not None else min(threads, usable_cores())
 
 
 def _nodes() -> list[set[int]]:

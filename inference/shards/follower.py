@@ -6,10 +6,8 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import replace
 from typing import NoReturn
 
-import msgspec
 import torch
 
 from inference import last_resorts
@@ -19,12 +17,12 @@ from inference.machine import release_memory, usable_cores
 from inference.prefault import Prefault
 from inference.process.control import Control, send_logs
 from inference.process.messages import Unavailable
-from inference.shards.cores import stay_on
+from inference.shards.cores import of_its_own, stay_on
 from inference.shards.group import Group, ShardLost
 from inference.shards.leader import WITHOUT_LIBRARY
 from inference.shards.local_group import LocalGroup, mapped
 from inference.shards.meeting import Sizes, agree, hear, wait_for_all
-from inference.shards.messages import FROM_FIRST, Present, Task
+from inference.shards.messages import FROM_FIRST, Own, Present, Task
 from inference.shards.net_group import NetGroup
 from inference.shards.runner import SharedRunner
 from inference.shards.share import Share
@@ -37,10 +35,10 @@ LOG = logging.getLogger(__name__)
 FAILED, UNAVAILABLE = 1, 3  # exit codes
 
 
-def follow(line: Control, model_id: str | None = None) -> NoReturn:
+def follow(line: Control, own: Own | None = None) -> NoReturn:
     """Be the shard that the first one asks for over a line, and end this process when that ends.
 
-    `model_id`: where the model is, if that is elsewhere than the first one says.
+    `own`: what is known of this machine, if it is another one than the first shard's.
     """
     words = line.receive(FROM_FIRST)
     task = next(words, None)
@@ -48,9 +46,8 @@ def follow(line: Control, model_id: str | None = None) -> NoReturn:
         raise SystemExit(f"parley shard: {task.message}")
     if task is None:
         os._exit(FAILED)
-    if model_id is not None:
-        model = replace(task.engine.model, model_id=model_id)
-        task = msgspec.structs.replace(task, engine=replace(task.engine, model=model))
+    if own is not None:
+        task = own.task(task)
     send_logs(line, task.log_levels)
     last_resorts.install()
     threading.Thread(target=_end_with, args=(line,), name="shard-leash", daemon=True).start()
@@ -81,7 +78,7 @@ def _serve(line: Control, task: Task) -> int:
 def _compute(line: Control, task: Task) -> NoReturn:
     """Load a share and compute steps; raise ModelUnavailable, ShardLost."""
     stay_on(None if task.cores is None else set(task.cores))
-    threads = task.threads or usable_cores()
+    threads = of_its_own(task.threads or usable_cores(), task.engine)
     torch.set_num_threads(threads)
     source = find_source(task.engine, threads, LOG.debug)
     if source.library is None:

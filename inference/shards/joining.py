@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
+from ipaddress import ip_address
 from threading import Thread
 from typing import NoReturn
+
+import msgspec
 
 import inference
 from inference.environment import child_environment
 from inference.process.control import Control
 from inference.process.framing import FrameFault
 from inference.process.messages import Unavailable
-from inference.shards.messages import FROM_JOINING, Join
+from inference.shards.messages import FROM_JOINING, Join, Own
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ class Door:
         """Open it and have so many come in, each by a thread of its own; raise OSError."""
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         self._listening = socket.create_server((address, port), family=family)
+        if ip_address(self._listening.getsockname()[0]).is_loopback:
+            LOG.warning("%s is an address within this machine: shards of other machines can't come", address)
         self._enter = enter
         self._lock = threading.Lock()  # guards the next
         self._left = count  # to come in; 0: it is closed
@@ -109,10 +114,10 @@ def keep_alive(stream: socket.socket) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def be_a_shard(address: str, port: int, model_id: str | None) -> NoReturn:
+def be_a_shard(address: str, port: int, own: Own) -> NoReturn:
     """Be there for the first shard at an address, and for its successors, until this process ends.
 
-    `model_id`: where the model is on this machine, if that is elsewhere than on the first shard's.
+    `own`: what is otherwise on this machine.
     """
     waiting = False
     while True:
@@ -131,7 +136,7 @@ def be_a_shard(address: str, port: int, model_id: str | None) -> NoReturn:
             keep_alive(stream)
             Control(stream).send(Join(version("parley")))
             code = subprocess.run(
-                [sys.executable, "-P", *PROGRAM, str(stream.fileno()), *filter(None, (model_id,))],
+                [sys.executable, "-P", *PROGRAM, str(stream.fileno()), msgspec.json.encode(own).decode()],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(stream.fileno(),),
                 env=child_environment(inference),

@@ -6,6 +6,8 @@ first, and may hear that it is `Unavailable`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from inference.config import EngineConfig
@@ -29,6 +31,23 @@ class Task(Message, frozen=True, tag=41):
     memory: int | None  # a descriptor of the memory that all share; None: they are on several machines,
     store: tuple[str, int] | None  # and meet at a host and port
     log_levels: dict[str, int]  # by logger, "" for the root
+
+
+class Own(msgspec.Struct, frozen=True):
+    """What one of another machine knows of that; None: as the first shard says."""
+
+    model_id: str | None = None  # where the model is
+    cache_dir: str | None = None  # the hub's cache
+    threads: int | None = None  # that compute
+
+    def task(self, task: Task) -> Task:
+        """Return a task as it is to be done here."""
+        heard = task.engine.model
+        model = replace(
+            heard, model_id=self.model_id or heard.model_id, cache_dir=self.cache_dir or heard.cache_dir
+        )
+        engine = replace(task.engine, model=model, threads=self.threads)
+        return msgspec.structs.replace(task, engine=engine, threads=self.threads)
 
 
 class Present(Message, frozen=True, tag=42):

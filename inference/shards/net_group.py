@@ -16,7 +16,7 @@ from inference.shards.group import AddsUp, Group, ShardLost
 from inference.shards.share import Share
 from inference.state import Integers
 
-_MEET = timedelta(seconds=60)
+_MEET = timedelta(seconds=60)  # for the first shard, which comes when all others are about to
 _EVER = timedelta(days=3650)  # Gloo's own limit: how long is waited is decided here
 _LOOK = timedelta(milliseconds=500)  # between looks at whether there is still something to wait for
 _LATE_SECONDS = 20.0  # that another shard may be behind in a step
@@ -26,10 +26,13 @@ class NetGroup(Group):
     """Implements `Group` by Gloo's collectives, each of which takes a quarter of a millisecond or more."""
 
     def __init__(self, store: Store, share: Share, address: str) -> None:
-        """Meet the others by a store; `address`: of this machine, at which they reach this process."""
+        """Meet the others by a store; `address`: of this machine, at which they reach this process.
+
+        The first shard comes last. The others wait for it however long other machines take to find the model.
+        """
         super().__init__(share)
         options = ProcessGroupGloo._Options()
-        options._timeout = _MEET
+        options._timeout = _EVER if share.rank else _MEET
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         try:
             self._group = ProcessGroupGloo(PrefixStore("shards", store), share.rank, share.count, options)

@@ -162,7 +162,7 @@ class Looker:
             stored = self._store.hold(key)
             if stored is None:
                 stored = self._made(image, number, sum(map(len, found)))
-                self._put(key, stored, sum(sizes.values()))
+                self._put(wish.request_id, key, stored, sum(sizes.values()))
             sizes[key] = stored.nbytes
             with self._wake:
                 lease = self._leases.get(wish.request_id)
@@ -197,14 +197,17 @@ class Looker:
         assert self._vision.eyes is not None, "it is there where images aren't refused"
         return Stored(prepared.ids, self._vision.eyes.look(prepared))
 
-    def _put(self, key: bytes, stored: Stored, held: int) -> None:
-        """Keep an image of a request whose others take `held` bytes: it must never wait for itself."""
+    def _put(self, request_id: str, key: bytes, stored: Stored, held: int) -> None:
+        """Keep an image of a request whose others take `held` bytes: it must never wait for itself.
+
+        Nor must other requests wait for one that is gone.
+        """
         if held + stored.nbytes > self._store.capacity:
             raise InvalidInput(
                 f"the images of a prompt must take <= {self._store.capacity:,} bytes as the model sees them. "
                 f"Given: {held + stored.nbytes:,}: send fewer, or smaller ones"
             )
-        if not self._store.put(key, stored):
+        if not self._store.put(key, stored, lambda: request_id in self._leases):
             raise _Unwanted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from inference.vision.sight import ImageRows
@@ -60,12 +60,15 @@ class ImageStore:
                 self._holders[key] = self._holders.get(key, 0) + 1
             return found
 
-    def put(self, key: bytes, stored: Stored) -> bool:
-        """Keep an image, held, after waiting for room; false if it was closed, and must not be used."""
+    def put(self, key: bytes, stored: Stored, wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Keep an image, held, after waiting for room; false if it must not be used.
+
+        It was closed then, or the image isn't `wanted` any more: that is asked whenever others let go.
+        """
         with self._changed:
-            while not self._closed and not self._makes_room(stored.nbytes):
+            while not self._closed and wanted() and not self._makes_room(stored.nbytes):
                 self._changed.wait()
-            if self._closed:
+            if self._closed or not wanted():
                 return False
             assert key not in self._stored, "an image is made once"
             self._stored[key] = stored

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("deploy", "observability")}
 OTHERS = {
     "--build",
+    "--build-arg",
     "--rm",
     "--gpus",
     "--target",

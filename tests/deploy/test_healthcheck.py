@@ -63,6 +63,14 @@ def test_a_server_that_does_not_answer_is_not_healthy(
     assert "127.0.0.1:1" in capsys.readouterr().err
 
 
+def test_a_shard_of_another_machines_server_is_healthy_while_it_is_there(
+    tmp_path: Path, check: ModuleType
+) -> None:
+    write_process(tmp_path, 1, ["tini", "--", "parley", "shard", "--master-addr", "10.0.0.1"])
+    write_process(tmp_path, 7, [PYTHON, "/opt/parley/bin/parley", "shard", "--master-addr", "10.0.0.1"])
+    assert 0 == check.main(check.find_server(tmp_path, {"PORT": "1"}))
+
+
 STARTED = {
     "alone": [SERVER],
     "by its name": [["text-generation-launcher", "--port", "9"]],

@@ -59,7 +59,7 @@ class Fleet:
 
         def replicas_tell() -> bool:
             told.append(self.get("/metrics").text)
-            return "parley_engine_up{" in told[-1]
+            return re.search(r'parley_engine_up{replica="(?!gateway")', told[-1]) is not None
 
         eventually(replicas_tell)
         return told[-1]

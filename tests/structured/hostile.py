@@ -64,6 +64,10 @@ SCHEMAS: dict[str, Any] = {
             {"type": "object", "properties": {f"k{n}": {} for n in range(at, at + 90)}} for at in range(100)
         ]
     },
+    "1,500 names beside as many references": {
+        **objects(1_500, lambda at: {"$ref": f"#/$defs/k{at}", "propertyNames": {}}),
+        "$defs": {f"k{at}": {"propertyNames": {}} for at in range(1_500)},
+    },
     "a name of 100 kB": {"type": "object", "properties": {"x" * 100_000: {"type": "null"}}},
 }
 REGEXES = {

@@ -106,6 +106,26 @@ async def test_the_metrics_are_those_of_all_and_of_what_none_has_seen(
     assert [vars(record)["status"] for record in caplog.records] == [413]
 
 
+@pytest.mark.parametrize("path", ["/health", "/readyz", "/v2/models/x/versions/1/ready", "/alive"])
+async def test_a_probe_while_the_model_loads_is_no_failed_request(path: str) -> None:
+    gateway, app = in_front(None, aip_health_route="/alive")
+    async with serving(app) as client:
+        assert (await client.get(path)).status_code == 503
+        assert (await client.get("/info")).status_code == 503
+    told = gateway.own_exposition().decode()
+    assert re.search(r'\nparley_http_probes\w*{status="503"} 1', told)
+    assert re.search(r'\nparley_http_requests\w*{status="503"} 1', told)
+    assert re.search(r"\nparley_http_faults\w* 1", told)
+
+
+async def test_where_no_replica_tells_its_metrics_there_is_no_engine() -> None:
+    line = 'parley_engine_up{replica="gateway"} 0'
+    async with client_of(None) as client:
+        assert line in (await client.get("/metrics")).text
+    async with client_of(LocalFleet({"one": answers()})) as client:
+        assert line not in (await client.get("/metrics")).text
+
+
 async def test_a_browser_may_read_what_the_gateway_says() -> None:
     async with client_of(None) as client:
         response = await client.post("/generate", json=GENERATE, headers={"origin": "http://x"})

@@ -11,14 +11,10 @@ from inference import preparation
 from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import Life
-from inference.errors import (
-    GenerationFailed,
-    IncompleteGeneration,
-    InvalidInput,
-    NotReady,
-)
+from inference.errors import GenerationFailed, IncompleteGeneration, InvalidInput, NotReady
 from inference.fake import FakeCore, FakeModel
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.images import Image
 from inference.tools.types import Tool, ToolUse
 from inference.types import (
     CoreOutput,
@@ -30,14 +26,7 @@ from inference.types import (
     Request,
     Sampling,
 )
-from tests.unit.inference.puppet import (
-    EOS,
-    MODEL,
-    Puppet,
-    load_text,
-    with_fake,
-    with_puppet,
-)
+from tests.unit.inference.puppet import EOS, MODEL, Puppet, load_text, with_fake, with_puppet
 
 
 def test_a_failed_request_raises_once_and_the_others_go_on() -> None:
@@ -170,22 +159,23 @@ def test_a_core_that_returns_is_waited_for() -> None:
     asyncio.run(with_phoenix(check))
 
 
+@pytest.mark.parametrize(("images", "less"), [((), 1), ((Image(data=b""),), 0)])
 def test_a_request_that_was_prepared_for_an_engine_before_is_not_given_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    images: tuple[Image, ...], less: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length was checked against another size, which the memory had for the first."""
+    """Its length was checked against another size, or its images were looked at by the first."""
     whole = preparation.prepare
 
     async def check(client: EngineClient, core: Phoenix) -> None:
-        async def slowly(*all: Any) -> CoreRequest:
-            prepared = await whole(*all)
+        async def slowly(request: Request, *others: Any) -> CoreRequest:
+            prepared = await whole(replace(request, images=()), *others)
             core.changed(Life.DOWN, None)
-            core.changed(Life.UP, replace(MODEL, max_total_tokens=MODEL.max_total_tokens - 1))
+            core.changed(Life.UP, replace(MODEL, max_total_tokens=MODEL.max_total_tokens - less))
             return prepared
 
         monkeypatch.setattr("inference.client.prepare", slowly)
         with pytest.raises(NotReady, match="started again meanwhile"):
-            await client.submit(Request(id="a", prompt="Hi"))
+            await client.submit(Request(id="a", prompt="Hi", images=images))
         assert core.requests == []
 
     asyncio.run(with_phoenix(check))

@@ -29,6 +29,19 @@ def four_threads_of_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return limits
 
 
+def test_engines_that_share_a_machine_have_a_part_of_its_memory_each(
+    four_threads_of_two_cores: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_meminfo_available", lambda: 5000)
+    (four_threads_of_two_cores / "memory.max").write_text("8000")
+    (four_threads_of_two_cores / "memory.current").write_text("4000")
+    assert [free_memory(engines) for engines in (1, 2, 4)] == [4000, 4000, 2000]
+    (four_threads_of_two_cores / "memory.current").write_text("7000")  # the others have theirs
+    assert free_memory(4) == 1000
+    (four_threads_of_two_cores / "memory.max").write_text("max")
+    assert free_memory(4) == 5000
+
+
 def test_hardware_threads_of_one_core_count_once(four_threads_of_two_cores: Path) -> None:
     assert usable_cores() == 2
 

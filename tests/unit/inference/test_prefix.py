@@ -9,6 +9,7 @@ import pytest
 
 from inference.blocks import PAGE, BlockPool
 from inference.prefix import PrefixCache
+from inference.snapshots import Snapshots
 from inference.state import Sequence, SlotTable
 from tests.unit.inference.paper_model import request
 
@@ -20,10 +21,10 @@ def shared(id: str, length: int, *, salt: str = "", adapter: int = -1) -> Sequen
 class Engine:
     """A pool, a table and a prefix cache, and what the scheduler does with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: Snapshots | None = None) -> None:
         self.pool = BlockPool(20)
         self.table = SlotTable(4, 10)
-        self.prefix = PrefixCache(self.pool, self.table)
+        self.prefix = PrefixCache(self.pool, self.table, snapshots)
 
     def run(self, sequence: Sequence, computed: int) -> Sequence:
         """Let a sequence in and compute some of its tokens."""
@@ -135,3 +136,12 @@ def is_text(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def test_who_waits_for_a_state_is_cut_in_one_place_however_often_it_looks() -> None:
+    engine, waits = Engine(Snapshots(4)), shared("b", 9 * PAGE)
+    reads = engine.run(shared("a", 9 * PAGE), 2 * PAGE)
+    assert engine.prefix.find(waits) == []
+    engine.compute(reads, 5 * PAGE)
+    assert engine.prefix.find(waits) == []
+    assert waits.beginning.cuts == {5 * PAGE}

@@ -225,10 +225,11 @@ def test_what_fails_with_a_guess_is_computed_without(
                 raise error
             return super().run(pieces, tokens_only=tokens_only)
 
-    wanted = LONG[:texts]
-    said = Bench(runner=Single()).run(*wanted)
+    wanted, bench = LONG[:texts], Bench(runner=Single())
+    said = bench.run(*wanted)
     assert [tokens(said[each.id]) for each in wanted] == [whole_text(each) for each in wanted]
     assert "A step with guesses failed, and is computed again without" in caplog.text
+    assert sum(each.failed for each in bench.stats) == 1  # nobody guesses at once again
 
 
 @pytest.mark.parametrize("errs", [0, 2, 3])

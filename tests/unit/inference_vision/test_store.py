@@ -70,6 +70,21 @@ def test_who_needs_room_waits_until_somebody_lets_go() -> None:
     assert store.hold(b"a") is None
 
 
+def test_who_is_gone_does_not_wait_for_room_any_longer() -> None:
+    store, wanted = ImageStore(SIZE), [True]
+    store.put(b"a", stored())
+    made: list[bool] = []
+    waiting = threading.Thread(target=lambda: made.append(store.put(b"b", stored(), lambda: wanted[0])))
+    waiting.start()
+    waiting.join(0.05)
+    assert made == []
+    wanted[0] = False
+    store.release([])
+    waiting.join(10)
+    assert made == [False]
+    assert (store.size, store.held) == (SIZE, 1)
+
+
 def test_closing_lets_nobody_wait() -> None:
     store = ImageStore(SIZE)
     store.put(b"a", stored())

@@ -15,13 +15,16 @@ def escapes(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"^[^\x00-\x1f]+$", "[^\x01]", r"[^]\x01]", r"[ -\x7f]", r"[^\]\x01]", r"\n"]
+    "pattern",
+    [r"^[^\x00-\x1f]+$", "[^\x01]", r"[^]\x01]", r"[ -\x7f]", r"[^\]\x01]", r"\n", r"^C:\\app", r"\\v\\\\e"],
 )
 def test_what_a_class_leaves_out_needs_no_escape(pattern: str) -> None:
     escapes(pattern)
 
 
-@pytest.mark.parametrize("pattern", [r"\x01", "a\x7f", r"[a\x01]", r"[a[^\x01]", r"\[^\x01]", r"[^a]\x01"])
+@pytest.mark.parametrize(
+    "pattern", [r"\x01", "a\x7f", r"[a\x01]", r"[a[^\x01]", r"\[^\x01]", r"[^a]\x01", r"\\\a"]
+)
 def test_a_control_character_that_can_only_be_escaped_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarFault, match="control characters"):
         escapes(pattern)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from inference.config import EngineConfig
 from inference.shards import cores
-from inference.shards.cores import cores_of, stay_on
+from inference.shards.cores import cores_of, of_its_own, stay_on
 
 
 @pytest.fixture
@@ -50,6 +51,15 @@ def test_where_there_is_one_socket_all_may_run_anywhere(machine: Path, nodes: tu
 def test_more_shards_than_cores_may_run_anywhere(machine: Path) -> None:
     have(machine, "0-7", "8-15")
     assert all_of(17) == [None] * 17
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(None, 4), (6, 6)])
+def test_a_shard_has_no_more_threads_than_cores_unless_they_were_asked_for(
+    asked: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    assert of_its_own(6, EngineConfig(threads=asked)) == threads
+    assert of_its_own(3, EngineConfig()) == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux alone says where a thread runs")

@@ -10,12 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
-from torch.distributed import Work  # noqa: E402
+from torch.distributed import Store, Work  # noqa: E402
 
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_exchange import PART_BYTES  # noqa: E402
 from inference.shards import net_group  # noqa: E402
 from inference.shards.group import Group, ShardLost  # noqa: E402
+from inference.shards.share import Share  # noqa: E402
 from tests.unit.inference.shards.groups import together  # noqa: E402
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the extension isn't built")
@@ -99,6 +100,18 @@ def test_on_several_machines_who_is_late_in_a_step_is_lost(monkeypatch: pytest.M
         return str(caught.value)
 
     assert together(2, work, "net")[0]
+
+
+def test_however_late_another_machine_has_the_model_all_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_group, "_MEET", timedelta(seconds=0.5))
+    at_once = net_group.NetGroup.__init__
+
+    def late(group: net_group.NetGroup, store: Store, share: Share, address: str) -> None:
+        time.sleep((1.5, 0, 1.4)[share.rank])  # the first one knows when the others are about to come
+        at_once(group, store, share, address)
+
+    monkeypatch.setattr(net_group.NetGroup, "__init__", late)
+    assert together(3, lambda group, _: group.share.rank, "net") == [0, 1, 2]
 
 
 def test_what_ends_just_after_a_look_at_it_is_no_loss() -> None:

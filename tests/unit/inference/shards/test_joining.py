@@ -75,6 +75,15 @@ def hall(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hall]:
             assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("warned", [True, False])
+def test_an_address_that_other_machines_cannot_reach_is_told(
+    warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Door(HERE if warned else "0.0.0.0", free_port(), 1, lambda line: None).close()
+    assert [message.startswith(HERE) for message in caplog.messages] == [True] * warned
+
+
 def test_so_many_shards_come_in_and_then_nobody(hall: Hall) -> None:
     for _ in range(2):
         visitor = hall.knock(pack(Join("1.0")))
