@@ -27,6 +27,7 @@ TOOL = {
 }
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 QUESTION = {"role": "user", "content": "Probe"}
+ANSWER = {"role": "assistant", "content": "Probe"}
 CUT = f'{{"{KEY}": "{VALUE}'  # arguments of a call that was cut off
 
 
@@ -43,7 +44,7 @@ class Habits:
     null_content: bool = False  # None rather than "" beside calls that come without words
     short_ids: bool = False  # nine letters and digits
     single_calls: bool = False  # one in a message
-    content_hides_calls: bool = False
+    content_hides_calls: bool = False  # or they its words, and two messages have both
     thinks_alone: bool = False  # what was thought before words beside a call is refused
     sample: str = ""  # a call as it writes it, or failing that what it tells of tools
 
@@ -81,7 +82,9 @@ def look_closer(render: Render, habits: Habits) -> Habits:
     call, said = calling(habits, 1), {"role": "assistant", "content": SAID}
     thought = {REASONING[0]: "probed_thought"}
     wordy = attempt(render, [QUESTION, call | said, *answers[:1]])
-    apart = attempt(render, [QUESTION, said, call, *answers[:1]])
+    # Some templates refuse two messages of the assistant in a row only once the chat goes on behind them
+    turn = [said, call, *(answers[:1] or [QUESTION]), ANSWER, QUESTION]
+    apart = attempt(render, [QUESTION, *turn, *turn])
     hidden = f"{NAME}0" not in wordy or (SAID not in wordy and SAID in apart and f"{NAME}0" in apart)
     return replace(
         habits,

@@ -63,6 +63,14 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "shows_calls", "shows_results"},
         ),
+        (  # or, as by Mistral Nemo's, once the chat goes on
+            "{% for m in messages | rejectattr('role', 'equalto', 'tool') "
+            "| selectattr('tool_calls', 'undefined') %}"
+            "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns!') }}{% endif %}"
+            "{% endfor %}"
+            + NATIVE.replace("{{ m.content or '' }}", "{{ m.content or '' if not m.tool_calls }}"),
+            {"shows_tools", "shows_calls", "shows_results"},
+        ),
         (  # as by gpt-oss's
             NATIVE.replace(
                 "{{ m.content or '' }}",
