@@ -25,6 +25,7 @@ TOOL = {
     "type": "function",
     "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
 }
+FUNCTION = "probed_function"  # a name that no call has
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 QUESTION = {"role": "user", "content": "Probe"}
 ANSWER = {"role": "assistant", "content": "Probe"}
@@ -42,6 +43,7 @@ class Habits:
     text_arguments: bool = False  # as JSON text rather than as an object
     needs_object: bool = False  # a call whose arguments are none is refused, or loses them
     null_content: bool = False  # None rather than "" beside calls that come without words
+    needs_names: bool = False  # of functions in their results
     short_ids: bool = False  # nine letters and digits
     single_calls: bool = False  # one in a message
     content_hides_calls: bool = False  # or they its words, and two messages have both
@@ -92,7 +94,19 @@ def look_closer(render: Render, habits: Habits) -> Habits:
         content_hides_calls=hidden,
         thinks_alone=wordy != "" and attempt(render, [QUESTION, call | said | thought, *answers[:1]]) == "",
         needs_object=VALUE not in attempt(render, [QUESTION, calling(habits, 1, CUT), *answers[:1]]),
+        needs_names=habits.shows_results and needs_names(render, call, answers[0]),
     )
+
+
+def needs_names(render: Render, call: Message, answer: Message) -> bool:
+    """Return whether a result that doesn't name its function is refused, or stands there as if of none.
+
+    Others find the name by the call's id, or have a word of their own in its place.
+    """
+    nameless = {member: value for member, value in answer.items() if member != "name"}
+    without = attempt(render, [QUESTION, call, nameless])
+    named = attempt(render, [QUESTION, call, answer | {"name": FUNCTION}])
+    return RESULT not in without or (FUNCTION in named and named.replace(FUNCTION, "") == without)
 
 
 def shows_call(text: str) -> bool:

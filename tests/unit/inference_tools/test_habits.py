@@ -104,6 +104,22 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "shows_calls"},
         ),
+        (  # as by Hermes 2 Pro's
+            NATIVE.replace(
+                "[{{ m.role }}]",
+                "[{{ m.role }}]{% if m.role == 'tool' and m.name is not defined %}"
+                "{{ raise_exception('name?') }}{% endif %}",
+            ),
+            {"shows_tools", "shows_calls", "shows_results", "needs_names"},
+        ),
+        (
+            NATIVE.replace("[{{ m.role }}]", "[{{ m.role }} {{ m.name }}]"),
+            {"shows_tools", "shows_calls", "shows_results", "needs_names"},
+        ),
+        (  # as by Kimi K2's
+            NATIVE.replace("{{ m.role }}", "{{ m.name or m.role }}"),
+            {"shows_tools", "shows_calls", "shows_results"},
+        ),
         (
             # Everybody who isn't the user is shown as the assistant: a result would be its words
             "{% for m in messages %}{{ 'U' if m.role == 'user' else 'A' }}{{ m.content }}{% endfor %}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.inference_tools.templates import needs_corpus, prompt, template, templates
 
 USER = {"role": "user", "content": "Weather?"}
@@ -40,3 +42,33 @@ def test_a_template_that_counts_turns_shows_the_call_and_what_follows() -> None:
     assert shown is not None
     assert '[TOOL_CALLS][{"name": "get_weather"' in shown
     assert shown.endswith("Warm.</s>[AVAILABLE_TOOLS]" + shown.rpartition("[AVAILABLE_TOOLS]")[2])
+
+
+NAMELESS = {member: value for member, value in RESULT.items() if member != "name"}
+
+
+@needs_corpus
+def test_results_without_a_name_are_no_reason_to_refuse_a_chat() -> None:
+    refused = []
+    for name, chat in templates().items():
+        named, nameless = (prompt(chat, [USER, calling(), answer]) for answer in (RESULT, NAMELESS))
+        if named is not None and nameless is None:
+            refused.append(name)
+    assert refused == []
+
+
+@needs_corpus
+@pytest.mark.parametrize("part", ["Hermes-2-Pro-Llama-3-8B (JSON Schema)", "functionary-medium-v2.2"])
+def test_a_result_has_the_name_that_its_call_tells_where_a_template_wants_one(part: str) -> None:
+    chat = template(part)
+    expected = prompt(chat, [USER, calling(), RESULT])
+    assert expected is not None
+    assert expected.count("get_weather") > 1
+    assert prompt(chat, [USER, calling(), NAMELESS]) == expected
+
+
+@needs_corpus
+def test_a_template_with_a_word_in_place_of_the_name_keeps_it() -> None:
+    shown = prompt(template("Kimi-K2"), [USER, calling(), NAMELESS])
+    assert shown is not None
+    assert "<|im_system|>tool<|im_middle|>" in shown
