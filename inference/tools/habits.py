@@ -19,12 +19,10 @@ Message = dict[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Message] | None], str]  # raises TemplateFailed
 
 NAME, KEY, VALUE, RESULT, SAID = "probed_name", "probed_key", "probed_value", "probed_result", "probed_words"
-PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string", "description": "Probe"}}}
-BARE_TOOL = {"type": "function", "function": {"name": NAME, "parameters": PARAMETERS}}
-TOOL = {
-    "type": "function",
-    "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
-}
+DESCRIBED = {"description": "Probe"}
+PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string", **DESCRIBED}}}
+BARE_PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": NAME, **DESCRIBED, "parameters": PARAMETERS}}
 FUNCTION = "probed_function"  # a name that no call has
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 QUESTION = {"role": "user", "content": "Probe"}
@@ -38,6 +36,8 @@ class Habits:
 
     shows_tools: bool = False
     needs_description: bool = False  # of every tool, be it ""
+    describes_parameters: bool = False  # every one of them, be it with ""
+    needs_properties: bool = False  # of the parameters of every tool, be they none
     shows_calls: bool = False
     shows_results: bool = False
     text_arguments: bool = False  # as JSON text rather than as an object
@@ -54,12 +54,10 @@ class Habits:
 def probe(render: Render) -> Habits:
     """Return what a template does; refusals are part of that."""
     told = attempt(render, [QUESTION])
-    shows_tools = NAME in told
-    needs_description = shows_tools and NAME not in attempt(render, [QUESTION], BARE_TOOL)
+    about_tools = tool_habits(render) if NAME in told else Habits()
     for answered, short_ids, text, null in product((1, 0), (False, True), (False, True), (False, True)):
-        habits = Habits(
-            shows_tools=shows_tools,
-            needs_description=needs_description,
+        habits = replace(
+            about_tools,
             shows_calls=True,
             shows_results=bool(answered),  # some templates know calls, and no results
             text_arguments=text,
@@ -69,11 +67,21 @@ def probe(render: Render) -> Habits:
         shown = attempt(render, [QUESTION, calling(habits, 1), *results(habits, answered)])
         if shows_call(shown) and (RESULT in shown or not answered):
             return look_closer(render, replace(habits, sample=shown))
+    return replace(about_tools, shows_results=shows_results(render), sample=told)
+
+
+def tool_habits(render: Render) -> Habits:
+    """Return what a template that shows tools can't do without."""
+
+    def fails(parameters: Message, **description: str) -> bool:
+        function = {"name": NAME, **description, "parameters": parameters}
+        return NAME not in attempt(render, [QUESTION], {"type": "function", "function": function})
+
     return Habits(
-        shows_tools=shows_tools,
-        needs_description=needs_description,
-        shows_results=shows_results(render),
-        sample=told,
+        shows_tools=True,
+        needs_description=fails(PARAMETERS),
+        describes_parameters=fails(BARE_PARAMETERS, **DESCRIBED),
+        needs_properties=fails({"type": "object"}, **DESCRIBED),
     )
 
 

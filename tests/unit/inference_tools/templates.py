@@ -45,6 +45,6 @@ def prompt(chat: ChatTemplate, messages: Sequence[dict[str, Any]], tool: Tool = 
     habits = chat.habits(has_tools=True)
     fitting = fit(messages, habits, detect(habits.sample))
     try:
-        return chat.render(fitting, tools=template_tools([tool]))
+        return chat.render(fitting, tools=template_tools([tool], habits))
     except TemplateFailed:
         return None

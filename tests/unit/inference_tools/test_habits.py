@@ -98,6 +98,24 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "needs_description", "shows_calls", "shows_results"},
         ),
+        (  # as by Command R+'s
+            NATIVE.replace(
+                "{{ tools | tojson }}",
+                "{% for t in tools %}{{ t.function.name }}"
+                "{% for name, p in t.function.parameters.properties | items %}{{ name + p.description }}"
+                "{% endfor %}{% endfor %}",
+            ),
+            {"shows_tools", "describes_parameters", "shows_calls", "shows_results"},
+        ),
+        (
+            NATIVE.replace(
+                "{{ tools | tojson }}",
+                "{% for t in tools %}{{ t.function.name }}"
+                "{% for name, p in t.function.parameters.properties.items() %}"
+                "{{ name }}{% endfor %}{% endfor %}",
+            ),
+            {"shows_tools", "needs_properties", "shows_calls", "shows_results"},
+        ),
         (
             NATIVE.replace(
                 "[{{ m.role }}]", "{% if m.role == 'tool' %}{{ raise_exception('who?') }}{% endif %}"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inference.tools.formats import FORMATS, GENERIC
+from inference.tools.habits import Habits
 from inference.tools.prompt import INSTRUCTION, OTHERWISE, template_tools, with_tool_prompt
 from inference.tools.types import Tool, ToolUse
 
@@ -44,7 +45,34 @@ def test_tools_are_shown_to_templates_as_transformers_shows_them() -> None:
             "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
         }
     ]
-    assert template_tools([BARE], describe=True)[0]["function"]["description"] == ""
+    assert template_tools([BARE], Habits(needs_description=True))[0]["function"]["description"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"type": "object"}, {"type": "object", "properties": {}}),
+        (BARE.parameters, {"type": "object", "properties": {}}),
+        (
+            {"properties": {"city": {"enum": ["Rome"]}, "day": {"description": "When"}, "any": True}},
+            {
+                "properties": {
+                    "city": {"enum": ["Rome"], "description": ""},
+                    "day": {"description": "When"},
+                    "any": True,
+                }
+            },
+        ),
+    ],
+)
+def test_a_template_that_fails_without_properties_or_their_descriptions_has_them(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    tool, before = Tool(name="f", parameters=given), json.dumps(given)
+    needy = Habits(describes_parameters=True, needs_properties=True)
+    assert template_tools([tool], needy)[0]["function"]["parameters"] == expected
+    assert json.dumps(tool.parameters) == before, "what the grammar reads stays as it is"
+    assert template_tools([tool])[0]["function"]["parameters"] == given
 
 
 def test_a_template_that_knows_no_tools_gets_tgis_prompt_in_the_last_message() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from inference.tools.types import NO_ARGUMENTS, Tool
 from tests.unit.inference_tools.templates import needs_corpus, prompt, template, templates
 
 USER = {"role": "user", "content": "Weather?"}
@@ -72,3 +73,27 @@ def test_a_template_with_a_word_in_place_of_the_name_keeps_it() -> None:
     shown = prompt(template("Kimi-K2"), [USER, calling(), NAMELESS])
     assert shown is not None
     assert "<|im_system|>tool<|im_middle|>" in shown
+
+
+@needs_corpus
+def test_tools_that_say_little_are_no_reason_to_refuse_a_chat() -> None:
+    undescribed = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools = [
+        Tool(name="f", parameters=parameters, description=description)
+        for parameters in (undescribed, {"type": "object"}, NO_ARGUMENTS)
+        for description in (None, "Get the weather")
+    ]
+    refused = [
+        (name, tool)
+        for name, chat in templates().items()
+        for tool in tools
+        if prompt(chat, [USER]) is not None and prompt(chat, [USER], tool) is None
+    ]
+    assert refused == []
+
+
+@needs_corpus
+def test_descriptions_are_made_up_for_no_template_that_does_without() -> None:
+    needy = {name for name, chat in templates().items() if chat.habits(has_tools=True).describes_parameters}
+    assert 0 < len(needy) < 5
+    assert any("command-r-plus" in name for name in needy)
