@@ -221,16 +221,37 @@ def opened_rules(fmt: ToolFormat) -> Iterator[str]:
 
 
 def bare_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
-    """Yield the rules of an answer whose calls may be all of it, and need no opening."""
-    names = "|".join(in_regex(json_string(tool.name)) for tool in tools)
+    """Yield the rules of an answer whose calls are all of it, or all behind a thought, and need no opening.
+
+    What may begin a call is read up to its name, alike for all tools: to look for each of 128 by itself in
+    thoughts was more work than a grammar may be. Behind it is a known name, or text.
+    """
+    thought, silent = fmt.thought_end, [id for id in fmt.silent_ids if id != fmt.thought_end.id]
+    written = [in_regex(json_string(tool.name)[1:]) for tool in tools]
+    begun = BLANKS + head('"', BLANKS)
+    again = f"{ANY}{in_regex(thought.text)}{begun}"
+    first = f"({ANY}{in_regex(thought.text)})?{begun}" if thought.id is None else begun
+    calls = f"begun name {symbols(fmt.closing)} {end}"
     opened = f" | text {symbols(fmt.opening)} calls" if fmt.opening else ""
-    yield f"start: text | first {symbols(fmt.closing)} {end}{opened}"
-    yield "first: " + " | ".join(f"FIRST_{at} KEY args_{at} END" for at in range(len(tools)))
-    for at, tool in enumerate(tools):
-        yield f"FIRST_{at}: /{BLANKS}{head(in_regex(json_string(tool.name)), BLANKS)}/"
-    yield f"FREE: /{ANY}/ & ~/{BLANKS}{head(names, BLANKS)}{ANY}/"
+    behind = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
+    yield f"start: text | {calls}{behind}{opened}"
+    yield "name: " + " | ".join(f"NAME_{at} KEY args_{at} END" for at in range(len(tools)))
+    yield from (f"NAME_{at}: /{name}/" for at, name in enumerate(written))
+    yield f"KNOWN: /({'|'.join(written)}){ANY}/"
+    yield f"LEAD: /{first}/ & ~/{first}(?s:.+)/"
+    yield f"FREE: /{ANY}/ & ~/{first}{ANY}/"
+    if thought.id is None:
+        yield "begun: LEAD AGAIN*"
+        yield f"AGAIN: /{again}/ & ~/{again}(?s:.+)/ & ~KNOWN"
+        yield f"REST: /{ANY}/ & ~/{again}{ANY}/ & ~KNOWN"
+    else:
+        yield "begun: LEAD"
+        yield f"REST: /{ANY}/ & ~KNOWN"
     yield f"OTHER: /{ANY}/"
-    yield f"text: FREE {after_silence(fmt, 'OTHER')}"
+    yield "words: FREE | begun REST"
+    later = [f"<[{thought.id}]> words"] if thought.id is not None else []
+    later += [f"<[{id_ranges(silent)}]> OTHER"] if silent else []
+    yield f"text: words ({' | '.join(later)})*" if later else "text: words"
 
 
 def after_silence(fmt: ToolFormat, text: str) -> str:

@@ -22,10 +22,12 @@ class Opening:
 
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._sign = fmt.opening[0] if fmt.opening else None
+        self._tools = use.tools
         self._formed = use.formed
         self._beginning = (
             beginning_of(fmt, use) if fmt.bare else None
-        )  # of an answer that may be a call itself
+        )  # of an answer, or of what follows a thought, that may be a call itself
+        self._thought_end = fmt.thought_end if fmt.bare and not use.formed else None
         self._white: list[str] = []  # white space that is shown if text follows, and not before a call
         self._held = ""  # what else was read and may begin a call
         self.found = use.required  # calls have begun, and nothing but calls follows
@@ -33,18 +35,17 @@ class Opening:
     def push(self, text: str) -> tuple[str, str]:
         """Take more text; return the words that are sure, and what follows the sign once calls are `found`.
 
-        A call that is the beginning of the answer has no sign before it: all of it follows.
+        A call that is the beginning of the answer, or follows a thought, has no sign before it: all of it
+        follows.
         """
-        if self._beginning is not None:
-            self._held += text
-            is_call = self._beginning.push(text)
-            if is_call is None:
-                return "", ""
-            self._beginning, text, self._held = None, self._held, ""
-            if is_call:
-                self.found = True
-                return "", text
-        return self._words(text)
+        words = []
+        while text and not self.found:
+            if self._beginning is not None:
+                text = self._begun(self._beginning, text)
+            else:
+                sure, text = self._words(text)
+                words.append(sure)
+        return "".join(words), text
 
     def special(self, token_id: int) -> str:
         """Take a special token, the sign of calls or one without meaning here; return the words before it."""
@@ -52,25 +53,46 @@ class Opening:
         if self._sign is not None and token_id == self._sign.id:
             self.found = True
             return self._shown(held.rstrip())
+        end = self._thought_end
+        if end is not None and token_id == end.id:
+            self._beginning = Beginning(self._tools)
+        elif end is not None and end.id is None:
+            self._thought_end = None
         return self._shown(held)  # what began before it doesn't go on behind it
 
     def rest(self) -> str:
         """Return what was held back; use it once, at the end of an answer in which no calls were found."""
         return "".join((*self._white, self._held))
 
+    def _begun(self, beginning: Beginning | WholeCall, text: str) -> str:
+        """Return all that may have begun a call once it is known whether it did."""
+        self._held += text
+        is_call = beginning.push(text)
+        if is_call is None:
+            return ""
+        self.found, self._beginning = is_call, None
+        text, self._held = self._held, ""
+        return text
+
     def _words(self, text: str) -> tuple[str, str]:
+        """Return the words that are sure, and what follows the sign of calls or the end of a thought."""
         text, self._held = self._held + text, ""
         if self._formed and self._sign is not None and not begins_alike(text, self._sign):
             self._sign = None  # where it stands in a text of a form, it is part of that
+        for mark in (self._sign, self._thought_end):
+            if mark is None or mark.id is not None:
+                continue  # a special token isn't text
+            words, found, after = text.partition(mark.text)
+            if found and mark is self._sign:
+                self.found = True
+                return self._shown(words.rstrip()), after
+            if found:
+                self._beginning = Beginning(self._tools)
+                return self._shown(words + found), after
+            keep = len(text) - overlap(text, mark.text)
+            text, self._held = text[:keep], text[keep:]
         if self._sign is None:
             return self._shown(text), ""
-        if self._sign.id is None:
-            before, sign, after = text.partition(self._sign.text)
-            if sign:
-                self.found = True
-                return self._shown(before.rstrip()), after
-            keep = len(text) - overlap(text, self._sign.text)
-            text, self._held = text[:keep], text[keep:]
         words = text.rstrip()
         shown = self._shown(words)
         self._white.append(text[len(words) :])
