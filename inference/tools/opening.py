@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
 from inference.text.stop import overlap
-from inference.tools.formats import Marker, ToolFormat
+from inference.tools.formats import THOUGHT, THOUGHT_END, Marker, ToolFormat
 from inference.tools.heads import Beginning
 from inference.tools.types import ToolUse
 from inference.tools.whole import WholeCall
@@ -28,6 +31,8 @@ class Opening:
             beginning_of(fmt, use) if fmt.bare else None
         )  # of an answer, or of what follows a thought, that may be a call itself
         self._thought_end = fmt.thought_end if fmt.bare and not use.formed else None
+        # In an open thought a sign that is text is spoken of; as a token of its own it is meant
+        self._thinks = use.thinking and self._sign is not None and self._sign.id is None and not use.formed
         self._white: list[str] = []  # white space that is shown if text follows, and not before a call
         self._held = ""  # what else was read and may begin a call
         self.found = use.required  # calls have begun, and nothing but calls follows
@@ -50,6 +55,7 @@ class Opening:
     def special(self, token_id: int) -> str:
         """Take a special token, the sign of calls or one without meaning here; return the words before it."""
         held, self._held, self._beginning = self._held, "", None
+        self._thinks = False
         if self._sign is not None and token_id == self._sign.id:
             self.found = True
             return self._shown(held.rstrip())
@@ -75,28 +81,41 @@ class Opening:
         return text
 
     def _words(self, text: str) -> tuple[str, str]:
-        """Return the words that are sure, and what follows the sign of calls or the end of a thought."""
+        """Return the words that are sure, and what follows the sign of calls or an end of a thought."""
         text, self._held = self._held + text, ""
         if self._formed and self._sign is not None and not begins_alike(text, self._sign):
             self._sign = None  # where it stands in a text of a form, it is part of that
-        for mark in (self._sign, self._thought_end):
-            if mark is None or mark.id is not None:
-                continue  # a special token isn't text
-            words, found, after = text.partition(mark.text)
-            if found and mark is self._sign:
-                self.found = True
-                return self._shown(words.rstrip()), after
-            if found:
-                self._beginning = Beginning(self._tools)
-                return self._shown(words + found), after
-            keep = len(text) - overlap(text, mark.text)
+        marks = self._marks()
+        at, mark = first_of(text, marks)
+        if mark is None:
+            keep = len(text) - max((overlap(text, mark.text) for mark in marks), default=0)
             text, self._held = text[:keep], text[keep:]
+            return self._spoken(text), ""
+        words, text = text[:at], text[at + len(mark.text) :]
+        if mark is self._sign:
+            self.found = True
+            return self._shown(words.rstrip()), text
+        self._thinks = mark is THOUGHT
+        if self._thought_end is not None:
+            self._beginning = Beginning(self._tools)
+        return self._shown(words + mark.text), text
+
+    def _marks(self) -> tuple[Marker, ...]:
+        """Return the texts at which words end, or something else begins to be looked for."""
+        if self._thinks:
+            return (THOUGHT_END,)
+        if self._sign is not None and self._sign.id is None:
+            return (self._sign,) if self._formed else (self._sign, THOUGHT)
+        return () if self._thought_end is None or self._thought_end.id is not None else (self._thought_end,)
+
+    def _spoken(self, text: str) -> str:
+        """Return text, without white space at its end where that may belong to a sign of calls."""
         if self._sign is None:
-            return self._shown(text), ""
+            return self._shown(text)
         words = text.rstrip()
         shown = self._shown(words)
         self._white.append(text[len(words) :])
-        return shown, ""
+        return shown
 
     def _shown(self, words: str) -> str:
         """Return words with the white space that was held back before them."""
@@ -105,6 +124,12 @@ class Opening:
         shown = "".join((*self._white, words))
         self._white.clear()
         return shown
+
+
+def first_of(text: str, marks: Sequence[Marker]) -> tuple[int, Marker | None]:
+    """Return where the first of some marks stands in a text, and which it is."""
+    places = [(at, mark) for mark in marks if (at := text.find(mark.text)) >= 0]
+    return min(places, key=itemgetter(0), default=(len(text), None))
 
 
 def begins_alike(text: str, sign: Marker) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.tools.formats import ToolFormat
+from inference.tools.formats import THOUGHT, ToolFormat
 from inference.tools.habits import Habits
 from inference.tools.types import Tool, ToolUse
 
@@ -82,3 +82,8 @@ def with_tool_prompt(
 def instruction(*, required: bool) -> str:
     """Return the default prompt; where a call is a choice it says so."""
     return f"\n{INSTRUCTION}\n" if required else f"\n{INSTRUCTION} {OTHERWISE}\n"
+
+
+def leaves_thought_open(prompt: str) -> bool:
+    """Return whether an answer to a prompt begins within a thought."""
+    return prompt.rstrip().endswith(THOUGHT.text)

@@ -22,7 +22,7 @@ quick = partial(
         HealthCheck.data_too_large,
     ],
 )
-THOUGHT = "I {could} call.\n</think>\n"
+THOUGHT = "<think>I {could} <tool_call>.\n</think>\n"
 REMARKS = st.sampled_from(["", "Let me see.\n", "I <tool_", "{} is empty. ", "Größe? ", THOUGHT])
 
 STOPS = st.lists(

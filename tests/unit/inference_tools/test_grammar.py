@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import jsonschema
@@ -116,7 +117,7 @@ def test_only_the_sign_of_a_call_makes_an_answer_one(form: str, pieces: list[Pie
 
 LETTERS = [
     *("{", "}", ":", ",", '"', '"name"', '"name":', '"now"', '"no', 'w"', '"add"', '"parameters"'),
-    *('{"name": "now"', '"type":"function",', " ", "\n", "a", "<", "</th", "ink>", "</think>"),
+    *('{"name": "now"', '"type":"function",', " ", "\n", "a", "<", "</th", "ink>", "<think>", "</think>"),
 ]
 
 
@@ -125,8 +126,9 @@ LETTERS = [
 def test_where_words_may_go_on_the_parser_has_found_no_call_and_else_it_has(data: st.DataObject) -> None:
     """The grammar and what reads the answer tell words from calls by the same signs."""
     form = data.draw(st.sampled_from(sorted(FORMS)))
-    fmt, grammar = FORMS[form], grammars(form, required=False, parallel=True)
-    opening, said = Opening(fmt, use()), list[Piece]()
+    thinking = data.draw(st.booleans())
+    fmt, grammar = FORMS[form], grammars(form, required=False, parallel=True, thinking=thinking)
+    opening, said = Opening(fmt, replace(use(), thinking=thinking)), list[Piece]()
     signs = [marker.text if marker.id is None else marker.id for marker in fmt.opening[:1]]
     for piece in data.draw(st.lists(st.sampled_from([*LETTERS, *signs, *fmt.silent_ids]), max_size=12)):
         if opening.found:
@@ -203,5 +205,6 @@ def test_every_answer_of_the_grammar_is_read_as_a_json_parser_reads_it(
 
 
 @cache
-def grammars(form: str, required: bool, parallel: bool) -> CompiledGrammar:
-    return compiled(call_grammar(FORMS[form], use(required=required, parallel=parallel)))
+def grammars(form: str, required: bool, parallel: bool, *, thinking: bool = False) -> CompiledGrammar:
+    tool_use = replace(use(required=required, parallel=parallel), thinking=thinking)
+    return compiled(call_grammar(FORMS[form], tool_use))

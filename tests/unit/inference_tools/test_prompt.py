@@ -8,7 +8,13 @@ import pytest
 
 from inference.tools.formats import FORMATS, GENERIC
 from inference.tools.habits import Habits
-from inference.tools.prompt import INSTRUCTION, OTHERWISE, template_tools, with_tool_prompt
+from inference.tools.prompt import (
+    INSTRUCTION,
+    OTHERWISE,
+    leaves_thought_open,
+    template_tools,
+    with_tool_prompt,
+)
 from inference.tools.types import Tool, ToolUse
 
 SPECIFICATION = Path(__file__).parents[4] / "shared" / "reference" / "specs" / "tgi-3.3.6.openapi.json"
@@ -123,3 +129,18 @@ def test_the_assistants_words_are_left_for_it_to_go_on_with() -> None:
 def test_a_chat_without_words_gets_a_message_for_the_prompt() -> None:
     calling: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     assert added([calling], "!", shown=True) == [calling, {"role": "user", "content": "\n---\n!"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<think>", True),
+        ("<think>\n\n</think>\n\n", False),
+        ("What is <think>?<|im_start|>assistant\n", False),
+    ],
+)
+def test_a_prompt_that_ends_with_the_beginning_of_a_thought_leaves_it_open(
+    prompt: str, is_open: bool
+) -> None:
+    assert leaves_thought_open(prompt) == is_open

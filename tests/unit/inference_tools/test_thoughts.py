@@ -1,11 +1,14 @@
-"""Answers of models that think first: calls behind their thoughts are calls."""
+"""Answers of models that think first: calls behind their thoughts are calls, and none within them is one."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from inference.tools.formats import FORMATS, ToolFormat, detect, with_tokens
 from inference.tools.grammar import call_grammar
+from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import TextPart
 from tests.unit.inference_tools.answers import (
     SILENT,
@@ -21,8 +24,9 @@ from tests.unit.inference_tools.answers import (
     text_of,
     use,
     whole,
+    written,
 )
-from tests.unit.inference_tools.grammars import FORMS, accepts, compiled
+from tests.unit.inference_tools.grammars import CALL, FORMS, accepts, compiled
 from tests.unit.inference_tools.grammars import use as grammar_use
 from tests.unit.inference_tools.templates import needs_corpus, prompt, template
 
@@ -52,6 +56,16 @@ GOLDEN: list[tuple[str, ToolFormat, list[Piece], str, list[Call]]] = [
         "<think>Hm.</think>",
         [WEATHER, WEATHER],
     ),
+    (
+        "QwQ, with a word about calls in its thoughts",
+        special("hermes"),
+        [
+            "<think>\nI could write <tool_call>\n or not.\n</think>\n\n",
+            *written(special("hermes"), [WEATHER]),
+        ],
+        "<think>\nI could write <tool_call>\n or not.\n</think>",
+        [WEATHER],
+    ),
 ]
 
 TEXTS: list[tuple[ToolFormat, list[Piece]]] = [
@@ -62,6 +76,9 @@ TEXTS: list[tuple[ToolFormat, list[Piece]]] = [
     (special("generic"), ["Hm.</think> \n"]),
     (special("generic"), ['Hm.</think>{"name": "get_wea']),
     (special("mistral"), [f"Hm.</think>{BARE}"]),
+    (special("hermes"), ["<think>Like ", *written(special("hermes"), [WEATHER]), " "]),
+    (special("hermes"), ["<think>a</think>b<think>c <tool_call>"]),
+    (plain("mistral_args"), ["<think>[TOOL_CALLS]add[ARGS]{}"]),
 ]
 
 
@@ -83,6 +100,23 @@ def test_what_only_resembles_a_call_stays_text(fmt: ToolFormat, pieces: list[Pie
     assert parts == (TextPart("".join(piece for piece in pieces if isinstance(piece, str))),)
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("pieces", "text", "calls"),
+    [
+        (["<tool_call>? No.</think>", *written(special("hermes"), [WEATHER])], "<tool_call>? No.</think>", 1),
+        (["So <tool_call>\n"], "So <tool_call>\n", 0),
+        (["So ", SILENT, *written(special("hermes"), [WEATHER])], "So", 1),
+    ],
+)
+def test_a_sign_in_the_thought_that_the_prompt_left_open_is_a_word(
+    pieces: list[Piece], text: str, calls: int, size: int
+) -> None:
+    thinking = replace(use(), thinking=True)
+    parts = whole(special("hermes"), thinking, events(pieces_of(pieces, [size])))
+    assert (text_of(parts), calls_of(parts)) == (text, [WEATHER.told] * calls)
+
+
 @needs_corpus
 def test_the_distillates_of_deepseek_r1_can_call() -> None:
     chat = template("DeepSeek-R1-Distill-Llama-8B")
@@ -91,6 +125,17 @@ def test_the_distillates_of_deepseek_r1_can_call() -> None:
     assert shown.endswith("<think>\n")
     fmt = with_tokens(detect(chat.habits(has_tools=True).sample), SPECIAL)
     assert calls_of(whole(fmt, use(), events([f"Hm.</think>\n\n{BARE}"]))) == [WEATHER.told]
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    ("part", "is_open"),
+    [("DeepSeek-R1-Distill-Llama-8B", True), ("Qwen3.5-4B", True), ("DeepSeek-R1-Distill-Qwen-32B", False)],
+)
+def test_the_prompts_of_some_models_leave_a_thought_open(part: str, is_open: bool) -> None:
+    shown = prompt(template(part), [{"role": "user", "content": "What is <think>?"}])
+    assert shown is not None
+    assert leaves_thought_open(shown) == is_open
 
 
 HEAD, REST = '{"name": "add"', ', "parameters": {"a": 1}}'
@@ -118,3 +163,26 @@ def test_a_call_without_an_opening_may_follow_a_thought(
     form: str, pieces: list[Piece], accepted: bool
 ) -> None:
     assert accepts(compiled(call_grammar(FORMS[form], grammar_use())), pieces) == accepted
+
+
+@pytest.mark.parametrize(
+    ("thinking", "pieces", "is_text"),
+    [
+        (False, ["<think>a <tool_call> b</think>c"], True),
+        (False, ["<think>a <tool_call>\n{"], True),
+        (False, ["<think>a</think> b <think><tool_call>"], True),
+        (False, ["<think>a</think><tool_call>b"], False),
+        (False, ["<think>a", 0, "<tool_call>b"], False),  # nothing goes on behind a special token
+        (False, ["a</think><tool_call>b"], False),
+        (True, ["a <tool_call> b"], True),
+        (True, ["a</think>b<think><tool_call>"], True),
+        (True, ["a</think><tool_call>b"], False),
+        (True, ["a", 0, "<tool_call>b"], False),
+        (True, ["a", 0, "b<think><tool_call>c"], True),
+    ],
+)
+def test_a_sign_within_a_thought_is_a_word(thinking: bool, pieces: list[Piece], is_text: bool) -> None:
+    fmt, tool_use = FORMS["hermes"], replace(grammar_use(), thinking=thinking)
+    grammar = compiled(call_grammar(fmt, tool_use))
+    assert accepts(grammar, pieces) == is_text
+    assert accepts(grammar, [*pieces, "</think>", *written(fmt, [CALL])]) == is_text
