@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -95,8 +95,9 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
     """
     engine, limits = service.engine, limits_of(service.settings)
     check_images(service, call, chat.conversation.images)
-    grammar = await _grammar(engine, chat, aside, limits)
     prompt = await prompts.render(engine, chat.conversation)
+    chat = replace(chat, conversation=chat.conversation.answering(prompt))
+    grammar = await _grammar(engine, chat, aside, limits)
     images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
     return Prepared(

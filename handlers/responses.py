@@ -73,7 +73,7 @@ async def _complete(
 
 
 def _answer(engine: EngineClient, asked: Asked, prepared: Prepared) -> ResponseAnswer:
-    numbers, conversation = count(), asked.chat.conversation
+    numbers, conversation = count(), prepared.chat.conversation
     tools, ids = conversation.tools, CallIds(conversation.messages, answer=prepared.requests[0].id)
     output = Output(
         prepared.requests[0].id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from handlers.wire.images import ImageUrl
@@ -11,6 +11,7 @@ from handlers.wire.messages import to_template
 from handlers.wire.tools import to_tools
 from handlers.wire.types import ChatRequest, ChatTokenizeRequest
 from inference.errors import InvalidInput
+from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import ToolUse
 from inference.types import Messages
 
@@ -36,6 +37,12 @@ class Conversation:
         if self.reasoning_effort is None:
             return self.template_kwargs
         return {**self.template_kwargs, "reasoning_effort": self.reasoning_effort}
+
+    def answering(self, prompt: str) -> Conversation:
+        """Return the conversation as the answer to its prompt goes on with it."""
+        if self.tools is None or not leaves_thought_open(prompt):
+            return self
+        return replace(self, tools=replace(self.tools, thinking=True))
 
     def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
         """Return the members that change nothing here.

@@ -123,7 +123,7 @@ class TextPipeline:
             shown = None
             if tools is not None:
                 chat = with_tool_prompt(chat, tools, tool_prompt, self.tool_format, shown=habits.shows_tools)
-                shown = template_tools(tools.tools, describe=habits.needs_description)
+                shown = template_tools(tools.tools, habits)
             return self._template.render(
                 chat,
                 tools=shown,

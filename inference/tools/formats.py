@@ -25,6 +25,10 @@ class Marker:
     spaced: bool = False  # a space may come before it
 
 
+# Thoughts before an answer stand between these, or before the second where the prompt has the first
+THOUGHT, THOUGHT_END = Marker("<think>"), Marker("</think>")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """A way to write calls: `opening`, calls with `closing` behind and `between` between them, `ending`.
@@ -42,9 +46,10 @@ class ToolFormat:
     name_end: Marker | None = None
     call_id: Marker | None = None  # may stand between a bare name and its end, with an id behind it
     trailing_id: bool = False  # an id may follow the arguments: `, "id": "..."`
-    bare: bool = False  # an answer that begins like a call is one, without `opening` too
+    bare: bool = False  # a call may begin the answer, or follow a thought, without `opening` too
     native: bool = True  # the template tells the model of it, so nobody else has to
     silent_ids: tuple[int, ...] = ()  # special tokens that are no part of calls, ascending
+    thought_end: Marker = THOUGHT_END
 
     @property
     def markers(self) -> tuple[Marker, ...]:
@@ -120,6 +125,7 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
         ending=known(fmt.ending),
         name_end=one(fmt.name_end),
         call_id=one(fmt.call_id),
+        thought_end=replace(fmt.thought_end, id=special.get(fmt.thought_end.text)),
     )
     taken = {marker.id for marker in found.markers}
     return replace(found, silent_ids=tuple(sorted(set(special.values()) - taken)))

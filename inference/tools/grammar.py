@@ -20,7 +20,7 @@ from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, check_given, embedded_json
-from inference.tools.formats import CALLS_LIMIT, Marker, ToolFormat
+from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, Marker, ToolFormat
 from inference.tools.heads import json_string
 from inference.tools.types import Tool, ToolUse
 from inference.types import Grammar, GrammarKind
@@ -180,7 +180,7 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
     elif fmt.bare:
         yield from bare_rules(fmt, use.tools, end)
     else:
-        yield from opened_rules(fmt)
+        yield from opened_rules(fmt, use)
 
 
 def formed_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
@@ -206,31 +206,64 @@ def json_pieces(fmt: ToolFormat, tool: Tool, at: int) -> Iterator[str]:
     yield literal("}")
 
 
-def opened_rules(fmt: ToolFormat) -> Iterator[str]:
+def opened_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
     """Yield the rules of an answer whose calls follow an opening."""
-    sign, rest = fmt.opening[0], symbols(fmt.opening[1:])
+    sign, calls = fmt.opening[0], f"{symbols(fmt.opening[1:])} calls"
     if sign.id is not None:
-        yield f"start: text | text <[{sign.id}]> {rest} calls"
+        yield f"start: text | text <[{sign.id}]> {calls}"
         yield f"FREE: /{ANY}/"
-    else:
-        found = in_regex(sign.text)
-        yield f"start: text | {lead(fmt)} LEAD {rest} calls"
-        yield f"FREE: /{ANY}/ & ~/{ANY}{found}{ANY}/"
-        yield f"LEAD: /{ANY}{found}/ & ~/{ANY}{found}(?s:.+)/"
-    yield f"text: FREE {after_silence(fmt, 'FREE')}"
+        yield f"text: FREE {after_silence(fmt, 'FREE')}"
+        return
+    # Within a thought the sign is a word like any other
+    found, thought, end = map(in_regex, (sign.text, THOUGHT.text, THOUGHT_END.text))
+    yield f"INSIDE: /{ANY}/ & ~/{ANY}{end}{ANY}/"
+    yield f"BESIDE: /{ANY}/ & ~/{ANY}({thought}|{found}){ANY}/"
+    yield f"CLOSED: (BESIDE /{thought}/ INSIDE /{end}/)* BESIDE"
+    yield f"FREE: CLOSED (/{thought}/ INSIDE)?"
+    yield f"LEAD: CLOSED /{found}/"
+    if not use.thinking:
+        yield f"start: text | {lead(fmt)} LEAD {calls}"
+        yield f"text: FREE {after_silence(fmt, 'FREE')}"
+        return
+    later = f" | THINKING <[{id_ranges(fmt.silent_ids)}]> {lead(fmt)} LEAD {calls}" if fmt.silent_ids else ""
+    yield f"start: text | LED {calls}{later}"
+    yield f"THINKING: INSIDE (/{end}/ FREE)?"
+    yield f"LED: INSIDE /{end}/ LEAD"
+    yield f"text: THINKING {after_silence(fmt, 'FREE')}"
 
 
 def bare_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
-    """Yield the rules of an answer whose calls may be all of it, and need no opening."""
-    names = "|".join(in_regex(json_string(tool.name)) for tool in tools)
+    """Yield the rules of an answer whose calls are all of it, or all behind a thought, and need no opening.
+
+    What may begin a call is read up to its name, alike for all tools: to look for each of 128 by itself in
+    thoughts was more work than a grammar may be. Behind it is a known name, or text.
+    """
+    thought, silent = fmt.thought_end, [id for id in fmt.silent_ids if id != fmt.thought_end.id]
+    written = [in_regex(json_string(tool.name)[1:]) for tool in tools]
+    begun = BLANKS + head('"', BLANKS)
+    again = f"{ANY}{in_regex(thought.text)}{begun}"
+    first = f"({ANY}{in_regex(thought.text)})?{begun}" if thought.id is None else begun
+    calls = f"begun name {symbols(fmt.closing)} {end}"
     opened = f" | text {symbols(fmt.opening)} calls" if fmt.opening else ""
-    yield f"start: text | first {symbols(fmt.closing)} {end}{opened}"
-    yield "first: " + " | ".join(f"FIRST_{at} KEY args_{at} END" for at in range(len(tools)))
-    for at, tool in enumerate(tools):
-        yield f"FIRST_{at}: /{BLANKS}{head(in_regex(json_string(tool.name)), BLANKS)}/"
-    yield f"FREE: /{ANY}/ & ~/{BLANKS}{head(names, BLANKS)}{ANY}/"
+    behind = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
+    yield f"start: text | {calls}{behind}{opened}"
+    yield "name: " + " | ".join(f"NAME_{at} KEY args_{at} END" for at in range(len(tools)))
+    yield from (f"NAME_{at}: /{name}/" for at, name in enumerate(written))
+    yield f"KNOWN: /({'|'.join(written)}){ANY}/"
+    yield f"LEAD: /{first}/ & ~/{first}(?s:.+)/"
+    yield f"FREE: /{ANY}/ & ~/{first}{ANY}/"
+    if thought.id is None:
+        yield "begun: LEAD AGAIN*"
+        yield f"AGAIN: /{again}/ & ~/{again}(?s:.+)/ & ~KNOWN"
+        yield f"REST: /{ANY}/ & ~/{again}{ANY}/ & ~KNOWN"
+    else:
+        yield "begun: LEAD"
+        yield f"REST: /{ANY}/ & ~KNOWN"
     yield f"OTHER: /{ANY}/"
-    yield f"text: FREE {after_silence(fmt, 'OTHER')}"
+    yield "words: FREE | begun REST"
+    later = [f"<[{thought.id}]> words"] if thought.id is not None else []
+    later += [f"<[{id_ranges(silent)}]> OTHER"] if silent else []
+    yield f"text: words ({' | '.join(later)})*" if later else "text: words"
 
 
 def after_silence(fmt: ToolFormat, text: str) -> str:

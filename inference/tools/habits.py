@@ -19,14 +19,14 @@ Message = dict[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Message] | None], str]  # raises TemplateFailed
 
 NAME, KEY, VALUE, RESULT, SAID = "probed_name", "probed_key", "probed_value", "probed_result", "probed_words"
-PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string", "description": "Probe"}}}
-BARE_TOOL = {"type": "function", "function": {"name": NAME, "parameters": PARAMETERS}}
-TOOL = {
-    "type": "function",
-    "function": {"name": NAME, "description": "Probe", "parameters": PARAMETERS},
-}
+DESCRIBED = {"description": "Probe"}
+PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string", **DESCRIBED}}}
+BARE_PARAMETERS = {"type": "object", "properties": {KEY: {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": NAME, **DESCRIBED, "parameters": PARAMETERS}}
+FUNCTION = "probed_function"  # a name that no call has
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, named differently by templates
 QUESTION = {"role": "user", "content": "Probe"}
+ANSWER = {"role": "assistant", "content": "Probe"}
 CUT = f'{{"{KEY}": "{VALUE}'  # arguments of a call that was cut off
 
 
@@ -36,14 +36,17 @@ class Habits:
 
     shows_tools: bool = False
     needs_description: bool = False  # of every tool, be it ""
+    describes_parameters: bool = False  # every one of them, be it with ""
+    needs_properties: bool = False  # of the parameters of every tool, be they none
     shows_calls: bool = False
     shows_results: bool = False
     text_arguments: bool = False  # as JSON text rather than as an object
     needs_object: bool = False  # a call whose arguments are none is refused, or loses them
     null_content: bool = False  # None rather than "" beside calls that come without words
+    needs_names: bool = False  # of functions in their results
     short_ids: bool = False  # nine letters and digits
     single_calls: bool = False  # one in a message
-    content_hides_calls: bool = False
+    content_hides_calls: bool = False  # or they its words, and two messages have both
     thinks_alone: bool = False  # what was thought before words beside a call is refused
     sample: str = ""  # a call as it writes it, or failing that what it tells of tools
 
@@ -51,12 +54,10 @@ class Habits:
 def probe(render: Render) -> Habits:
     """Return what a template does; refusals are part of that."""
     told = attempt(render, [QUESTION])
-    shows_tools = NAME in told
-    needs_description = shows_tools and NAME not in attempt(render, [QUESTION], BARE_TOOL)
+    about_tools = tool_habits(render) if NAME in told else Habits()
     for answered, short_ids, text, null in product((1, 0), (False, True), (False, True), (False, True)):
-        habits = Habits(
-            shows_tools=shows_tools,
-            needs_description=needs_description,
+        habits = replace(
+            about_tools,
             shows_calls=True,
             shows_results=bool(answered),  # some templates know calls, and no results
             text_arguments=text,
@@ -66,11 +67,21 @@ def probe(render: Render) -> Habits:
         shown = attempt(render, [QUESTION, calling(habits, 1), *results(habits, answered)])
         if shows_call(shown) and (RESULT in shown or not answered):
             return look_closer(render, replace(habits, sample=shown))
+    return replace(about_tools, shows_results=shows_results(render), sample=told)
+
+
+def tool_habits(render: Render) -> Habits:
+    """Return what a template that shows tools can't do without."""
+
+    def fails(parameters: Message, **description: str) -> bool:
+        function = {"name": NAME, **description, "parameters": parameters}
+        return NAME not in attempt(render, [QUESTION], {"type": "function", "function": function})
+
     return Habits(
-        shows_tools=shows_tools,
-        needs_description=needs_description,
-        shows_results=shows_results(render),
-        sample=told,
+        shows_tools=True,
+        needs_description=fails(PARAMETERS),
+        describes_parameters=fails(BARE_PARAMETERS, **DESCRIBED),
+        needs_properties=fails({"type": "object"}, **DESCRIBED),
     )
 
 
@@ -81,7 +92,9 @@ def look_closer(render: Render, habits: Habits) -> Habits:
     call, said = calling(habits, 1), {"role": "assistant", "content": SAID}
     thought = {REASONING[0]: "probed_thought"}
     wordy = attempt(render, [QUESTION, call | said, *answers[:1]])
-    apart = attempt(render, [QUESTION, said, call, *answers[:1]])
+    # Some templates refuse two messages of the assistant in a row only once the chat goes on behind them
+    turn = [said, call, *(answers[:1] or [QUESTION]), ANSWER, QUESTION]
+    apart = attempt(render, [QUESTION, *turn, *turn])
     hidden = f"{NAME}0" not in wordy or (SAID not in wordy and SAID in apart and f"{NAME}0" in apart)
     return replace(
         habits,
@@ -89,7 +102,19 @@ def look_closer(render: Render, habits: Habits) -> Habits:
         content_hides_calls=hidden,
         thinks_alone=wordy != "" and attempt(render, [QUESTION, call | said | thought, *answers[:1]]) == "",
         needs_object=VALUE not in attempt(render, [QUESTION, calling(habits, 1, CUT), *answers[:1]]),
+        needs_names=habits.shows_results and needs_names(render, call, answers[0]),
     )
+
+
+def needs_names(render: Render, call: Message, answer: Message) -> bool:
+    """Return whether a result that doesn't name its function is refused, or stands there as if of none.
+
+    Others find the name by the call's id, or have a word of their own in its place.
+    """
+    nameless = {member: value for member, value in answer.items() if member != "name"}
+    without = attempt(render, [QUESTION, call, nameless])
+    named = attempt(render, [QUESTION, call, answer | {"name": FUNCTION}])
+    return RESULT not in without or (FUNCTION in named and named.replace(FUNCTION, "") == without)
 
 
 def shows_call(text: str) -> bool:

@@ -36,7 +36,9 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
         chat = [said for message in chat for said in told(message, habits)]
     else:
         chat = [with_calls_as_text(message, fmt) for message in chat]
-    return chat if habits.shows_results else with_results_as_text(chat, names)
+    if not habits.shows_results:
+        return with_results_as_text(chat, names)
+    return [with_name(message, names) for message in chat] if habits.needs_names else chat
 
 
 def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
@@ -98,6 +100,17 @@ def call_names(chat: Iterable[Message]) -> dict[str, str]:
         for call in message.get("tool_calls", ())
         if "id" in call
     }
+
+
+def with_name(message: Message, names: Mapping[str, str]) -> Message:
+    """Return a message that says which function's result it is, if it is one and a call tells."""
+    name = function_name(message, names)
+    return message | {"name": name} if is_result(message) and name else message
+
+
+def function_name(message: Message, names: Mapping[str, str]) -> str | None:
+    """Return which function a result is of; None if neither it nor a call says so."""
+    return message.get("name") or names.get(message.get("tool_call_id", ""))
 
 
 def one_call_each(chat: Sequence[Message]) -> list[Message]:
@@ -217,6 +230,6 @@ def joined(paragraphs: Iterable[str]) -> str:
 
 def result_text(message: Message, names: Mapping[str, str]) -> str:
     """Return what a function returned, in words."""
-    name = message.get("name") or names.get(message.get("tool_call_id", ""))
+    name = function_name(message, names)
     function = f"The function {name}" if name else "The function"
     return f"{function} returned:\n{message['content']}"

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.tools.formats import ToolFormat
+from inference.tools.formats import THOUGHT, ToolFormat
+from inference.tools.habits import Habits
 from inference.tools.types import Tool, ToolUse
 
 Message = dict[str, Any]
 
+PLAIN = Habits()  # of a template that needs nothing but what there is
 RULE = "\n---\n"  # stands before what is added to a message
 # TGI's default, to the letter: prompts of its users are made on top of it
 INSTRUCTION = (
@@ -22,19 +24,37 @@ INSTRUCTION = (
 OTHERWISE = "If none of the functions helps, answer in plain text and without JSON."
 
 
-def template_tools(tools: Sequence[Tool], *, describe: bool = False) -> list[Message]:
+def template_tools(tools: Sequence[Tool], habits: Habits = PLAIN) -> list[Message]:
     """Return tools as chat templates read them, which is as transformers gives them.
 
-    With `describe` each has a description, "" if it came without: some templates fail otherwise.
+    What a template of these habits fails without is there, and says nothing.
     """
-    return [{"type": "function", "function": function_of(tool, describe)} for tool in tools]
+    return [{"type": "function", "function": function_of(tool, habits)} for tool in tools]
 
 
-def function_of(tool: Tool, describe: bool) -> Message:
+def function_of(tool: Tool, habits: Habits) -> Message:
     """Return what templates read of one tool."""
-    described = tool.description is not None or describe
+    described = tool.description is not None or habits.needs_description
     description = {"description": tool.description or ""} if described else {}
-    return {"name": tool.name, **description, "parameters": dict(tool.parameters)}
+    return {"name": tool.name, **description, "parameters": parameters_of(tool, habits)}
+
+
+def parameters_of(tool: Tool, habits: Habits) -> Message:
+    """Return the schema of a tool's arguments, a copy."""
+    parameters = dict(tool.parameters)
+    if habits.needs_properties:
+        parameters.setdefault("properties", {})
+    properties = parameters.get("properties")
+    if habits.describes_parameters and isinstance(properties, Mapping):
+        parameters["properties"] = {name: with_description(schema) for name, schema in properties.items()}
+    return parameters
+
+
+def with_description(schema: object) -> object:
+    """Return the schema of a property with a description, "" if it came without."""
+    if not isinstance(schema, Mapping) or schema.get("description") is not None:
+        return schema
+    return {**schema, "description": ""}
 
 
 def with_tool_prompt(
@@ -62,3 +82,8 @@ def with_tool_prompt(
 def instruction(*, required: bool) -> str:
     """Return the default prompt; where a call is a choice it says so."""
     return f"\n{INSTRUCTION}\n" if required else f"\n{INSTRUCTION} {OTHERWISE}\n"
+
+
+def leaves_thought_open(prompt: str) -> bool:
+    """Return whether an answer to a prompt begins within a thought."""
+    return prompt.rstrip().endswith(THOUGHT.text)

@@ -26,6 +26,7 @@ class ToolUse:
     required: bool  # the answer is calls and nothing else
     parallel: bool  # more than one call in an answer
     formed: bool = False  # text follows a form: an answer that doesn't begin with a call has none
+    thinking: bool = False  # the prompt leaves a thought open, with which the answer goes on
     schemas_at: str = "function.parameters"  # where a tool of the request has its schema, for messages
 
 

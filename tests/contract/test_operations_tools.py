@@ -36,6 +36,7 @@ def called(name: str, arguments: str) -> str:
 
 ONE = called("get_weather", '{"location": "Paris"}')
 TWO = ONE + "\n" + called("get_weather", '{"location": "Rome", "days": 2}')
+THOUGHT = f"I could write {called('get_time', '{}')}.</think>"
 REPLIES = {
     "replies": {
         "two": TWO,
@@ -156,6 +157,17 @@ async def test_the_model_decides_between_text_calls_and_text_before_a_call() -> 
     assert both[0].startswith("Let me see.")
     assert both[1:] == ([("0", "get_weather", PARIS)], "tool_calls")
     assert two == ("", [("0", "get_weather", PARIS), ("1", "get_weather", ROME)], "tool_calls")
+
+
+@pytest.mark.parametrize(("begun", "thought"), [("<think>\n", THOUGHT), ("Well, ", f"<think>{THOUGHT}")])
+async def test_a_call_that_is_only_thought_of_is_none(begun: str, thought: str) -> None:
+    """Whether the prompt opened the thought, as those of many models do, or the answer."""
+    body = asking("think of it")
+    body["messages"].append({"role": "assistant", "content": begun})
+    async with served(fake={"replies": {"think of it": f"{thought}\n{ONE}"}}) as server:
+        text, calls, reason = as_told(await whole(server, body))
+        assert put_together(await streamed(server, body)) == (text, calls, reason)
+    assert (text, calls, reason) == (thought, [("0", "get_weather", PARIS)], "tool_calls")
 
 
 async def test_no_call_where_none_is_to_be_made_and_the_tools_are_not_shown() -> None:

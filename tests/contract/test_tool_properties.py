@@ -22,7 +22,8 @@ quick = partial(
         HealthCheck.data_too_large,
     ],
 )
-REMARKS = st.sampled_from(["", "Let me see.\n", "I <tool_", "{} is empty. ", "Größe? "])
+THOUGHT = "<think>I {could} <tool_call>.\n</think>\n"
+REMARKS = st.sampled_from(["", "Let me see.\n", "I <tool_", "{} is empty. ", "Größe? ", THOUGHT])
 
 STOPS = st.lists(
     st.sampled_from(["\n", "{", "}", '"', "name", "arguments", "[", "<tool", "me", "e.", " ", "TOOL"]),
@@ -36,6 +37,11 @@ STOPS = st.lists(
 def model(request: pytest.FixtureRequest) -> Iterator[ToolModel]:
     with tool_model(request.param) as made:
         yield made
+
+
+def said_before(model: ToolModel, calls: list[Call], remark: str) -> str:
+    """Return a remark where it may stand before these calls: bare ones follow thoughts alone."""
+    return "" if calls and not model.format.opening and remark != THOUGHT else remark
 
 
 def asked(model: ToolModel, question: Question) -> Answer:
@@ -66,7 +72,7 @@ def test_what_the_model_says_is_what_the_client_gets(
     body = question.body | {"tool_choice": "auto", "max_tokens": 2000, "parallel_tool_calls": True}
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
-    text = "" if calls and not model.format.opening else remark
+    text = said_before(model, calls, remark)
     model.say(written(model.format, calls, text))
     answer = asked(model, Question(body, schemas, question.known_ids))
     assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
@@ -82,7 +88,7 @@ def test_stop_sequences_end_what_is_said_and_no_call(
     body = question.body | {"tool_choice": "auto", "max_tokens": 2000, "parallel_tool_calls": True}
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
-    model.say(written(model.format, calls, "" if calls and not model.format.opening else remark))
+    model.say(written(model.format, calls, said_before(model, calls, remark)))
     free = asked(model, Question(body, schemas, question.known_ids))
     held = asked(model, Question(body | {"stop": stops}, schemas, question.known_ids))
     ends = [(at + len(stop), at) for stop in stops if (at := free.content.find(stop)) >= 0]

@@ -22,7 +22,8 @@ SPECIAL = {
     "[CALL_ID]": 4,
 }
 TAGS = {"<tool_call>": 5, "</tool_call>": 6}  # special in some models of the format, not in all
-TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS).items()}
+THOUGHTS = {"<think>": 7, "</think>": 8}  # as are these
+TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS | THOUGHTS).items()}
 
 BESIDE_STRINGS = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*+"?)|[ \t\n\r]+', re.DOTALL)
 Piece = str | int  # visible text, or the id of a special token
@@ -142,7 +143,7 @@ def written(fmt: ToolFormat, calls: Sequence[Call], text: str = "") -> list[Piec
         return pieces
     if fmt.name == "llama3" and fmt.opening:
         return [text, *mark("<|python_tag|>", fmt), "; ".join(objects)]
-    return [("; " if fmt.name == "llama3" else "\n").join(objects)]
+    return [text + ("; " if fmt.name == "llama3" else "\n").join(objects)]
 
 
 def mark(text: str, fmt: ToolFormat) -> list[Piece]:

@@ -37,6 +37,7 @@ FORMS = {
     "mistral_args": with_tokens(FORMATS["mistral_args"], {"[TOOL_CALLS]": 0, "[ARGS]": 1}),
     "mistral_args as text": plain("mistral_args"),
     "generic": with_tokens(FORMATS["generic"], SILENT_AND_ONE),
+    "generic with special thoughts": with_tokens(FORMATS["generic"], {"<|silent|>": 0, "</think>": 1}),
 }
 ADD = Tool(
     name="add",

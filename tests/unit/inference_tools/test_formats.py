@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from inference.text.chat_template import ChatTemplate
 from inference.text.stand_in import CHATML
 from inference.tools.formats import FORMATS, GENERIC, Marker, detect, with_tokens
 from tests.unit.inference_tools.answers import SPECIAL
-
-CORPORA = Path(__file__).parents[4] / "shared" / "reference" / "corpora"
+from tests.unit.inference_tools.templates import needs_corpus, templates
 
 # The models of the corpus that were trained for one of our formats, by a part of their names
 NATIVE = {
@@ -34,20 +29,10 @@ NATIVE = {
 }
 
 
-def corpus() -> dict[str, str]:
-    """Return the name of the first case of each template."""
-    templates: dict[str, str] = {}
-    for file in sorted(CORPORA.glob("chat_templates_*.json")):
-        for case in json.loads(file.read_text()):
-            templates.setdefault(case["template"], case["name"])
-    return templates
-
-
-@pytest.mark.skipif(not corpus(), reason=f"the corpus of chat templates is not at {CORPORA}")
+@needs_corpus
 def test_every_template_of_the_corpus_has_its_models_format() -> None:
     found, expected = {}, {}
-    for source, name in corpus().items():
-        template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+    for name, template in templates().items():
         found[name] = detect(template.habits(has_tools=True).sample).name
         expected[name] = next((native for part, native in NATIVE.items() if part in name), "generic")
     assert found == expected

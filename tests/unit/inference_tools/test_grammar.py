@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import jsonschema
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from inference.tools.formats import CALLS_LIMIT, ToolFormat
 from inference.tools.grammar import call_grammar
+from inference.tools.opening import Opening
 from inference.tools.types import CallStart
 from inference.types import CompiledGrammar
 from tests.embedded import tokenizer
@@ -113,6 +115,30 @@ def test_only_the_sign_of_a_call_makes_an_answer_one(form: str, pieces: list[Pie
     assert accepts(compiled(call_grammar(FORMS[form], use())), pieces) == is_text
 
 
+LETTERS = [
+    *("{", "}", ":", ",", '"', '"name"', '"name":', '"now"', '"no', 'w"', '"add"', '"parameters"'),
+    *('{"name": "now"', '"type":"function",', " ", "\n", "a", "<", "</th", "ink>", "<think>", "</think>"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_where_words_may_go_on_the_parser_has_found_no_call_and_else_it_has(data: st.DataObject) -> None:
+    """The grammar and what reads the answer tell words from calls by the same signs."""
+    form = data.draw(st.sampled_from(sorted(FORMS)))
+    thinking = data.draw(st.booleans())
+    fmt, grammar = FORMS[form], grammars(form, required=False, parallel=True, thinking=thinking)
+    opening, said = Opening(fmt, replace(use(), thinking=thinking)), list[Piece]()
+    signs = [marker.text if marker.id is None else marker.id for marker in fmt.opening[:1]]
+    for piece in data.draw(st.lists(st.sampled_from([*LETTERS, *signs, *fmt.silent_ids]), max_size=12)):
+        if opening.found:
+            break
+        said.append(piece)
+        assert begins(grammar, said), said
+        opening.special(piece) if isinstance(piece, int) else opening.push(piece)
+        assert begins(grammar, [*said, "So, so"]) != opening.found, said
+
+
 @pytest.mark.parametrize(
     ("form", "pieces"),
     [
@@ -143,10 +169,14 @@ def test_every_answer_of_the_grammar_is_read_as_a_json_parser_reads_it(
     grammar = grammars(form, required, parallel)
     matcher = grammar.start()
     begun: list[Piece] = []
+    end = fmt.thought_end
     if not required:  # a random walk would hardly ever find the sign of a call
         first = fmt.opening[0] if fmt.opening else None
+        thought: list[Piece] = [text, end.text if end.id is None else end.id] if text else []
         begun = (
-            ["{", '"name": "now"'] if first is None else [text, first.text if first.id is None else first.id]
+            [*thought, "{", '"name": "now"']
+            if first is None
+            else [text, first.text if first.id is None else first.id]
         )
     ids = ids_of(begun)
     assert all(matcher.accept(token_id) for token_id in ids)
@@ -165,12 +195,16 @@ def test_every_answer_of_the_grammar_is_read_as_a_json_parser_reads_it(
     calls = calls_of(parts)
     assert [(call.name, json.loads(call.arguments)) for call in calls] == expected
     assert 1 <= len(calls) <= (CALLS_LIMIT if parallel else 1)
-    assert text_of(parts) == ("" if required or not fmt.opening else text.rstrip())
+    said = "" if required else text.rstrip() if fmt.opening else text
+    if said and not fmt.opening and end.id is None:
+        said += end.text
+    assert text_of(parts) == said
     schemas = {tool.name: tool.parameters for tool in TOOLS}
     for call in calls:
         jsonschema.validate(json.loads(call.arguments), schemas[call.name])
 
 
 @cache
-def grammars(form: str, required: bool, parallel: bool) -> CompiledGrammar:
-    return compiled(call_grammar(FORMS[form], use(required=required, parallel=parallel)))
+def grammars(form: str, required: bool, parallel: bool, *, thinking: bool = False) -> CompiledGrammar:
+    tool_use = replace(use(required=required, parallel=parallel), thinking=thinking)
+    return compiled(call_grammar(FORMS[form], tool_use))

@@ -63,6 +63,14 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "shows_calls", "shows_results"},
         ),
+        (  # or, as by Mistral Nemo's, once the chat goes on
+            "{% for m in messages | rejectattr('role', 'equalto', 'tool') "
+            "| selectattr('tool_calls', 'undefined') %}"
+            "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns!') }}{% endif %}"
+            "{% endfor %}"
+            + NATIVE.replace("{{ m.content or '' }}", "{{ m.content or '' if not m.tool_calls }}"),
+            {"shows_tools", "shows_calls", "shows_results"},
+        ),
         (  # as by gpt-oss's
             NATIVE.replace(
                 "{{ m.content or '' }}",
@@ -90,11 +98,45 @@ def flags(source: str) -> set[str]:
             ),
             {"shows_tools", "needs_description", "shows_calls", "shows_results"},
         ),
+        (  # as by Command R+'s
+            NATIVE.replace(
+                "{{ tools | tojson }}",
+                "{% for t in tools %}{{ t.function.name }}"
+                "{% for name, p in t.function.parameters.properties | items %}{{ name + p.description }}"
+                "{% endfor %}{% endfor %}",
+            ),
+            {"shows_tools", "describes_parameters", "shows_calls", "shows_results"},
+        ),
+        (
+            NATIVE.replace(
+                "{{ tools | tojson }}",
+                "{% for t in tools %}{{ t.function.name }}"
+                "{% for name, p in t.function.parameters.properties.items() %}"
+                "{{ name }}{% endfor %}{% endfor %}",
+            ),
+            {"shows_tools", "needs_properties", "shows_calls", "shows_results"},
+        ),
         (
             NATIVE.replace(
                 "[{{ m.role }}]", "{% if m.role == 'tool' %}{{ raise_exception('who?') }}{% endif %}"
             ),
             {"shows_tools", "shows_calls"},
+        ),
+        (  # as by Hermes 2 Pro's
+            NATIVE.replace(
+                "[{{ m.role }}]",
+                "[{{ m.role }}]{% if m.role == 'tool' and m.name is not defined %}"
+                "{{ raise_exception('name?') }}{% endif %}",
+            ),
+            {"shows_tools", "shows_calls", "shows_results", "needs_names"},
+        ),
+        (
+            NATIVE.replace("[{{ m.role }}]", "[{{ m.role }} {{ m.name }}]"),
+            {"shows_tools", "shows_calls", "shows_results", "needs_names"},
+        ),
+        (  # as by Kimi K2's
+            NATIVE.replace("{{ m.role }}", "{{ m.name or m.role }}"),
+            {"shows_tools", "shows_calls", "shows_results"},
         ),
         (
             # Everybody who isn't the user is shown as the assistant: a result would be its words

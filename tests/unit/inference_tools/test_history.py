@@ -189,6 +189,14 @@ def test_ids_get_nine_letters_and_digits_and_still_match() -> None:
     assert chat[0]["tool_calls"][0]["id"] == "0", "what was given stays as it is"
 
 
+def test_a_result_gets_the_name_of_its_function_where_the_template_wants_one() -> None:
+    chat = [USER, calling(call("0"), call("1", "g")), result("1"), result("0") | {"name": "own"}, result("2")]
+    habits = replace(ALL, needs_names=True, short_ids=True)
+    names = [message.get("name") for message in fit(chat, habits, GENERIC)]
+    assert names == [None, None, "g", "own", None]
+    assert fit(chat, ALL, GENERIC)[2:] == chat[2:]
+
+
 @given(st.lists(st.text(), min_size=2, max_size=20, unique=True))
 def test_short_ids_tell_calls_apart(ids: list[str]) -> None:
     short = [short_id(id) for id in ids]

@@ -285,7 +285,9 @@ def conversations(draw: st.DrawFn) -> tuple[ToolFormat, list[str], str, list[Cal
         )
         for _ in range(draw(st.integers(0, 3)))
     ]
-    text = "" if fmt.bare and not fmt.opening and calls else draw(words)
+    thought = draw(st.sampled_from(["", "</think>", "</think>\n\n"]))
+    needs_thought = fmt.bare and not fmt.opening and calls
+    text = "" if needs_thought and not thought else draw(words) + thought
     return fmt, known, text, calls
 
 

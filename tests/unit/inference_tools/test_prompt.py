@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from inference.tools.formats import FORMATS, GENERIC
-from inference.tools.prompt import INSTRUCTION, OTHERWISE, template_tools, with_tool_prompt
+from inference.tools.habits import Habits
+from inference.tools.prompt import (
+    INSTRUCTION,
+    OTHERWISE,
+    leaves_thought_open,
+    template_tools,
+    with_tool_prompt,
+)
 from inference.tools.types import Tool, ToolUse
 
 SPECIFICATION = Path(__file__).parents[4] / "shared" / "reference" / "specs" / "tgi-3.3.6.openapi.json"
@@ -44,7 +51,34 @@ def test_tools_are_shown_to_templates_as_transformers_shows_them() -> None:
             "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
         }
     ]
-    assert template_tools([BARE], describe=True)[0]["function"]["description"] == ""
+    assert template_tools([BARE], Habits(needs_description=True))[0]["function"]["description"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"type": "object"}, {"type": "object", "properties": {}}),
+        (BARE.parameters, {"type": "object", "properties": {}}),
+        (
+            {"properties": {"city": {"enum": ["Rome"]}, "day": {"description": "When"}, "any": True}},
+            {
+                "properties": {
+                    "city": {"enum": ["Rome"], "description": ""},
+                    "day": {"description": "When"},
+                    "any": True,
+                }
+            },
+        ),
+    ],
+)
+def test_a_template_that_fails_without_properties_or_their_descriptions_has_them(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    tool, before = Tool(name="f", parameters=given), json.dumps(given)
+    needy = Habits(describes_parameters=True, needs_properties=True)
+    assert template_tools([tool], needy)[0]["function"]["parameters"] == expected
+    assert json.dumps(tool.parameters) == before, "what the grammar reads stays as it is"
+    assert template_tools([tool])[0]["function"]["parameters"] == given
 
 
 def test_a_template_that_knows_no_tools_gets_tgis_prompt_in_the_last_message() -> None:
@@ -95,3 +129,18 @@ def test_the_assistants_words_are_left_for_it_to_go_on_with() -> None:
 def test_a_chat_without_words_gets_a_message_for_the_prompt() -> None:
     calling: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     assert added([calling], "!", shown=True) == [calling, {"role": "user", "content": "\n---\n!"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<think>", True),
+        ("<think>\n\n</think>\n\n", False),
+        ("What is <think>?<|im_start|>assistant\n", False),
+    ],
+)
+def test_a_prompt_that_ends_with_the_beginning_of_a_thought_leaves_it_open(
+    prompt: str, is_open: bool
+) -> None:
+    assert leaves_thought_open(prompt) == is_open
