@@ -60,6 +60,8 @@ def with_aliases(
         if path is None or alias.is_there(document, path):
             continue
         same = document["paths"][alias.target][alias.method]
-        document["paths"].setdefault(path, {})[alias.method] = same | {"operationId": alias.operation_id}
+        if path not in document["paths"]:  # in front: those with parameters would take it for one of theirs
+            document["paths"] = {path: {}, **document["paths"]}
+        document["paths"][path][alias.method] = same | {"operationId": alias.operation_id}
         answers[alias.operation_id] = operations[same["operationId"]]
     return document, answers

@@ -183,6 +183,7 @@ async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) 
         prepared.stamp,
         choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
         prompt_tokens=generations[0].prompt_tokens,
+        in_order=call.speaks_openai,
     )
     return Flow(generations, service.metrics, answer.chunks)
 

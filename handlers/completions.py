@@ -72,7 +72,9 @@ async def completions(
                 return await _complete(service, call, completion, stamp)
             generations = await submitted(service.engine, completion.requests, call.owner)
         counts = [generation.prompt_tokens for generation in generations]
-        answer = AnswerStream(completion, stamp, counts, _token_bytes(service, completion))
+        answer = AnswerStream(
+            completion, stamp, counts, _token_bytes(service, completion), as_tgi=not call.speaks_openai
+        )
         flow = Flow(generations, service.metrics, answer.chunks, partial(as_told, completion))
         headers = stream_headers(service.settings.compute_type, [prompt.text for prompt in prompts])
         return streamed(flow, dialect=Dialect.OPENAI, headers=headers, on_close=held.pop_all().close)

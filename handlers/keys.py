@@ -51,6 +51,10 @@ class Key:
     tokens_per_minute: int | None = None
 
 
+class OutOfReach(SettingsError):
+    """The file can't be read, whatever is in it."""
+
+
 class Keyring:
     """The keys that are taken; a file that changes is read again, by a thread that looks at it every second.
 
@@ -93,8 +97,10 @@ class Keyring:
         """
         try:
             self._read_again()
-        except SettingsError as error:
+        except OutOfReach as error:
             self._tell(str(error))
+        except SettingsError as error:
+            self._tell(str(error), lasting=True)
         except Exception as error:  # for want of memory, say: the thread has to go on looking
             self._tell(f"`api_keys_file` {self._path} can't be read: {type(error).__name__}")
 
@@ -104,15 +110,18 @@ class Keyring:
         seen = signature(self._path)
         if seen == self._seen:
             return
+        self._seen = seen
         self._keys = self._own | self._indexed(read_keys(self._path))
-        self._seen, self._fault = seen, ""
+        self._fault = ""
         logger.info("API keys were read again: there are %d now", len(self._keys))
 
-    def _tell(self, fault: str) -> None:
-        """Say once why the file can't be read, which is tried again until it can be."""
+    def _tell(self, fault: str, *, lasting: bool = False) -> None:
+        """Say once why the file can't be read; it is tried again, with a `lasting` fault once it changes."""
         if fault != self._fault:
             logger.error("%s; the keys stay as they were", fault)
-        self._seen, self._fault = None, fault
+        self._fault = fault
+        if not lasting:
+            self._seen = None
 
     def _indexed(self, keys: Mapping[str, Key]) -> dict[bytes, tuple[bytes, Key]]:
         digests = ((bytes.fromhex(text), key) for text, key in keys.items())
@@ -138,7 +147,7 @@ def signature(path: Path) -> tuple[int, ...]:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise SettingsError(_unreadable(path, error)) from None
+        raise OutOfReach(_unreadable(path, error.strerror)) from None
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -146,8 +155,10 @@ def read_keys(path: Path) -> dict[str, Key]:
     """Return the keys by their digests in hexadecimal; raises SettingsError with the line that is wrong."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(_unreadable(path, error)) from None
+    except OSError as error:
+        raise OutOfReach(_unreadable(path, error.strerror)) from None
+    except UnicodeDecodeError:
+        raise SettingsError(_unreadable(path, "it is not UTF-8")) from None
     keys: dict[str, Key] = {}
     first: dict[str, tuple[int, Key]] = {}  # of each name: its first line
     for number, line in enumerate(lines, 1):
@@ -210,6 +221,5 @@ def _require_same_rates(key: Key, number: int, first: Key) -> None:
             )
 
 
-def _unreadable(path: Path, error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+def _unreadable(path: Path, reason: str | None) -> str:
     return f"`api_keys_file` {path} can't be read: {reason}"

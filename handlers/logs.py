@@ -71,11 +71,12 @@ def directives(value: str) -> str:
 def levels(value: str) -> dict[str, int]:
     """Return the level of each logger that a LOG_LEVEL names, e.g. `info,text_generation_router=debug`.
 
-    A level that stands alone is for Parley's own loggers, and so are TGI's targets.
+    A level that stands alone is for Parley's own loggers, and so are TGI's targets, which count more wherever
+    they stand.
     """
     found = dict.fromkeys(OWN, logging.INFO)
-    for part in value.lower().split(","):
-        target, separator, name = part.strip().rpartition("=")
+    parts = [part.strip().rpartition("=") for part in value.lower().split(",")]
+    for target, separator, name in sorted(parts, key=lambda part: part[1]):  # those without a target first
         if name.strip() not in LEVELS:
             raise ValueError(f"must be {', '.join(LEVELS)}, or a list of target=level")
         if not separator or target.strip().startswith(TGI_TARGETS):

@@ -214,7 +214,10 @@ def streamed(
 
 
 async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Output], None]:
-    """Give what is ready of any generation, with its place, until all have ended."""
+    """Give what is ready of any generation, with its place, until all have ended.
+
+    Where some fail the first one's error is raised, after what was ready of the others.
+    """
     if len(generations) == 1:  # the usual case, without a task for every token
         while batch := await generations[0].next_batch():
             yield 0, batch
@@ -223,15 +226,28 @@ async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int,
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            failures: list[BaseException] = []
             for task in sorted(done, key=waiting.__getitem__):
                 place = waiting.pop(task)
+                if (error := task.exception()) is not None:
+                    failures.append(error)
+                    continue
                 batch = task.result()
                 yield place, batch
                 if batch and batch[-1].finish is None:
                     waiting[asyncio.ensure_future(generations[place].next_batch())] = place
+            if failures:
+                raise failures[0]
     finally:
         for task in waiting:
             task.cancel()
+            task.add_done_callback(_ask)
+
+
+def _ask(task: asyncio.Task[Output]) -> None:
+    """Ask a task for its error: asyncio logs those that nobody asks for."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _close(generations: Sequence[Generation]) -> None:

@@ -34,6 +34,7 @@ from handlers.settings_table import (
     choice,
     decimal,
     endpoint,
+    header_text,
     integer,
     origin_list,
     quantization,
@@ -237,7 +238,7 @@ class Settings(RequestSettings):
         "any time", unit="seconds", tgi=False, effect=effects.SEVERAL_WORKERS)
     keep_alive_seconds: int = row(15, integer(1, DAY), HTTP,
         "how often a silent stream sends a comment", unit="seconds", tgi=False)
-    compute_type: str = row("cpu+optimized", text, HTTP,
+    compute_type: str = row("cpu+optimized", header_text, HTTP,
         "value of the header x-compute-type; on a GPU `1-` and its name, unless given", metavar="TEXT")
     docker_label: str | None = row(None, text, HTTP,
         "label shown by /info and in `system_fingerprint`", metavar="LABEL")

@@ -21,6 +21,7 @@ HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]
 # as browsers write it: RFC 6454, 6.2. A port that goes without saying isn't said
 ORIGIN = re.compile(r"\*|null|(?!https://\S+:443$|http://\S+:80$)[a-z][a-z0-9+.-]*://[a-z0-9._\-\[\]:]+")
 BLANKS = " \t"
+LATIN_1 = 0xFF  # its last character
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, 5.5: a tab may stand within a header
 INTEGER = re.compile(r"[+-]?\d+")
 MOST_DIGITS = 1000
@@ -140,14 +141,30 @@ def text(value: str) -> str:
 
 def bearer_key(value: str) -> str:
     """Take a key as a header can have it, without the line's end of a file that it was read from."""
-    key = text(value).removesuffix("\n").removesuffix("\r")
+    key = _line(value)
     if key[0] in BLANKS or key[-1] in BLANKS:
         raise ValueError("must have no space or tab at its ends, which a header would lose")
-    control = CONTROL.search(key)
+    return key
+
+
+def header_text(value: str) -> str:
+    """Take what a header of an answer can say, without what stands around it."""
+    said = _line(value).strip(BLANKS)
+    for place, char in enumerate(said, 1):
+        if ord(char) > LATIN_1:
+            where = f"U+{ord(char):04X} at character {place}"
+            raise ValueError(f"must be in Latin-1, as headers are: there is {where}")
+    return said
+
+
+def _line(value: str) -> str:
+    """Take a text of one line, without the line's end of a file that it was read from."""
+    line = text(value).removesuffix("\n").removesuffix("\r")
+    control = CONTROL.search(line)
     if control is not None:
         where = f"U+{ord(control[0]):04X} at character {control.start() + 1}"
         raise ValueError(f"must have no control character, which a header can't carry: there is {where}")
-    return key
+    return line
 
 
 def comma_list(value: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import json
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -188,14 +188,15 @@ def gen_ai_attributes(model: str, operation: str, request: Request, finish: Fini
 
 
 def parameters(request: Request) -> str:
-    """Return what a generation was asked to be like, as JSON; never the prompt."""
+    """Return what a generation was asked to be like, as JSON; of `logit_bias` the number, no prompt."""
     return json.dumps(
         {
             "max_new_tokens": request.max_new_tokens,
             "stop": request.stop,
             "top_n_tokens": request.top_n_tokens,
             "grammar": request.grammar.kind.value if isinstance(request.grammar, Grammar) else None,
-            **asdict(request.sampling),
+            **asdict(replace(request.sampling, logit_bias=())),  # there may be tens of thousands
+            "logit_bias": len(request.sampling.logit_bias),
         }
     )
 

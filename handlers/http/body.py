@@ -103,8 +103,11 @@ def _repeated(raw: bytes) -> str:
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        found.extend(name for name in set(names) if names.count(name) > 1)
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
 
     with suppress(RecursionError):
         json.loads(raw, object_pairs_hook=look)

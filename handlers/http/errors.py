@@ -104,7 +104,7 @@ class Failure:
             return {"error": self.error, **told}
         if dialect is Dialect.RESPONSES:
             return self._event()
-        return {"error": {"message": self.error, "http_status_code": self.status, **told}}
+        return {"error": {**self._details(), "http_status_code": self.status, **told}}
 
     def _event(self) -> dict[str, object]:
         """Return OpenAI's event for an answer that isn't known any more."""
@@ -113,12 +113,15 @@ class Failure:
 
     def detailed(self) -> dict[str, object]:
         """Return the JSON body for clients of OpenAI's API that find a message nowhere else."""
+        return {**replace(self, to_the_letter=False).body(), "error": self._details()}
+
+    def _details(self) -> dict[str, object]:
+        """Return what OpenAI's clients read of an error."""
         kind = OPENAI_TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
         message, code = self.error + self.in_openais_words, self.code or self.error_type
-        details = {"message": message, "type": kind, "param": self.param, "code": code}
-        return {**replace(self, to_the_letter=False).body(), "error": details}
+        return {"message": message, "type": kind, "param": self.param, "code": code}
 
     def reply(self, scope: Scope) -> Response:
         """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""

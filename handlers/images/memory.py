@@ -25,8 +25,8 @@ class Memory:
         return hold
 
     def _take(self, size: int) -> None:
-        # What is too large for all of it is let in alone: its own limits bound it
-        if self.held and self.held + size > self._most:
+        # What is too large for all of it is let in alone: its own limits bound it. Nothing is never too much
+        if size and self.held and self.held + size > self._most:
             raise ImagesOverloaded(size, self.held, self._most, RETRY_SECONDS)
         self.held += size
 

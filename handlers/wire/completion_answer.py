@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from handlers.wire.completion_logprobs import LogprobsTeller, joined
 from handlers.wire.completions import Completion
@@ -63,22 +63,34 @@ class AnswerStream:
         stamp: Stamp,
         prompt_tokens: Sequence[int],
         token_bytes: TokenBytes | None = None,
+        *,
+        as_tgi: bool = False,
     ) -> None:
-        """`prompt_tokens` is how many each request's prompt has; for `token_bytes` see `LogprobsTeller`."""
+        """`prompt_tokens` is how many each request's prompt has; for `token_bytes` see `LogprobsTeller`.
+
+        `as_tgi`: a reason is empty until there is one, and each completion's last chunk has its counts.
+        """
         self._completion = completion
         self._stamp = stamp
         self._choices = [
-            ChoiceStream(completion, index, request.prompt, tokens, token_bytes)
+            ChoiceStream(completion, index, request.prompt, tokens, token_bytes, as_tgi=as_tgi)
             for index, (request, tokens) in enumerate(zip(completion.requests, prompt_tokens, strict=True))
         ]
+        # As at OpenAI: where counts come in the end, none come before
+        self._counts_once = completion.include_usage and not completion.continuous_usage and not as_tgi
         self._finishes: dict[int, Finish] = {}  # by choice
 
     def chunks(self, place: int, event: Event) -> list[Chunk]:
         """Return the chunks of an event of the choice `place`."""
-        chunks = [chunk(self._stamp, [told], counts) for told, counts in self._choices[place].push(event)]
+        chunks = [self._chunk(told, counts) for told, counts in self._choices[place].push(event)]
         if event.finish is not None:
             chunks += self._end(place, event.finish)
         return chunks
+
+    def _chunk(self, told: CompletionChoice, counts: Usage | None) -> Chunk:
+        if not self._counts_once:
+            return chunk(self._stamp, [told], counts)
+        return {**chunk(self._stamp, [told], None), "usage": None}
 
     def _end(self, place: int, finish: Finish) -> list[Chunk]:
         """Return what follows the last chunk of a choice: after the last choice, the usage if asked for."""
@@ -99,12 +111,16 @@ class ChoiceStream:
         prompt: str,
         prompt_tokens: int,
         token_bytes: TokenBytes | None,
+        *,
+        as_tgi: bool,
     ) -> None:
         self._completion = completion
         self._index = index
         self._prompt = prompt
         self._prompt_tokens = prompt_tokens
         self._teller = LogprobsTeller(completion.logprobs, token_bytes)
+        # TGI's typed clients expect a text; to OpenAI's anything but null is the end
+        self._going_on: Literal[""] | None = "" if as_tgi else None
 
     def push(self, event: Event) -> list[Told]:
         """Return the choices of an event's chunks, each with its counts, which the last one always has."""
@@ -114,15 +130,21 @@ class ChoiceStream:
         if not self._completion.scored:
             counts = self._so_far(event.index) if event.finish is None else usage([event.finish])
             logprobs = self._teller.generated([event])
-            told.append((choice(self._index, event.delta, logprobs, finish_reason(event)), counts))
+            told.append((self._choice(event.delta, logprobs, finish_reason(event)), counts))
         return told
 
     def _echo(self, event: Event) -> Told:
         logprobs = self._teller.prompt(event.prompt, self._prompt)
         if not self._completion.scored:
-            return choice(self._index, self._prompt, logprobs, None), self._so_far(0)
+            return self._choice(self._prompt, logprobs, None), self._so_far(0)
         assert event.finish is not None, "one token is all that is generated"
-        return choice(self._index, self._prompt, logprobs, "length"), usage([without_text(event.finish)])
+        return self._choice(self._prompt, logprobs, "length"), usage([without_text(event.finish)])
+
+    def _choice(
+        self, text: str, logprobs: CompletionLogprobs | None, reason: Reason | None
+    ) -> CompletionChoice:
+        told = self._going_on if reason is None else reason
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": told}
 
     def _so_far(self, generated: int) -> Usage | None:
         return counted_so_far(self._prompt_tokens, generated) if self._completion.continuous_usage else None
@@ -179,10 +201,3 @@ def chunk(stamp: Stamp, choices: list[CompletionChoice], counts: Usage | None) -
     if counts is not None:
         body["usage"] = counts
     return body
-
-
-def choice(
-    index: int, text: str, logprobs: CompletionLogprobs | None, reason: Reason | None
-) -> CompletionChoice:
-    """Return a chunk's choice; while it goes on its reason is empty, which TGI's typed clients expect."""
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason or ""}

@@ -158,7 +158,8 @@ def to_meaning(
     parameters = _parameters(given, limits, do_sample)
     check(parameters, limits)
     prefill, wanted = bool(given.get("decoder_input_details")), given.get("return_full_text")
-    details, prompt_logprobs = prefill or bool(given.get("details")), prefill and limits.prefill_logprobs
+    details = prefill or bool(given.get("details"))
+    prompt_logprobs = prefill and limits.prefill_logprobs and tokens is not Shown.NEVER
     shown = tokens is Shown.ALWAYS or (tokens is Shown.WITH_DETAILS and details)
     needed = shown or parameters.candidates > 1 or prompt_logprobs
     unseen = bool(parameters.top_n_tokens) and not shown

@@ -37,6 +37,9 @@ class StreamErrorBody(TypedDict):
     """What went wrong."""
 
     message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str
     http_status_code: int
     error_type: str
     request_id: NotRequired[str]
@@ -1222,6 +1225,10 @@ class CompletionFinal(TypedDict):
     usage: Usage
 
 
+ChunkFinishReason: TypeAlias = Literal["", "stop", "length"]
+"""Why a completion ended: `stop` or `length`; empty while it goes on."""
+
+
 @final
 class CompletionChoice(TypedDict):
     """What is new in one completion."""
@@ -1229,7 +1236,7 @@ class CompletionChoice(TypedDict):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: Literal["", "stop", "length"]
+    finish_reason: ChunkFinishReason | None
 
 
 @final
@@ -1242,7 +1249,7 @@ class Chunk(TypedDict):
     choices: list[CompletionChoice]
     model: str
     system_fingerprint: str
-    usage: NotRequired[Usage]
+    usage: NotRequired[Usage | None]
 
 
 CompletionStreamEvent: TypeAlias = Chunk | StreamError

@@ -50,6 +50,13 @@ def seeing_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def stepping_server() -> Iterator[str]:
+    """Serve a fake engine whose texts grow side by side; give the address."""
+    with in_thread(Settings(hostname="127.0.0.1"), {"step_seconds": 0.001}) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def narrow_server() -> Iterator[str]:
     """Serve the fake engine with one place and a key; prompts with `please fail` do, after three tokens."""
     settings = Settings(hostname="127.0.0.1", max_concurrent_requests=1, api_key="secret")

@@ -142,6 +142,13 @@ def test_three_answers_are_told_apart_whole_and_streamed(results: Results) -> No
     assert streamed == texts
     assert len(set(texts)) > 1
     assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert results["choices"]["gathered"] == texts
+
+
+def test_answers_whose_calls_begin_in_another_order_are_told_apart(ask: Ask, stepping_server: str) -> None:
+    whole, gathered = ask(CLIENT, stepping_server, "choices_that_call")["choices_that_call"]
+    assert [index for index, _ in whole] == list(range(8))
+    assert gathered == whole
 
 
 def test_a_biased_token_is_chosen(results: Results) -> None:
@@ -203,5 +210,7 @@ def test_keys_overload_and_failure_have_the_clients_types(ask: Ask, narrow_serve
         401,
     )
     assert results["overloaded"] == {"refused": "RateLimitError", "after": "length"}
-    assert results["generation_error_in_a_stream"]["raised"] == "APIError"
-    assert "injected failure" in results["generation_error_in_a_stream"]["message"]
+    failed = results["generation_error_in_a_stream"]
+    assert (failed["raised"], failed["body"]["type"]) == ("APIError", "server_error")
+    assert (failed["body"]["code"], failed["body"]["param"]) == ("generation", None)
+    assert "injected failure" in failed["message"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -67,9 +69,12 @@ def test_an_error_has_its_status_type_and_message(
 def test_inside_of_an_openai_stream_the_status_is_told(
     error: Exception, status: int, error_type: str, message: str
 ) -> None:
-    body = describe(error, "id").body(Dialect.OPENAI)
+    failure = describe(error, "id")
+    body = failure.body(Dialect.OPENAI)
     told = {"message": message, "http_status_code": status, "error_type": error_type, "request_id": "id"}
-    assert body == {"error": told}
+    assert body == {"error": {**told, "type": ANY, "param": None, "code": error_type}}
+    before: Any = failure.detailed()["error"]
+    assert body["error"] == {**before, **told}
 
 
 def test_every_error_of_the_engine_is_in_the_table() -> None:

@@ -279,6 +279,9 @@ async def test_a_failure_after_the_first_token_is_an_event_in_openais_form() -> 
     assert first["object"] == "chat.completion.chunk"
     assert error_of(response, error["error"]) == {
         "message": "Request failed during generation: injected failure: weather",
+        "type": "server_error",
+        "param": None,
+        "code": "generation",
         "http_status_code": 424,
         "error_type": "generation",
     }

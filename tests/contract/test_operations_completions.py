@@ -88,6 +88,21 @@ async def test_include_usage_adds_the_sum_in_one_chunk_more() -> None:
     assert (last["choices"], last["usage"]) == ([], whole["usage"])
 
 
+async def test_to_openais_clients_only_a_reason_is_the_end_and_the_usage_comes_once() -> None:
+    """They take an empty reason for the end, and stop reading."""
+    headers = {"x-stainless-lang": "python"}
+    body: dict[str, Any] = {"prompt": ["two", "one"], "temperature": 0, "stream": True}
+    async with served(fake=REPLIES) as server:
+        for more in ({}, {"stream_options": {"include_usage": True}}):
+            response = await server.http.post(PATH, json={**body, **more}, headers=headers)
+            *chunks, done = events_of(response)
+            told = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+            assert sorted(map(str, told)) == ["None"] * (len(told) - 2) + ["stop"] * 2
+            assert done == "[DONE]"
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["usage"]["total_tokens"] > 0
+
+
 async def test_the_stop_sequence_is_cut_off_streamed_or_not() -> None:
     async with served(fake=REPLIES) as server:
         body: dict[str, Any] = {"prompt": "one", "temperature": 0, "stop": [" Bye"]}

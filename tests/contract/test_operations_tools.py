@@ -321,3 +321,13 @@ async def test_tools_need_grammars() -> None:
     assert response.status_code == 422
     assert "grammar is not supported" in response.json()["error"]
     assert without.status_code == 200
+
+
+async def test_to_openais_clients_answers_begin_in_order_whichever_has_something_to_tell_first() -> None:
+    headers = {"x-stainless-lang": "python"}
+    body = asking("hi", tool_choice="required", n=8, seed=0, temperature=1, stream=True)
+    async with served(fake={"step_seconds": 0.001}) as server:
+        response = await server.http.post(PATH, json=body, headers=headers)
+    *chunks, _ = events_of(response)
+    begun = dict.fromkeys(chunk["choices"][0]["index"] for chunk in chunks)
+    assert list(begun) == list(range(8))

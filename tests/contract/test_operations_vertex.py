@@ -197,6 +197,20 @@ async def test_the_addresses_that_vertex_chose_answer_behind_the_key() -> None:
     assert {"/v1/endpoints/1:predict", "/v1/endpoints/1"} <= shown.keys()
 
 
+async def test_the_addresses_that_vertex_chose_may_be_those_of_a_model() -> None:
+    settings: dict[str, Any] = {"aip_predict_route": "/v2/models/m/infer", "aip_health_route": "/v1/models/m"}
+    body = {"instances": [{"inputs": "a name"}]}
+    async with served(fake=REPLIES, **settings) as server:
+        answer = await server.post("/v2/models/m/infer", body)
+        alive = await server.http.get("/v1/models/m")
+        others = [await server.http.get(path) for path in ("/v1/models/n", "/v2/models/m")]
+        wrong = await server.http.delete("/v1/models/m")
+    assert answer.json() == {"predictions": [" Ada"]}
+    assert (alive.status_code, alive.content) == (200, b"")
+    assert [other.status_code for other in others] == [404, 200]
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
+
+
 async def test_no_request_waits_until_the_document_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the first body would that could be of two kinds, and everybody's streams with it."""
     monkeypatch.setattr(cloud, "_verdicts", {})  # of other tests' applications

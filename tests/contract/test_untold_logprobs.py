@@ -70,9 +70,11 @@ ASKED = [
     Asked("/v1/chat/completions", {**CHAT, "logprobs": True, "stream": True, "top_logprobs": 2}, ["raw"]),
     Asked("/v2/models/m/infer", TENSOR),
     Asked("/v2/models/m/infer", given(TENSOR, details=True)),
+    Asked("/v2/models/m/infer", given(TENSOR, decoder_input_details=True)),
     Asked("/v2/models/m/infer", given(TENSOR, **BEST), ["processed"] * 2),
     Asked("/vertex", instances(PROMPT, {**CHAT, "logprobs": True, "top_logprobs": 2}), ["none"] * 2),
     Asked("/vertex", instances(given(PROMPT, details=True), CHAT), ["none"] * 2),
+    Asked("/vertex", instances(given(PROMPT, decoder_input_details=True))),
     Asked("/vertex", instances(given(PROMPT, **BEST)), ["processed"] * 2),
 ]
 

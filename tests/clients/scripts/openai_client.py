@@ -144,12 +144,40 @@ def too_long(url: str) -> Any:
 
 
 def choices(url: str) -> Any:
-    """Have three answers: whole, and streamed."""
+    """Have three answers: whole, streamed, and as the client's own helper puts the chunks together."""
     asked: Any = {"model": "tgi", "messages": MESSAGES, "n": 3, "seed": 3, "temperature": 2, "max_tokens": 8}
     client = connect(url)
     whole = client.chat.completions.create(**asked)
     chunks = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
-    return {"whole": whole.model_dump(), "chunks": [chunk.model_dump() for chunk in chunks]}
+    return {
+        "whole": whole.model_dump(),
+        "chunks": [chunk.model_dump() for chunk in chunks],
+        "gathered": [choice.message.content for choice in gathered(client, **asked)],
+    }
+
+
+def choices_that_call(url: str) -> Any:
+    """Have eight answers call a tool, each at another of its tokens: whole, and put together."""
+    asked: Any = {**CALLING, "n": 8, "seed": 0, "temperature": 1}
+    client = connect(url)
+    whole = client.chat.completions.create(**asked)
+    told = [list(whole.choices), gathered(client, **asked)]
+    return [[(choice.index, arguments_of(choice)) for choice in choices] for choices in told]
+
+
+def arguments_of(choice: Any) -> str:
+    """Return the arguments of a choice's only call."""
+    (call,) = choice.message.tool_calls
+    arguments: str = call.function.arguments
+    return arguments
+
+
+def gathered(client: OpenAI, **asked: Any) -> list[Any]:
+    """Return the choices of a stream, put together by the client."""
+    with client.chat.completions.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        return list(stream.current_completion_snapshot.choices)  # of those that were cut, too
 
 
 def images(url: str) -> Any:
@@ -255,7 +283,7 @@ ON_ANY_SERVER = [
     *(tools, tool_results, tool_not_found, parsed, parsed_beside_tools, too_long, choices, biased),
     *(completion, completion_prompts, models, unknown_model, validation_error, validation_error_streamed),
 ]
-ON_A_NARROW_SERVER = [wrong_key, overloaded, generation_error_in_a_stream]
+ON_OTHERS = [wrong_key, overloaded, generation_error_in_a_stream, images, bad_image, choices_that_call]
 
 if __name__ == "__main__":
-    run([*ON_ANY_SERVER, *ON_A_NARROW_SERVER, *RESPONSES, response_failed, images, bad_image])
+    run([*ON_ANY_SERVER, *ON_OTHERS, *RESPONSES, response_failed])

@@ -122,8 +122,10 @@ def test_a_type_in_words(schema: dict[str, object], text: str) -> None:
 
 def test_the_words_that_an_answer_may_say_are_listed() -> None:
     assert '| `object` | string: `"chat.completion"` | always | What this is. |' in PAGE
-    section = re.split(r"\n#+ CompletionChoice\n", PAGE)[1].partition("\n#")[0]
-    assert '| string: `""` or `"stop"` or `"length"` |' in section
+    section = re.split(r"\n#+ ChunkFinishReason\n", PAGE)[1].partition("\n#")[0]
+    assert 'Type: string: `""`, `"stop"`, `"length"`.' in section
+    section = re.split(r"\n#+ CompletionComplete\n", PAGE)[1].partition("\n#")[0]
+    assert '| string: `"stop"` or `"length"` |' in section
 
 
 def test_a_member_that_is_not_honoured_is_listed_with_the_reason() -> None:

@@ -14,7 +14,8 @@ from codegen.property_streams import stream_problems
 PROMISES = promises(Document.load())
 TOKEN = {"id": 1, "text": " a", "logprob": -0.5, "special": False}
 ERROR = {"error": "no", "error_type": "generation"}
-FAILED = {"error": {"message": "no", "http_status_code": 424, "error_type": "generation"}}
+KIND = {"type": "server_error", "param": None, "code": "generation"}
+FAILED = {"error": {"message": "no", **KIND, "http_status_code": 424, "error_type": "generation"}}
 DONE = "data: [DONE]\n\n"
 
 

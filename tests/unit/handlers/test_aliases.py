@@ -54,3 +54,11 @@ def test_one_address_can_do_both() -> None:
     settings = Settings(aip_predict_route="/ai", aip_health_route="/ai")
     document, _ = with_aliases(openapi.load(), OPERATIONS, settings)
     assert {"get", "post"} == document["paths"]["/ai"].keys()
+
+
+def test_addresses_below_one_with_a_parameter_come_before_it() -> None:
+    settings = Settings(aip_predict_route="/v2/models/m/infer", aip_health_route="/v1/models/m")
+    document, _ = with_aliases(openapi.load(), OPERATIONS, settings)
+    paths = list(document["paths"])
+    assert paths.index("/v2/models/m/infer") < paths.index("/v2/models/{name}/infer")
+    assert paths.index("/v1/models/m") < paths.index("/v1/models/{model}")

@@ -159,6 +159,7 @@ def test_a_fault_of_the_file_is_told_once_and_then_its_end(
     path.write_text(f"a {DIGEST[1:]}\n")
     for _ in range(3):
         ring.look()
+    path.write_text(f"a {DIGEST[2:]}\n")
     monkeypatch.setattr(keys, "read_keys", lambda path: [][1])
     ring.look()
     monkeypatch.undo()
@@ -171,6 +172,48 @@ def test_a_fault_of_the_file_is_told_once_and_then_its_end(
     assert "can't be read: IndexError; the keys stay as they were" in odd
     assert well == "API keys were read again: there are 1 now"
     assert ring.find(b"secret") == Key("a")
+
+
+def test_a_file_with_a_fault_in_it_is_read_again_once_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "LOOK_SECONDS", PATIENCE)  # its thread is asleep
+    path, read = tmp_path / "keys", list[str]()
+    path.write_text(f"a {DIGEST}\n")
+    ring = Keyring(None, str(path))
+
+    def read_and_noted(path: Path) -> dict[str, Key]:
+        read.append(path.read_text())
+        return read_keys(path)
+
+    monkeypatch.setattr(keys, "read_keys", read_and_noted)
+    broken, other, well = f"a {DIGEST[1:]}\n", "# nobody\n", f"bb {DIGEST}\n"
+    for content in (broken, other, well):
+        path.write_text(content)
+        for _ in range(3):
+            ring.look()
+    assert read == [broken, other, well]
+    assert ring.find(b"secret") == Key("bb")
+
+
+def test_a_file_that_is_out_of_reach_is_tried_again_though_it_does_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "LOOK_SECONDS", PATIENCE)  # its thread is asleep
+    path = tmp_path / "keys"
+    path.write_text(f"a {DIGEST}\n")
+    ring = Keyring(None, str(path))
+    path.write_text(f"bb {DIGEST}\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refused)
+        ring.look()
+    assert ring.find(b"secret") == Key("a")
+    ring.look()
+    assert ring.find(b"secret") == Key("bb")
+
+
+def refused(path: Path, *, encoding: str) -> str:
+    raise PermissionError(13, "Permission denied")
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -78,6 +80,40 @@ async def test_events_of_several_requests_are_merged_without_loss(start: Start) 
     async for place, batch in merged(generations):
         texts[place] += "".join(event.delta for event in batch)
     assert texts == ["first", "second one"]
+
+
+class Scripted:
+    """A generation that has this to give, all of it at once."""
+
+    def __init__(self, *given: Any) -> None:
+        self._given = iter(given)
+
+    async def next_batch(self) -> Any:
+        item = next(self._given)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+@pytest.mark.parametrize("read", [1, 2])
+async def test_of_failures_at_once_the_first_is_raised_after_what_is_ready_and_all_are_heard(
+    read: int,
+) -> None:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    ready: Any = (SimpleNamespace(finish=None),)
+    errors = [GenerationFailed(word) for word in ("one", "two", "three")]
+    generations: Any = [Scripted(errors[0]), Scripted(ready, errors[1]), Scripted(errors[2])]
+    batches = merged(generations)
+    assert await anext(batches) == (1, ready)
+    if read > 1:
+        with pytest.raises(GenerationFailed, match="one"):
+            await anext(batches)
+    await batches.aclose()
+    await asyncio.sleep(0.01)
+    del generations, batches, errors
+    gc.collect()
+    assert unheard == []
 
 
 async def test_a_flow_gives_framed_events_and_counts_what_ended(start: Start) -> None:

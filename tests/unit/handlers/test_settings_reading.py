@@ -165,6 +165,25 @@ def test_a_key_that_no_header_could_carry_is_refused_and_not_shown(key: str, why
     assert "s3" not in str(told.value)
 
 
+@pytest.mark.parametrize("around", ["{}", "{}\n", "{}\r\n", " {}\t\n"])
+def test_the_text_of_a_header_is_read_without_what_stands_around_it(around: str) -> None:
+    read = read_line(COMPUTE_TYPE=around.format("1-märchen gpu"))
+    assert "1-märchen gpu" == read.settings.compute_type
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("a\nb", r"no control character, which a header can't carry: there is U\+000A at character 2"),
+        ("a\x7f", r"no control character, which a header can't carry: there is U\+007F at character 2"),
+        ("card \u2192", r"be in Latin-1, as headers are: there is U\+2192 at character 6"),
+    ],
+)
+def test_what_no_header_could_say_is_refused_at_the_start(given: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=rf"COMPUTE_TYPE must (have )?{why}"):
+        read_line(COMPUTE_TYPE=given)
+
+
 def test_secrets_are_shown_nowhere() -> None:
     reading = read_line("--api-key", "s3cret", HF_TOKEN="hf_s3cret")
     assert "s3cret" not in f"{reading.settings} {[str(given) for given in reading.given]}"

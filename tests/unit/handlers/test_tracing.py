@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from handlers.settings import Settings
-from handlers.tracing import Tracing, duration, exporting_tracer, make_tracer
+from handlers.tracing import Tracing, duration, exporting_tracer, make_tracer, parameters
+from inference.types import Request, Sampling
 from tests.contract.serving import served
 
 pytestmark = pytest.mark.anyio
@@ -190,6 +191,13 @@ async def test_a_chat_is_one_at_any_address(path: str, body: Any, kind: str) -> 
     spans = await traced(path, body)
     told = [span.attributes.get("gen_ai.operation.name") for span in spans]
     assert [each for each in told if each] == [kind]
+
+
+def test_biases_are_counted_not_listed() -> None:
+    biases = tuple((id, 1.5) for id in range(30_000))
+    told = parameters(Request(id="r", prompt=SECRET, sampling=Sampling(logit_bias=biases, seed=7)))
+    assert (json.loads(told)["logit_bias"], json.loads(told)["seed"]) == (30_000, 7)
+    assert len(told) < 1000
 
 
 async def test_a_route_that_is_a_setting_is_named() -> None:

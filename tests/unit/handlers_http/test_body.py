@@ -111,6 +111,7 @@ def test_a_source_that_breaks_after_a_wait_is_heard_of() -> None:
         (r'{"a\u0061": 1, "aa": 2}', "aa"),
         (r'{"a": "\":", "b": 1, "b": 2}', "b"),
         ('{"": 1, "": 2}', ""),
+        ('{"z": 1, "y": 1, "x": 1, "w": 1, "y": 2, "x": 2, "w": 2, "z": 2}', "y"),
     ],
 )
 def test_a_member_that_stands_twice_is_refused_with_its_name(body: str, name: str) -> None:
@@ -122,6 +123,13 @@ def test_a_member_that_stands_twice_is_refused_with_its_name(body: str, name: st
 def test_a_member_that_stands_twice_is_refused_however_deeply() -> None:
     with pytest.raises(Refused, match="duplicate field"):
         parse_json(b'{"a":1,"a":' * 1020 + b"1" + b"}" * 1020)
+
+
+def test_of_very_many_members_the_first_that_comes_again_is_named() -> None:
+    names = [f"n{at}" for at in range(100_000)]
+    raw = json.dumps(dict.fromkeys(names, 1))[:-1] + ', "n777": 2, "n5": 2, "n99999": 2}'
+    with pytest.raises(Refused, match="duplicate field `n777`"):
+        parse_json(raw.encode())
 
 
 TEXTS = some.text('":\\{ab', max_size=3)

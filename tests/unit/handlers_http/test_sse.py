@@ -152,7 +152,8 @@ def test_a_failure_before_the_first_event_is_raised_and_nothing_is_sent() -> Non
         ),
         (
             Dialect.OPENAI,
-            b'data: {"error":{"message":"Request failed during generation: bad","http_status_code":424,'
+            b'data: {"error":{"message":"Request failed during generation: bad","type":"server_error",'
+            b'"param":null,"code":"generation","http_status_code":424,'
             b'"error_type":"generation","request_id":"id-1"}}\n\ndata: [DONE]\n\n',
         ),
     ],

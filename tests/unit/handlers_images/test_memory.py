@@ -39,3 +39,10 @@ def test_a_body_is_held_once_it_is_past_its_limit_whatever_it_grows_to() -> None
             hold.beyond(20, size)
             assert memory.held == held
     assert memory.held == 0
+
+
+def test_who_asks_for_nothing_is_let_in_however_much_is_held() -> None:
+    memory = Memory(100)
+    with memory.hold(200), memory.hold() as text:
+        text.more(0)
+        assert memory.held == 200

@@ -1,29 +1,32 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from handlers.wire import chat as wire
+from handlers.wire.calls import CallDeltas, CallIds
 from handlers.wire.chat_answer import ChatAnswer
-from handlers.wire.choice import TextChoice
+from handlers.wire.choice import Choice, TextChoice, ToolChoice
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs
+from inference.tools.types import Part, TextPart
 from inference.types import FinishReason
+from tests.unit.handlers_wire.scripted import ScriptedParser
 
 LIMITS = Limits(max_best_of=2, max_stop_sequences=4, max_top_n_tokens=5)
 STAMP = Stamp(id="chatcmpl-1", created=1763600000, model="org/m", fingerprint="1-native")
 Fits = Callable[[str, Any], bool]
 
 
-def answer(*, prompt_tokens: int = 0, **members: Any) -> ChatAnswer:
+def answer(*, prompt_tokens: int = 0, in_order: bool = False, **members: Any) -> ChatAnswer:
     body: Any = {"messages": [{"role": "user", "content": "Hi"}]} | members
     chat = wire.to_chat(body, LIMITS)
     tell = partial(logprobs, top=chat.top_logprobs) if chat.logprobs else None
     choices = [TextChoice(index, tell) for index in range(chat.choices)]
-    return ChatAnswer(chat, STAMP, choices, prompt_tokens=prompt_tokens)
+    return ChatAnswer(chat, STAMP, choices, prompt_tokens=prompt_tokens, in_order=in_order)
 
 
 @pytest.fixture
@@ -104,6 +107,40 @@ def test_the_usage_comes_once_after_the_last_choice(output: Any, sample: Any, fi
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * 3
     assert chunks[-1]["usage"] == answer(n=2).body([output, other])["usage"]
     assert fits("ChatCompletionChunk", chunks[-1])
+
+
+def called(index: int, pushes: Sequence[Sequence[Part]]) -> ToolChoice:
+    return ToolChoice(index, None, CallDeltas(ScriptedParser(pushes), CallIds(()).of(index)))
+
+
+@pytest.mark.parametrize(("in_order", "first"), [(True, [0, 1, 1, 2, 2]), (False, [1, 1, 2, 0, 2])])
+def test_choices_begin_in_the_order_of_their_indexes_where_that_is_asked_for(
+    in_order: bool, first: list[int], sample: Any
+) -> None:
+    """OpenAI's Python client puts a choice where as many began before it, and fails with another's index."""
+    body: Any = {"messages": [{"role": "user", "content": "Hi"}], "n": 3}
+    choices: list[Choice] = [
+        called(0, [[], [], [TextPart("a")]]),  # nothing is told of it until its third token
+        called(1, [[TextPart("b")], [TextPart("c")]]),
+        TextChoice(2, None),
+    ]
+    stream = ChatAnswer(wire.to_chat(body, LIMITS), STAMP, choices, in_order=in_order)
+    outputs = [sample.output([sample.token(1, "x", -1.0)] * size) for size in (3, 2, 2)]
+    told = []
+    for place, at in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (2, 1)):
+        told += stream.chunks(place, outputs[place][at])
+    assert first == [chunk["choices"][0]["index"] for chunk in told]
+    roles = [chunk["choices"][0]["index"] for chunk in told if "role" in chunk["choices"][0]["delta"]]
+    assert roles == list(dict.fromkeys(first))
+
+
+def test_a_choice_that_ends_before_its_turn_is_told_before_the_usage(output: Any, sample: Any) -> None:
+    other = sample.output([sample.token(3, "No", -0.5)], prompt_tokens=12)
+    told = answer(n=2, in_order=True, stream_options={"include_usage": True})
+    assert told.chunks(1, other[0]) == []
+    chunks = [chunk for event in output for chunk in told.chunks(0, event)]
+    assert [[choice["index"] for choice in chunk["choices"]] for chunk in chunks] == [[0], [1], [0], []]
+    assert chunks[-1]["usage"] is not None
 
 
 def test_every_chunk_can_count_its_choice_so_far(output: Any, sample: Any, fits: Fits) -> None:

@@ -89,11 +89,14 @@ def test_a_scored_prompt_has_its_own_tokens_alone(sample: Any, fits: Fits) -> No
     assert (chunk["choices"], chunk["usage"]) == (body["choices"], body["usage"])
 
 
-def test_only_the_last_chunk_of_a_completion_has_a_reason_and_its_usage(sample: Any, fits: Fits) -> None:
+@pytest.mark.parametrize(("as_tgi", "going_on"), [(True, ""), (False, None)])
+def test_only_the_last_chunk_of_a_completion_has_a_reason_and_its_usage(
+    as_tgi: bool, going_on: str | None, sample: Any, fits: Fits
+) -> None:
     tokens = [sample.token(1, "a", -1.0), sample.token(2, "</s>", -1.0, special=True)]
-    stream = AnswerStream(completion("w", "x"), STAMP, [2, 2])
+    stream = AnswerStream(completion("w", "x"), STAMP, [2, 2], as_tgi=as_tgi)
     first, last = chunks_of(stream, 1, sample.output(tokens, reason=FinishReason.EOS))
-    assert first["choices"] == [{"index": 1, "text": "a", "logprobs": None, "finish_reason": ""}]
+    assert first["choices"] == [{"index": 1, "text": "a", "logprobs": None, "finish_reason": going_on}]
     assert "usage" not in first
     assert last["choices"] == [{"index": 1, "text": "", "logprobs": None, "finish_reason": "stop"}]
     assert last["usage"]["total_tokens"] == 4
@@ -139,6 +142,24 @@ def test_the_usage_of_all_comes_after_the_last_choice_that_ends(sample: Any, fit
     *_, last = chunks_of(stream, 0, long)
     assert (last["choices"], last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == ([], 2, 4)
     assert fits("Chunk", last)
+
+
+@pytest.mark.parametrize(
+    ("as_tgi", "continuous", "told"),
+    [(False, False, [None] * 3), (False, True, [3, 3, 4]), (True, False, [3, "absent", 4])],
+)
+def test_to_openais_clients_a_usage_in_the_end_is_the_only_one(
+    as_tgi: bool, continuous: bool, told: list[Any], sample: Any, fits: Fits
+) -> None:
+    asked = completion("x", n=2, include_usage=True, continuous_usage=continuous)
+    stream = AnswerStream(asked, STAMP, [2, 2], as_tgi=as_tgi)
+    one, two = sample.output([sample.token(1, "a", -1.0)]), sample.output([sample.token(1, "b", -1.0)] * 2)
+    chunks = [*chunks_of(stream, 1, one), *chunks_of(stream, 0, two)]
+    *before, last = [chunk.get("usage", "absent") for chunk in chunks]
+    totals = [counts["total_tokens"] if isinstance(counts, dict) else counts for counts in before]
+    assert totals == told
+    assert last["completion_tokens"] == 3
+    assert all(fits("Chunk", chunk) for chunk in chunks)
 
 
 def test_the_likeliest_of_each_prompt_are_answered_with_best_first(sample: Any) -> None:

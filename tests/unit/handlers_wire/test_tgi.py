@@ -124,7 +124,8 @@ BEST = {"best_of": 2, "do_sample": True}
         ({"details": True}, Shown.NEVER, False),
         (BEST, Shown.NEVER, True),
         ({"top_n_tokens": 2}, Shown.NEVER, False),
-        ({"decoder_input_details": True}, Shown.NEVER, True),
+        ({"decoder_input_details": True}, Shown.NEVER, False),
+        ({"decoder_input_details": True, **BEST}, Shown.NEVER, True),
     ],
 )
 @pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED, LogprobsMode.RAW])
@@ -170,6 +171,15 @@ def test_the_prompts_logprobs_are_for_servers_that_were_started_for_them() -> No
     body: GenerateRequest = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
     wanted = tgi.to_generate(body, limits, id="r", draw=lambda: 1)
     assert (wanted.details, wanted.requests[0].prompt_logprobs) == (True, False)
+
+
+def test_nothing_is_computed_of_a_prompt_where_no_answer_shows_it() -> None:
+    parameters: Any = {"decoder_input_details": True, **BEST}
+    body: GenerateRequest = {"inputs": "Hi", "parameters": parameters}
+    for tokens, computed in ((Shown.NEVER, False), (Shown.WITH_DETAILS, True)):
+        wanted = tgi.to_generate(body, LIMITS, id="r", draw=lambda: 1, tokens=tokens)
+        assert wanted.details
+        assert {request.prompt_logprobs for request in wanted.requests} == {computed}
 
 
 def test_a_route_can_sample_unless_told_otherwise() -> None:

@@ -158,6 +158,17 @@ def completion_streamed(url: str) -> None:
     assert streamed == completed(url, prompt="Once upon a time").choices[0].text
 
 
+def completion_held_back(url: str) -> None:
+    """Stream a text that begins as a stop sequence does: what comes meanwhile has no text, and is no end."""
+    begun = completed(url, prompt="Once upon a time").choices[0].text[:-1]
+    for stop in (["\n\n"], [f"{begun}#"]):
+        whole = completed(url, prompt="Once upon a time", stop=stop).choices[0]
+        chunks = list(completed(url, prompt="Once upon a time", stop=stop, stream=True))
+        assert "".join(chunk.choices[0].text or "" for chunk in chunks) == whole.text
+        *before, last = [chunk.choices[0].finish_reason for chunk in chunks]
+        assert (set(before) <= {None}, last) == (True, whole.finish_reason)
+
+
 def completion_echoed(url: str) -> None:
     prompts = ["Once upon a time", "The cat"]
     answer = completed(url, prompt=prompts, n=2, logprobs=1, echo=True, temperature=1, seed=3)
@@ -195,7 +206,7 @@ CHECKS = (
             chat_every_setting,
         ),
         *(tools_required, tools_streamed, tools_round_trip, structured_by_schema, structured_as_any_object),
-        *(completion, completion_streamed, completion_echoed),
+        *(completion, completion_streamed, completion_held_back, completion_echoed),
     ),
     *checks("litellm", "tgi", conversation, conversation_streamed, conversation_tools),
 )
