@@ -71,7 +71,8 @@ class Settings(RequestSettings):
     device: str = row("auto", choice("auto", "cpu", "cuda"), MODEL,
         "where the model runs; auto: an accelerator where there is one", tgi=False)
     trust_remote_code: bool = row(False, boolean, MODEL,
-        "run the Python code that comes with the model",
+        "run the Python code that comes with the model where transformers doesn't have its architecture, and "
+        "read pickled weights",
         env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"), effect=effects.OF_OTHERS)
     tokenizer_config_path: str | None = row(None, text, MODEL,
         "file to take the chat template from, in place of the model's tokenizer_config.json", metavar="FILE")

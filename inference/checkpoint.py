@@ -65,14 +65,19 @@ class Weights:
     dtypes: dict[str, str] = field(default_factory=dict)  # "float32", "float16" or "bfloat16", by name
     in_16_bits: int = 0  # of the floats
     experts: int = 0  # of the matrices, those of experts in 16 bits: all are there before one is packed
+    kept: int = 0  # of the matrices, those that stay as they are where linears are rounded to 8 bits
+    kept_heads: int = 0  # of these, those of an embedding that is the head, which is packed beside it then
     stored: Stored | None = None  # the files' quantised weights, counted as what they are expanded to
 
     def size(self, item_bytes: int, matrix_item_bytes: int | None = None) -> int:
         """Return the bytes in memory when each float takes `item_bytes`, those of matrices something else."""
         of_matrices = item_bytes if matrix_item_bytes is None else matrix_item_bytes
-        linears = self.matrices - self.experts
-        of_linears, of_experts = linears * of_matrices, self.experts * max(of_matrices, _NARROW_BYTES)
-        return (self.floats - self.matrices) * item_bytes + of_linears + of_experts + self.other_bytes
+        linears, others = self.matrices - self.experts, (self.floats - self.matrices) * item_bytes
+        others += self.experts * max(of_matrices, _NARROW_BYTES)
+        if of_matrices < _NARROW_BYTES:
+            linears += self.kept_heads - self.kept
+            others += self.kept * (_NARROW_BYTES if self.narrow else item_bytes)
+        return linears * of_matrices + others + self.other_bytes
 
     @property
     def narrow(self) -> bool:

@@ -27,6 +27,7 @@ class Demand:
     positions_note: str = ""  # why not more, for the end of a sentence that says how many
     weights_form: str = "float32"  # of its linears
     loading_bytes: int = 0  # that weights take while they are loaded, if that is known to be more
+    loading_how: str = ""  # what they are then, for a sentence
     product_speed: float = 1.0  # of its linears' products, beside float32's on the same machine
     whole: bool = False  # it reads a prompt at once, and nothing of one is of use to another
     pair_bytes: int = 0  # of each two tokens of a prompt, while one layer's attention looks at them at once

@@ -44,6 +44,8 @@ _OTHERWISE = (
     ("model.", "model.language_model."),
     ("model.language_model.", "model."),
     ("language_model.model.", "model.language_model."),
+    ("language_model.model.", "model."),  # where the text model is served without its eyes
+    ("model.", "language_model.model."),
 )
 
 

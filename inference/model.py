@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -24,28 +25,37 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from inference.checkpoint import Checkpoint, Weights
 from inference.config import ModelConfig
-from inference.demand import TOKEN_BYTES, Demand
 from inference.errors import ModelUnavailable
 from inference.loading import check_loaded, unavailable
-from inference.model_files import safetensors_files
-from inference.positions import Positions, positions_of
+from inference.model_files import ADAPTER, CONFIG, read_object, safetensors_files
 from inference.quantised.method import ORIGINAL, read_method
 from inference.quantised.stored import expanded
 from inference.shortage import is_shortage
-from inference.state_layers import KEYLESS_TYPES
 from inference.weights import NARROW, expert_weights, kept_kinds, loading_class, make_plain, widen
 
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions")
-_SCORES = 3  # tensors that attention makes of a prompt's scores: they, what is added, and their shares
 _ADVICE = "transformers.integrations.hub_kernels"  # who gives it
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_CLASSES = (  # by names of architectures
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+# Beneath a file nothing is found: transformers would apply an adapter that lies beside the model
+_NO_ADAPTER = {"subfolder": ADAPTER}
+
+LOG = logging.getLogger(__name__)
 
 
 def choose_device(config: ModelConfig, progress: Callable[[str], None]) -> torch.device:
@@ -84,18 +94,45 @@ def rounded_dtype(config: ModelConfig) -> torch.dtype | None:
 def read_config(checkpoint: Checkpoint, config: ModelConfig) -> PreTrainedConfig:
     """Return transformers' configuration of the model; raise ModelUnavailable if it has none.
 
-    It doesn't say how files were quantised: the model is given their weights as if they weren't.
+    It doesn't say how files were quantised: the model is given their weights as if they weren't. It is
+    transformers' own unless the model's code is run.
     """
     read_method(checkpoint.path)  # transformers goes on without those weights where it doesn't know it
+    runs = runs_code(checkpoint.path, config)
     try:
-        found: PreTrainedConfig = AutoConfig.from_pretrained(
-            checkpoint.path, trust_remote_code=config.trust_remote_code
-        )
+        found: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=runs)
     except Exception as error:  # what values of the wrong type lead to can be anything
         raise unavailable(config.name, checkpoint.path, error) from error
     for each in (found, found.get_text_config()):
         vars(each).pop("quantization_config", None)
+    if config.trust_remote_code and not runs and getattr(found, "auto_map", None):
+        LOG.info("The code of `%s` isn't run: transformers has its architecture", config.name)
     return found
+
+
+def runs_code(directory: Path, config: ModelConfig) -> bool:
+    """Return whether a model's own code is run: it may be, and transformers has no such architecture.
+
+    Many repositories keep code that older releases needed. Where one calls its class otherwise than its
+    family's, it is another model.
+    """
+    if not config.trust_remote_code:
+        return False
+    described = read_object(directory / CONFIG)
+    family, named = described.get("model_type"), described.get("architectures")
+    known = _known_classes(family) if isinstance(family, str) else set()
+    first = named[0] if isinstance(named, list) and named else None
+    return not known or (isinstance(first, str) and _plain(first) not in known)
+
+
+def _known_classes(family: str) -> set[str]:
+    found = (classes.get(family, ()) for classes in _CLASSES)
+    return {_plain(name) for each in found for name in ((each,) if isinstance(each, str) else each)}
+
+
+def _plain(name: str) -> str:
+    """Return a class's name as it is compared: MPTForCausalLM is transformers' MptForCausalLM."""
+    return name.replace("_", "").lower()
 
 
 def load_model(
@@ -159,9 +196,15 @@ def _files(
         with expanded(weights.stored, files, _turned_weights(loader, described)) as tensors:
             yield {"pretrained_model_name_or_path": None, "state_dict": tensors}
         return
-    remote = {"trust_remote_code": config.trust_remote_code} if loader is AutoModelForCausalLM else {}
-    safe = None if config.trust_remote_code else True
-    yield {"pretrained_model_name_or_path": checkpoint.path, "use_safetensors": safe, **remote}
+    remote = {}
+    if loader is AutoModelForCausalLM:
+        remote["trust_remote_code"] = runs_code(checkpoint.path, config)
+    yield {
+        "pretrained_model_name_or_path": checkpoint.path,
+        "use_safetensors": None if config.trust_remote_code else True,
+        "adapter_kwargs": _NO_ADAPTER,
+        **remote,
+    }
 
 
 def _turned_weights(model_class: type[PreTrainedModel], described: PreTrainedConfig) -> list[str]:
@@ -255,85 +298,34 @@ def held_weights(described: PreTrainedConfig, weights: Weights, device: torch.de
     linears = {id(getattr(*each)) for each in kinds} - of_experts
     # A weight that is computed of others, as by weight_norm, is none of the parameters
     experts = sum(sizes.get(each, 0) for each in of_experts & narrow)
-    matrices = sum(sizes.get(each, 0) for each in (linears & narrow if weights.narrow else linears))
-    return replace(weights, floats=sum(sizes.values()), matrices=matrices + experts, experts=experts)
-
-
-def describe_demand(
-    described: PreTrainedConfig,
-    weights: Weights,
-    dtype: torch.dtype,
-    linears: torch.dtype,
-    kv_dtype: torch.dtype,
-) -> Demand:
-    """Return what the model will need, from its configuration and its files' headers.
-
-    `dtype` is what it computes in, `linears` and `kv_dtype` what its linears and its cache are kept in.
-    """
-    text = described.get_text_config(decoder=described.is_encoder_decoder)
-    positions, part = positions_of(text, _first(text, *_POSITIONS)), Positions(None, None)
-    if described.is_encoder_decoder:  # which has as many for prompts as its decoder for texts
-        positions, part = positions.of_both, positions
-    return Demand(
-        weights_bytes=weights.size(dtype.itemsize, linears.itemsize),
-        parameters=_multiplied(text, weights),
-        kv_bytes=max(_kv_elements(text) * kv_dtype.itemsize, TOKEN_BYTES),
-        max_positions=positions.usual,
-        most_positions=positions.most,
-        part_positions=part.usual,
-        most_part=part.most,
-        positions_note=positions.note,
-        weights_form=str(linears).removeprefix("torch."),
-        whole=bool(described.is_encoder_decoder),
-        pair_bytes=_SCORES * 4 * (_first(text, "num_attention_heads", "n_head", "num_heads") or 1),
+    counted = linears & narrow if weights.narrow else linears
+    tables = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
+    head = model.get_output_embeddings()
+    return replace(
+        weights,
+        floats=sum(sizes.values()),
+        matrices=sum(sizes.get(each, 0) for each in counted) + experts,
+        experts=experts,
+        kept=sum(sizes.get(each, 0) for each in counted & (tables | _beside_text(model))),
+        kept_heads=sum(sizes.get(each, 0) for each in tables & {id(getattr(head, "weight", None))}),
     )
+
+
+def _beside_text(model: PreTrainedModel) -> set[int]:
+    """Return the ids of the weights by which a model sees or hears, which stay as they are at level fused."""
+    if model.config.get_text_config() is model.config or model.config.is_encoder_decoder:
+        return set()
+    parts = (model.get_decoder(), model.get_output_embeddings())
+    of_text = {id(each) for part in parts if part is not None for each in part.parameters()}
+    return {id(each) for each in model.parameters()} - of_text
+
+
+def has_own_code(described: PreTrainedConfig) -> bool:
+    """Return whether a model is computed by code that it brings."""
+    return _model_class(described) is None
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Return how many token ids the model takes: it can be padded, so more than its tokenizer has."""
     rows: int = model.get_input_embeddings().weight.shape[0]
     return rows
-
-
-def head_shape(described: PreTrainedConfig) -> tuple[int, int]:
-    """Return the words and the width of the model's head, 0 for what its configuration doesn't say."""
-    text = described.get_text_config()
-    return _first(text, "vocab_size") or 0, _first(text, "hidden_size", "n_embd", "d_model") or 0
-
-
-def _multiplied(text: PreTrainedConfig, weights: Weights) -> int:
-    """Return how many parameters a token of a prompt is multiplied with: all but embedding and head."""
-    total = weights.floats + weights.other_bytes
-    table = math.prod(head_shape(text))
-    tables = table if getattr(text, "tie_word_embeddings", True) else 2 * table
-    return max(total - tables, total // 8)
-
-
-def _kv_elements(text: PreTrainedConfig) -> int:
-    """Return the numbers that one token puts into the cache of all layers together, as far as can be said.
-
-    What the loaded model is seen to need replaces it.
-    """
-    heads: int = _first(text, "num_attention_heads", "n_head", "num_heads") or 1
-    hidden: int = _first(text, "hidden_size", "n_embd", "d_model") or heads
-    layers: int = _first(text, "num_hidden_layers", "n_layer", "num_layers") or 1
-    if types := _first(text, "layer_types"):
-        layers = sum(each not in KEYLESS_TYPES for each in types)
-    if _first(text, "kv_lora_rank"):  # MLA, run as attention with full heads
-        return layers * heads * (text.qk_nope_head_dim + text.qk_rope_head_dim + text.v_head_dim)
-    kv_heads: int = _first(text, "num_key_value_heads", "num_kv_heads") or heads
-    head_dim: int = _first(text, "head_dim", "d_kv") or hidden // heads
-    return layers * kv_heads * 2 * head_dim
-
-
-def _first(config: PreTrainedConfig, *names: str) -> Any:
-    """Return the first of the members that is there and not None."""
-    return next((value for name in names if (value := _member(config, name)) is not None), None)
-
-
-def _member(config: PreTrainedConfig, name: str) -> Any:
-    """Return a member; None if it isn't there, or differs from layer to layer."""
-    try:
-        return getattr(config, name, None)
-    except RuntimeError:  # as transformers says that it has several values
-        return None

@@ -77,7 +77,7 @@ class Plan:
             computing = machine.device_type
         form = demand.weights_form
         if demand.loading_bytes > demand.weights_bytes:
-            form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are expanded"
+            form += f"; {demand.loading_bytes / MIB:,.0f} MiB while they are {demand.loading_how}"
         return (
             f"Plan: {computing}; weights {demand.weights_bytes / MIB:,.0f} MiB ({form}), "
             f"{self._states_said}"
@@ -128,9 +128,9 @@ def make_plan(config: EngineConfig, demand: Demand, machine: Machine, most: int 
     """
     if machine.device_type == "cpu" and demand.loading_bytes > machine.free_bytes:
         raise ModelUnavailable(
-            f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the quantised weights take "
-            f"{demand.loading_bytes / MIB:,.0f} MiB while they are expanded; use a smaller model, or a "
-            "bigger machine"
+            f"Not enough memory: {machine.free_bytes / MIB:,.0f} MiB are free, the weights take "
+            f"{demand.loading_bytes / MIB:,.0f} MiB while they are {demand.loading_how}; use a smaller "
+            "model, or a bigger machine"
         )
     sequences = config.max_batch_size or _sequences(config, demand, machine)
     sequences = sequences if most is None else min(sequences, most)

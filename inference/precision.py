@@ -9,10 +9,11 @@ from transformers import PreTrainedConfig
 
 from inference.checkpoint import Weights
 from inference.config import EngineConfig
+from inference.described import head_shape
 from inference.errors import ModelUnavailable
 from inference.kernels import native_screen
 from inference.kernels.native import Library
-from inference.model import head_shape, rounded_dtype
+from inference.model import rounded_dtype
 
 _KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the setting, where it isn't auto
 

@@ -15,19 +15,24 @@ class RopeTable:
     """The rotations of all positions from 0 on, computed in blocks when they are first needed.
 
     `positions`: how many there can be; the embedding isn't asked for more, as some change all rotations then.
+    There is room for as many from the first long text on. On a CPU what isn't computed yet of it takes no
+    memory, and no longer text has the tables copied.
     """
 
     def __init__(self, rope: Rope, *, spread: bool = False, positions: int | None = None) -> None:
         self._rope = rope
         self._last = (ENDLESS if positions is None else positions) - 1
+        self._most = 0 if positions is None else positions
         self._spread = spread  # see `spread_pairs`
-        self._cosines, self._sines = self._block(0)
+        self._room = self._block(0)
+        self._size = BLOCK  # positions that are computed
         self._axes: Tensor | None = None  # set by `at`
 
     def upto(self, last: int) -> Pair:
         """Return the cosines and sines (more than last, rotary_dim), contiguous float32, of 0, 1...."""
         self._reach(last)
-        return self._cosines, self._sines
+        cosines, sines = self._room
+        return cosines[: self._size], sines[: self._size]
 
     def at(self, positions: Tensor) -> Pair:
         """Return the cosines and sines (n, rotary_dim) of positions (3, n) in time, height and width.
@@ -38,7 +43,8 @@ class RopeTable:
         if self._axes is None:
             self._axes = self._find_axes()
         which = positions[self._axes].T  # (n, rotary_dim)
-        return self._cosines.gather(0, which), self._sines.gather(0, which)
+        cosines, sines = self._room
+        return cosines.gather(0, which), sines.gather(0, which)
 
     def _find_axes(self) -> Tensor:
         """Return by which of the three each number is rotated, (rotary_dim,)."""
@@ -46,21 +52,29 @@ class RopeTable:
         moved = self._pair(steps)[1] != self._pair(torch.zeros(3, 1, dtype=torch.int64))[1]  # (3, rotary_dim)
         axes = moved.int().argmax(0)
         some = torch.tensor([[3, 0, 5, 2], [1, 4, 0, 7], [2, 6, 8, 0]])
-        found = (table.gather(0, some[axes].T) for table in (self._cosines, self._sines))
+        found = (table.gather(0, some[axes].T) for table in self._room)
         if not all(_equal(*each) for each in zip(found, self._pair(some), strict=True)):
             raise ValueError("its rotary embedding makes something else of positions in an image")
         return axes
 
+    @torch.inference_mode()
     def _reach(self, last: int) -> None:
-        size = len(self._cosines)
-        if last < size:
+        if last < self._size:
             return
-        wanted = max(last + 1, 2 * size)  # twice as many each time: few copies
-        starts = range(size, wanted, BLOCK)
-        blocks = [self._block(start) for start in starts]
-        cosines = torch.cat([self._cosines, *(cosines for cosines, _ in blocks)])
-        sines = torch.cat([self._sines, *(sines for _, sines in blocks)])
-        self._cosines, self._sines = cosines, sines  # of equal length, should there be no memory
+        size = -(-(last + 1) // BLOCK) * BLOCK
+        if size > len(self._room[0]):
+            self._widen(size)
+        for start in range(self._size, size, BLOCK):
+            for table, block in zip(self._room, self._block(start), strict=True):
+                table[start : start + BLOCK] = block
+        self._size = size
+
+    def _widen(self, size: int) -> None:
+        wanted = max(size, -(-self._most // BLOCK) * BLOCK, 2 * self._size)
+        cosines, sines = (each.new_empty(wanted, each.shape[1]) for each in self._room)
+        for wider, table in zip((cosines, sines), self._room, strict=True):
+            wider[: self._size] = table[: self._size]
+        self._room = cosines, sines  # of equal length, should there be no memory
 
     def _block(self, start: int) -> Pair:
         # Rows behind the last position repeat it

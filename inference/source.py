@@ -12,6 +12,7 @@ from inference.adapters import AdapterFiles, find_adapters, held_bytes
 from inference.checkpoint import Checkpoint, Weights, find_checkpoint, read_weights
 from inference.config import EngineConfig
 from inference.demand import Demand
+from inference.described import describe_demand
 from inference.encoded import has_encoder
 from inference.eos import eos_token_ids
 from inference.errors import ModelUnavailable
@@ -25,7 +26,7 @@ from inference.machine import Machine, free_memory
 from inference.model import (
     choose_device,
     choose_dtype,
-    describe_demand,
+    has_own_code,
     held_weights,
     load_model,
     read_config,
@@ -64,11 +65,18 @@ class Source:
         demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
         beside = screen_bytes(config, library, self.described)
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
-        speed, loading = product_speed(config, self.weights, dtype, library), 0
+        speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
         if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
-            loading = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes
-        weights = demand.weights_bytes + beside
-        return replace(demand, weights_bytes=weights, loading_bytes=loading, product_speed=speed)
+            loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
+        elif self.device.type == "cpu" and has_own_code(self.described):
+            loading, how = held.size(dtype.itemsize), "loaded in float32"
+        return replace(
+            demand,
+            weights_bytes=demand.weights_bytes + beside,
+            loading_bytes=loading,
+            loading_how=how,
+            product_speed=speed,
+        )
 
     def machine(self, threads: int) -> Machine:
         """Return what there is to compute with; `threads`: torch's."""

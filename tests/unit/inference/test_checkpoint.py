@@ -201,6 +201,13 @@ def test_experts_take_16_bits_at_least() -> None:
         assert weights.size(4, item_bytes) == 10 * 4 + 20 * item_bytes + 70 * of_experts + 3
 
 
+@pytest.mark.parametrize(("in_16_bits", "each"), [(100, 2), (0, 4)])
+def test_what_is_not_rounded_to_8_bits_stays_as_it_is(in_16_bits: int, each: int) -> None:
+    weights = Weights(floats=100, other_bytes=3, matrices=90, in_16_bits=in_16_bits, kept=50, kept_heads=30)
+    assert weights.size(4, 2) == 10 * 4 + 90 * 2 + 3
+    assert weights.size(4, 1) == 10 * 4 + 40 + 50 * each + 30 + 3
+
+
 @pytest.mark.parametrize(
     ("dtypes", "narrow"), [(["BF16", "BF16", "F32"], True), (["F32", "F32"], False), (["F16"], True)]
 )

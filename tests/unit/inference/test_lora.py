@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from inference.adapters import read_files
@@ -97,6 +98,7 @@ def test_a_damaged_one_is_refused(model: PreTrainedModel, tmp_path: Path) -> Non
             "language_model.model.layers.0.self_attn.q_proj",
         ),
         ("llama", QUERY, "model.language_model.layers.0.self_attn.q_proj"),
+        ("llama4_text", QUERY, "language_model.model.layers.0.self_attn.q_proj"),
     ],
 )
 def test_names_of_another_make_of_the_model_are_understood(
@@ -108,6 +110,21 @@ def test_names_of_another_make_of_the_model_are_understood(
     twice = {path: (sides[0].clone(), sides[1].clone()), called: sides}
     with pytest.raises(ModelUnavailable, match=f"it has `{path}` by two names"):
         load(ToyAdapter(twice, 8.0), model, tmp_path)
+
+
+def test_names_of_a_model_of_text_are_understood_by_one_that_holds_it(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
+    class Seeing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.language_model = model
+            self.get_output_embeddings = model.get_output_embeddings
+
+    sides = toy_adapter(model, ("q_proj",)).sides[QUERY]
+    ToyAdapter({QUERY: sides}, 8.0).save(tmp_path)
+    (found,) = load_adapters([read_files("a", tmp_path)], Seeing()).low_ranks
+    assert found.keys() == {f"language_model.{QUERY}"}
 
 
 def test_a_file_that_only_its_header_is_whole_of_is_refused(model: PreTrainedModel, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
 
 from transformers import AutoConfig
 
-from inference.model import _model_class
+from inference.config import ModelConfig
+from inference.model import _model_class, runs_code
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,31 @@ from inference.model import _model_class
 def test_only_classes_that_take_text_alone_are_loaded(family: str, expected: str | None) -> None:
     found = _model_class(AutoConfig.for_model(family))
     assert (found and found.__name__) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "named", "expected"),
+    [
+        ("deepseek_v3", ["DeepseekV3ForCausalLM"], False),
+        ("mpt", ["MPTForCausalLM"], False),  # which transformers writes otherwise
+        ("ernie4_5", ["Ernie4_5_ForCausalLM"], False),
+        ("mllama", ["MllamaForConditionalGeneration"], False),
+        ("bart", ["BartForConditionalGeneration"], False),
+        ("llama", None, False),
+        ("llama", [], False),
+        ("gpt2", ["GPT2LMHeadCustomModel"], True),
+        ("own", ["LlamaForCausalLM"], True),
+        ("clip", ["CLIPModel"], True),
+        (None, None, True),
+        (["llama"], 5, True),
+    ],
+)
+def test_code_is_run_that_transformers_has_nothing_in_place_of(
+    family: object, named: object, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "architectures": named}))
+    assert runs_code(tmp_path, ModelConfig(trust_remote_code=True)) is expected
+    assert not runs_code(tmp_path, ModelConfig())
 
 
 @pytest.mark.parametrize(

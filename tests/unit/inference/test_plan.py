@@ -177,13 +177,11 @@ def test_plan_says_its_numbers() -> None:
 
 
 def test_weights_that_are_expanded_must_fit_before_they_are_packed() -> None:
-    demand = replace(DEMAND, loading_bytes=2 * GIB, weights_form="int8")
+    demand = replace(DEMAND, loading_bytes=2 * GIB, loading_how="expanded", weights_form="int8")
     said = str(make_plan(EngineConfig(), demand, MACHINE))
     assert "weights 512 MiB (int8; 2,048 MiB while they are expanded)" in said
     small = replace(MACHINE, free_bytes=2 * GIB - 1)
-    with pytest.raises(
-        ModelUnavailable, match="the quantised weights take 2,048 MiB while they are expanded"
-    ):
+    with pytest.raises(ModelUnavailable, match="the weights take 2,048 MiB while they are expanded"):
         make_plan(EngineConfig(), demand, small)
     assert "expanded" not in str(make_plan(EngineConfig(), replace(demand, loading_bytes=512 * MIB), MACHINE))
 

@@ -35,23 +35,34 @@ def by_hand(positions: list[int]) -> tuple[Tensor, Tensor]:
 def test_tables_stay_as_they_were_where_there_is_no_memory_for_longer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table, cat = RopeTable(rope()), torch.cat
-    long: list[Tensor] = []
+    table, make = RopeTable(rope()), Tensor.new_empty
+    made: list[Tensor] = []
 
-    def short(tensors: list[Tensor], dim: int = 0) -> Tensor:
-        joined = cat(tensors, dim)
-        if len(joined) > BLOCK:
-            long.append(joined)
-        if len(long) == 2:
+    def short(table: Tensor, *shape: int) -> Tensor:
+        if made:
             raise MemoryError
-        return joined
+        made.append(make(table, shape))
+        return made[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "cat", short)
+        patch.setattr(Tensor, "new_empty", short)
         with pytest.raises(MemoryError):
             table.upto(BLOCK)
+    assert made
     cosines, sines = table.upto(0)
     assert len(cosines) == len(sines) == BLOCK
+    assert [len(each) for each in table.upto(BLOCK)] == [2 * BLOCK] * 2
+
+
+def test_tables_reach_as_far_as_texts_have_and_are_copied_for_none() -> None:
+    table, plain = RopeTable(rope(), positions=10 * BLOCK - 5), RopeTable(rope())
+    began = table.upto(BLOCK)
+    for last in (2 * BLOCK, 10 * BLOCK - 6):
+        found = table.upto(last)
+        for each, first, expected in zip(found, began, plain.upto(last), strict=True):
+            assert len(each) == (last // BLOCK + 1) * BLOCK
+            assert each.data_ptr() == first.data_ptr()
+            assert torch.equal(each[: last + 1], expected[: last + 1])
 
 
 def test_positions_are_found_in_any_order_and_far_ahead() -> None:
