@@ -116,16 +116,28 @@ def _falcon(module: Any) -> Callable[..., Any] | None:
         return None
 
     def forward(hidden: Tensor, *_: Any, position_embeddings: Any, **__: Any) -> tuple[Tensor, None]:
-        heads = module._split_heads(module.query_key_value(hidden))
-        if module.new_decoder_architecture:  # it repeats them, and they need be kept but once
-            group = module.num_heads // module.num_kv_heads
-            heads = (heads[0], *(each[:, :, ::group] for each in heads[1:]))
+        heads = _falcons_heads(module, module.query_key_value(hidden))
         query, key, value = (each.transpose(1, 2) for each in heads)
         query, key = rotate(query, key, *position_embeddings)
         found = attend(module, query, key, value, Attention(scaling=module.inv_norm_factor))
         return module.dense(found.flatten(2)), None
 
     return forward
+
+
+def _falcons_heads(module: Any, mixed: Tensor) -> tuple[Tensor, ...]:
+    """Return queries, keys and values, (1, tokens, heads, dim) each, those that heads share once.
+
+    Its own code indexes by lists, which are copied to a GPU: no graph of one could be captured.
+    """
+    heads = mixed.unflatten(-1, (-1, module.head_dim))
+    if module.new_decoder_architecture:
+        size = module.num_heads // module.num_kv_heads + 2  # of a group, with its key and value
+        groups = heads.unflatten(2, (-1, size))
+        return groups[..., :-2, :].flatten(2, 3), groups[..., -2, :], groups[..., -1, :]
+    if module.multi_query:
+        return heads[..., :-2, :], heads[..., -2:-1, :], heads[..., -1:, :]
+    return heads.unflatten(2, (-1, 3)).unbind(3)
 
 
 def _bloom(module: Any) -> Callable[..., Any] | None:
@@ -142,6 +154,16 @@ def _bloom(module: Any) -> Callable[..., Any] | None:
         return module.dense(found.flatten(2)) + residual, None
 
     return forward
+
+
+def _blooms_biases(module: Any) -> Callable[..., None] | None:
+    """Return what stands for the method by which Bloom makes biases of a mask, which nobody reads then."""
+    makes = hasattr(module, "build_alibi_tensor") and any(map(_bloom, module.modules()))
+    return _no_biases if makes else None
+
+
+def _no_biases(*_: Any, **__: Any) -> None:
+    """Our attention has their slopes."""
 
 
 def _mpt(module: Any) -> Callable[..., Any] | None:
@@ -178,4 +200,10 @@ def _beside(module: nn.Module, name: str) -> Callable[..., Any] | None:
     return getattr(inspect.getmodule(type(module)), name, None)
 
 
-_STAND_INS = (("_attn", _method), ("forward", _falcon), ("forward", _bloom), ("forward", _mpt))
+_STAND_INS = (
+    ("_attn", _method),
+    ("forward", _falcon),
+    ("forward", _bloom),
+    ("build_alibi_tensor", _blooms_biases),
+    ("forward", _mpt),
+)

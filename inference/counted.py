@@ -29,8 +29,7 @@ class Positions:
         stands = stood_for(model)
         self._counts = "past_key_values" in takes and (tuned or ("position_ids" not in takes and not stands))
         self._masks = "attention_mask" in takes and not tuned  # or one is made, as long as all tokens are
-        finds_lengths = hasattr(model.base_model, "build_alibi_tensor")  # by its mask: Bloom
-        self._unmasked = stands and "past_key_values" in takes and not finds_lengths
+        self._unmasked = stands and "past_key_values" in takes
 
     def of(self, positions: Tensor, spatial: Tensor | None = None) -> dict[str, Any]:
         """Return the arguments for positions (tokens,); `spatial` (axes, 1, tokens): beside images."""

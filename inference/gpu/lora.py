@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from inference.gpu.linears import DeviceLinear, Multiplier, device_linear
 from inference.kernels.native_adapters import LowRank
 from inference.lora import Adapters
+from inference.weights import Numberless
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +85,12 @@ class DeviceAdaptedLinear(nn.Module):
         self.own = own
         self._stacked = stacked
         self._step = step
+
+    @property
+    def weight(self) -> Tensor:
+        """Return one without numbers, of which some models' code asks the dtype: by it nothing is added."""
+        weight: Tensor = self.own.weight
+        return Numberless.of(weight.shape, weight.dtype)
 
     def forward(self, given: Tensor) -> Tensor:
         """Return (..., n) of (..., k), whose rows are the step's tokens."""

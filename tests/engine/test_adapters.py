@@ -44,6 +44,7 @@ SERVED: dict[str, tuple[str, dict[str, Any], str]] = {
     "without_a_cache": ("rwkv", {}, "uncached"),
     "device": ("llama", {"device_path": True}, "fused"),
     "device_own_code": ("stablelm", {"device_path": True}, "paged+merged"),
+    "device_asked_for_a_weight": ("hunyuan_v1_moe", {"device_path": True}, "paged+merged"),
     "gpu": ("llama", {"device": "cuda"}, "fused"),
     "gpu_own_code": ("stablelm", {"device": "cuda"}, "paged+merged"),
 }

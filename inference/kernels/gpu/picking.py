@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 def pick(found: Found, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
     """Choose of the candidates, but of rows of which they don't tell enough: these are to be walked."""
-    rows, most = found.candidates.shape
+    rows, bars, most = found.candidates.shape
     launch(
         _pick, (rows,),
         logits, wishes.slots, wishes.table, wishes.temperatures, wishes.seeds, wishes.lengths,
         wishes.warped.view(torch.uint8), found.ways, found.best, found.bars, found.totals, found.counts,
         found.candidates, drawn, logits.stride(0), wishes.ahead,
-        MOST=most, num_warps=4, enable_fp_fusion=False,
+        MOST=most, BARS=bars, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def pick(found: Found, logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
 def _pick(
     logits_ptr, slots_ptr, wishes_ptr, temperatures_ptr, seeds_ptr, lengths_ptr, warped_ptr,
     ways_ptr, best_ptr, bars_ptr, totals_ptr, counts_ptr, candidates_ptr, drawn_ptr, stride, ahead,
-    MOST: tl.constexpr,
+    MOST: tl.constexpr, BARS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     if tl.load(ways_ptr + row) != PICK:
@@ -56,15 +56,20 @@ def _pick(
     wishes = wishes_ptr + slot * WISHES
     temperature = tl.load(temperatures_ptr + slot)
     highest = tl.load(best_ptr + row)
-    best, bar = heated(highest, highest, temperature), tl.load(bars_ptr + row)
-    count = tl.load(counts_ptr + row)
-    if count > MOST:
+    best = heated(highest, highest, temperature)
+    # Each set holds the next one; the first that there is room for tells most
+    level = tl.arange(0, BARS)
+    counts, bars = tl.load(counts_ptr + row * BARS + level), tl.load(bars_ptr + row * BARS + level)
+    level = tl.min(tl.where((counts <= MOST) & (bars < float("inf")), level, BARS), 0)
+    if level == BARS:
         tl.store(ways_ptr + row, WALK)
         return
+    whole = row * BARS + level
+    bar, count = tl.load(bars_ptr + whole), tl.load(counts_ptr + whole)
     at = tl.arange(0, MOST)
     there = at < count
     none = tl.full([], 9223372036854775807, tl.int64)
-    keys = tl.sort(tl.load(candidates_ptr + row * MOST + at, mask=there, other=none))
+    keys = tl.sort(tl.load(candidates_ptr + whole * MOST + at, mask=there, other=none))
     scores = tl.where(there, score_of_key(keys), float("-inf"))
     top_k = tl.load(wishes + TOP_K).to(tl.int32)
     last = tl.max(tl.where(at == tl.minimum(top_k, MOST) - 1, scores, float("-inf")), 0)
@@ -75,7 +80,8 @@ def _pick(
     limit = tl.load(wishes + TOP_P) * tl.where(top_k > 0, mass, tl.load(totals_ptr + row))
     lowest = best + tl.load(wishes + LEAST).to(tl.float32)
     # All that can pass is there: all there is, the k best, so much mass, or all that is so likely
-    enough = (bar == float("-inf")) | (top_k > 0) | (mass >= limit) | (bar <= lowest)
+    enough = tl.where(top_k > 0, count >= top_k, (mass >= limit) | (bar <= lowest))
+    enough = enough | (bar == float("-inf"))
     if enough == 0:
         tl.store(ways_ptr + row, WALK)
         return

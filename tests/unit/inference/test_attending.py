@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,18 @@ def test_a_layer_keeps_what_heads_share_once() -> None:
 def test_layers_share_their_slopes_and_so_what_is_made_of_them_for_a_step(name: str) -> None:
     layers = find_layers(model_of(name), 64).attending.values()
     assert len({id(probed.how.slopes) for probed in layers}) == 1 < len(layers)
+
+
+def test_bloom_makes_neither_biases_nor_a_mask_that_nobody_reads() -> None:
+    model = model_of("bloom")
+    level = bring_up(model, Options(library=None, without="it isn't built", max_total_tokens=64))
+    given: list[dict[str, Any]] = []
+    block = model.base_model.h[0]
+    block.register_forward_pre_hook(lambda _, __, keywords: given.append(keywords), with_kwargs=True)
+    whole: Step = [(at, 0, len(text), False) for at, text in enumerate(TEXTS)]
+    computed(level.make_runner(len(TEXTS) * PAGES), [whole])
+    assert [each["alibi"] for each in given] == [None]
+    assert [each["attention_mask"].numel() for each in given] == [1]
 
 
 def test_falcons_that_round_what_distances_add_attend_by_their_own_code() -> None:

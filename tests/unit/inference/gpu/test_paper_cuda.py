@@ -41,6 +41,14 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GP
 CPU = Device("cpu")
 LONGEST = 96
 VOCABULARY = 97
+CAPTURED: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt2": {},
+    "bloom": {},
+    "falcon": {},  # each key for two heads, as in 40B
+    "falcon of 7B": {},  # one for all
+    "falcon with a key for each head": {"multi_query": False},
+}
 _KERNELS = (
     "rms_norm", "add_rms_norm", "rope_and_write", "write", "paged_attention", "gated", "sample", "shape",
 )  # fmt: skip
@@ -128,8 +136,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperCuda]:
     capture_stream.cache_clear()
 
 
-def brought_up(ops: Ops, device: Device, family: str = "llama") -> DeviceModel:
-    served = bring_up(device_toy(family).to(device), Options(library=None, ops=ops, max_total_tokens=LONGEST))
+def brought_up(ops: Ops, device: Device, family: str = "llama", **changes: Any) -> DeviceModel:
+    model = device_toy(family, **changes).to(device)
+    served = bring_up(model, Options(library=None, ops=ops, max_total_tokens=LONGEST))
     assert served.make_model is not None
     return served.make_model(4 * blocks_for(LONGEST))
 
@@ -140,10 +149,11 @@ def warm(model: DeviceModel, **settings: Any) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", CAPTURED)
 def test_texts_of_graphs_are_those_of_the_cpu(cuda: PaperCuda, family: str) -> None:
-    expected = Bench(brought_up(torch_ops(), CPU, family)).run(*crowd())
-    bench = warm(brought_up(KernelOps(cuda), GPU, family))
+    changes = CAPTURED[family]
+    expected = Bench(brought_up(torch_ops(), CPU, family, **changes)).run(*crowd())
+    bench = warm(brought_up(KernelOps(cuda), GPU, family, **changes))
     assert bench.runner.graphs._graphs.keys() == {1, 4}
     assert bench.run(*crowd()) == expected
 

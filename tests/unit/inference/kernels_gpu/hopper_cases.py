@@ -93,9 +93,12 @@ def _places() -> Tensor:
 
 EVERYTHING = Attention(scaling=0.1, window=100, softcap=30.0, sinks=torch.empty(14))
 SLOPED = Attention(scaling=0.1, slopes=torch.empty(32))
+CHUNKED = Attention(scaling=0.1, chunk=8192)
 CASES: dict[str, Callable[[], object]] = {
     "decode with slopes": partial(attend, 32, 32, 128, 128, 1, splits=16, how=SLOPED),
     "prompt with slopes": partial(attend, 32, 32, 128, 128, 512, how=SLOPED),
+    "decode in chunks": partial(attend, 40, 8, 128, 128, 1, splits=16, how=CHUNKED),
+    "prompt in chunks": partial(attend, 40, 8, 128, 128, 512, how=CHUNKED),
     "decode 128": partial(attend, 32, 8, 128, 128, 1, splits=16),
     "decode 64": partial(attend, 14, 2, 64, 64, 1, splits=32),
     "decode 64, groups of 4": partial(attend, 32, 8, 64, 64, 1, splits=32),

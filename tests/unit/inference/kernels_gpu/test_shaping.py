@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from inference.gpu import shaping as by_torch
 from inference.kernels.gpu import shaping, walking
-from inference.kernels.gpu.shaping import CANDIDATES, shape
+from inference.kernels.gpu.scores import PICK
+from inference.kernels.gpu.shaping import CANDIDATES, Found, shape
 from inference.types import Sampling
 from tests.unit.inference.gpu.wished import PROMPT, Asked, Rows, asks, random_logits
 from tests.unit.inference.triton_device import DEVICE, INTERPRETED
@@ -102,6 +104,43 @@ def test_flat_rows_are_walked_and_choose_alike() -> None:
     ]
     rows = Rows([Asked(sampling=each) for each in flat], random_logits(len(flat), V, scale=0.1).to(DEVICE))
     assert_same(both(rows))
+
+
+# There are fewer groups of neighbours than half of the candidates: each of such rows was walked. With a slope
+# tokens are ordered by frequency, as by tokenizers, so that many more pass than groups
+@pytest.mark.parametrize(
+    ("vocabulary", "candidates", "slope", "top_k"),
+    [
+        (1100, 64, 0.0, 12),
+        (1100, 64, 3.0, 25),
+        pytest.param(32000, 1024, 0.0, 50, marks=pytest.mark.gpu),
+        pytest.param(32000, 1024, 2.0, 50, marks=pytest.mark.gpu),
+        pytest.param(128256, 1024, 2.0, 50, marks=pytest.mark.gpu),
+    ],
+)
+def test_rows_of_which_few_tokens_pass_are_not_walked(
+    vocabulary: int, candidates: int, slope: float, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [
+        Sampling(sample=True, top_p=0.9, seed=1),
+        Sampling(sample=True, top_p=0.95, seed=2, temperature=0.7, repetition_penalty=1.2),
+        Sampling(sample=True, min_p=0.01, seed=3),
+        Sampling(sample=True, top_p=0.9, min_p=0.2, seed=4),
+        Sampling(sample=True, top_k=top_k, seed=5),
+        Sampling(sample=True, top_k=top_k, top_p=0.8, min_p=0.05, seed=6),
+    ]
+    ways: list[int] = []
+
+    def note(found: Found, *rest: Any) -> None:
+        ways.extend(found.ways.tolist())
+        walking.walk(found, *rest)
+
+    monkeypatch.setattr(shaping, "walk", note)
+    logits = random_logits(len(few), vocabulary, scale=4.0)
+    logits -= slope * torch.arange(50.0, 50.0 + vocabulary).log()
+    rows = Rows([Asked(sampling=each) for each in few], logits.to(DEVICE))
+    assert_same(both(rows, candidates))
+    assert ways == [PICK.value] * len(few)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
