@@ -97,7 +97,8 @@ create_app(Service(settings, fake_client(settings.engine_config()), Metrics()))
 @pytest.mark.parametrize("package", OWN)
 def test_no_file_is_too_long(package: str) -> None:
     long = {}
-    for path in python_files(package):
+    in_c = (ROOT / package).rglob("*.[ch]")
+    for path in (*python_files(package), *in_c):
         lines = path.read_text(encoding="utf-8").splitlines()
         if len(lines) > LONGEST and GENERATED not in "".join(lines[:5]):
             long[str(path.relative_to(ROOT))] = len(lines)
