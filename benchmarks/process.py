@@ -27,11 +27,8 @@ from benchmarks.process_way import ways
 from inference.process.framing import Unframer, pack, unpack
 from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE
 from inference.process.routing import Numbers, Routes
-from inference.types import (
-    CoreOutput,
-    Frame,
-    StepStats,
-)
+from inference.step_stats import StepStats
+from inference.types import CoreOutput, Frame
 
 TOKENS = (1, 32, 256)
 ROUNDS = 9

@@ -17,7 +17,8 @@ from benchmarks.soak_requests import Ask, asks
 from benchmarks.usage import Usage
 from inference.client import EngineClient, Permit
 from inference.errors import InferenceError, InvalidInput, Overloaded
-from inference.types import Event, FinishReason, Grammar, GrammarKind, Request, StepStats
+from inference.step_stats import StepStats
+from inference.types import Event, FinishReason, Grammar, GrammarKind, Request
 
 AGAIN = 30  # of a thousand sequences, those that are asked for a second time
 IDLE_SECONDS = 20.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from handlers import prompts
+from handlers import prompts, thoughts
 from handlers.account import note_prompt
 from handlers.http.aside import Aside, made
 from handlers.http.call import Call
@@ -26,12 +26,13 @@ from handlers.sequences import (
     submitted,
 )
 from handlers.service import Service
+from handlers.settings import Settings
 from handlers.version import fingerprint
 from handlers.wire import chat as wire
-from handlers.wire.calls import CallDeltas, CallIds
+from handlers.wire.calls import CallDeltas, CallIds, ReasoningField
 from handlers.wire.chat import Chat
 from handlers.wire.chat_answer import ChatAnswer
-from handlers.wire.choice import Choice, TextChoice, ToolChoice
+from handlers.wire.choice import Choice, PartsChoice, TextChoice
 from handlers.wire.grammar import allowed
 from handlers.wire.headers import Headers, answer_headers, stream_headers
 from handlers.wire.limits import Limits
@@ -42,7 +43,6 @@ from handlers.wire.types import ChatCompletion, ChatCompletionChunk, ChatRequest
 from inference.client import EngineClient
 from inference.errors import GrammarRefused
 from inference.tools.grammar import call_grammar
-from inference.tools.parser import CallParser
 from inference.types import Grammar, LogprobsMode, Request
 
 
@@ -96,7 +96,11 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
     engine, limits = service.engine, limits_of(service.settings)
     check_images(service, call, chat.conversation.images)
     prompt = await prompts.render(engine, chat.conversation)
-    chat = replace(chat, conversation=chat.conversation.answering(prompt))
+    chat = replace(
+        chat,
+        conversation=chat.conversation.answering(prompt),
+        thoughts=thoughts.thoughts_of(engine, service.settings, chat, prompt),
+    )
     grammar = await _grammar(engine, chat, aside, limits)
     images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()
@@ -109,7 +113,10 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
         ignored=prompts.ignored_headers(
             engine,
             chat.conversation,
-            (*chat.without_effect, *left_out(grammar), *_unknown(chat, engine.model.id, limits)),
+            (
+                *(*chat.without_effect, *left_out(grammar), *_unknown(chat, engine.model.id, limits)),
+                *thoughts.idle(engine, chat),
+            ),
         ),
     )
 
@@ -126,33 +133,41 @@ async def _grammar(engine: EngineClient, chat: Chat, aside: Aside, limits: Limit
     if isinstance(form, GrammarRefused):
         return form
     if tools is None:
-        return grammar_or_refusal(partial(allowed, form, limits))
+        return grammar_or_refusal(lambda: thoughts.with_room(engine, chat, allowed(form, limits)))
 
     def of_calls() -> Grammar | None:
-        return allowed(call_grammar(engine.tool_format, tools, limits.of_schema, form=form), limits)
+        grammar = allowed(call_grammar(engine.tool_format, tools, limits.of_schema, form=form), limits)
+        return thoughts.with_room(engine, chat, grammar)
 
     return await aside.on_thread(partial(grammar_or_refusal, of_calls))
 
 
-def choices_of(engine: EngineClient, prepared: Prepared, *, speaks_openai: bool) -> tuple[Choice, ...]:
-    """Return what makes the answer's choices of the engine's events; `speaks_openai`: whose client asks."""
+def choices_of(
+    engine: EngineClient, prepared: Prepared, field: ReasoningField, *, speaks_openai: bool
+) -> tuple[Choice, ...]:
+    """Return what makes the answer's choices of the engine's events.
+
+    `field` is the member that has what was thought; `speaks_openai` says whose client asks.
+    """
     chat, tell = prepared.chat, None
     if chat.logprobs:
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
-    tools, count = chat.conversation.tools, chat.choices
-    if tools is None:
-        return tuple(TextChoice(index, tell, as_tgi=not speaks_openai) for index in range(count))
     answer = prepared.requests[0].id if speaks_openai else ""
-    ids = CallIds(chat.conversation.messages, count, answer=answer)
-    return tuple(
-        ToolChoice(
-            index,
-            tell,
-            CallDeltas(CallParser(engine.tool_format, tools), ids.of(index)),
-            as_tgi=not speaks_openai,
-        )
-        for index in range(count)
-    )
+    ids = CallIds(chat.conversation.messages, chat.choices, answer=answer)
+    shown = field if chat.thoughts is not None and chat.thoughts.shown else None
+
+    def choice(index: int) -> Choice:
+        parser = thoughts.reader_of(engine, chat)
+        if parser is None:
+            return TextChoice(index, tell, as_tgi=not speaks_openai)
+        return PartsChoice(index, tell, CallDeltas(parser, ids.of(index), shown), as_tgi=not speaks_openai)
+
+    return tuple(map(choice, range(chat.choices)))
+
+
+def field_of(settings: Settings) -> ReasoningField:
+    """Return the member of a message that has what was thought."""
+    return "reasoning" if settings.reasoning_field == "reasoning" else "reasoning_content"
 
 
 async def _complete(
@@ -166,7 +181,7 @@ async def _complete(
     answer = ChatAnswer(
         prepared.chat,
         prepared.stamp,
-        choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
+        choices_of(service.engine, prepared, field_of(service.settings), speaks_openai=call.speaks_openai),
     )
 
     def answered() -> JsonReply[ChatCompletion]:
@@ -181,7 +196,7 @@ async def _start(service: Service, call: Call[ChatRequest], prepared: Prepared) 
     answer = ChatAnswer(
         prepared.chat,
         prepared.stamp,
-        choices_of(service.engine, prepared, speaks_openai=call.speaks_openai),
+        choices_of(service.engine, prepared, field_of(service.settings), speaks_openai=call.speaks_openai),
         prompt_tokens=generations[0].prompt_tokens,
         in_order=call.speaks_openai,
     )

@@ -16,7 +16,8 @@ from handlers.http.replies import TextReply, text_reply
 from handlers.metric_table import all_series, bounds, width
 from handlers.version import version
 from inference.core import Life
-from inference.types import Finish, ModelInfo, Obstacle, Request, StepStats
+from inference.step_stats import Obstacle, StepStats
+from inference.types import Finish, ModelInfo, Request
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -16,6 +16,7 @@ from handlers.http.replies import Dialect, EventStream, Failure, JsonReply, json
 from handlers.images.gathering import placed
 from handlers.sequences import Flow, counted, limits_of, run, streamed, submitted
 from handlers.service import Service
+from handlers.thoughts import reader_of
 from handlers.wire import responses as wire
 from handlers.wire.calls import CallIds
 from handlers.wire.headers import answer_headers, stream_headers
@@ -27,7 +28,6 @@ from handlers.wire.response_output import Output, Tell
 from handlers.wire.responses import Asked
 from handlers.wire.types import ModelResponse, ResponseEvent, ResponsesRequest
 from inference.client import EngineClient
-from inference.tools.parser import CallParser
 from inference.types import Event
 
 
@@ -74,13 +74,14 @@ async def _complete(
 
 def _answer(engine: EngineClient, asked: Asked, prepared: Prepared) -> ResponseAnswer:
     numbers, conversation = count(), prepared.chat.conversation
-    tools, ids = conversation.tools, CallIds(conversation.messages, answer=prepared.requests[0].id)
+    ids, thoughts = CallIds(conversation.messages, answer=prepared.requests[0].id), prepared.chat.thoughts
     output = Output(
         prepared.requests[0].id,
         numbers,
-        parser=None if tools is None else CallParser(engine.tool_format, tools),
+        parser=reader_of(engine, prepared.chat),
         call_ids=ids.of(0),
         tell=_tell(engine, asked),
+        shows_thoughts=thoughts is not None and thoughts.shown,
     )
     return ResponseAnswer(asked.blank(prepared.stamp), output, numbers, lambda: int(time.time()))
 

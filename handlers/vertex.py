@@ -18,6 +18,7 @@ from handlers.http.support import ignored_header
 from handlers.images.gathering import placed
 from handlers.sequences import counted, limits_of, run
 from handlers.service import Service
+from handlers.thoughts import idle, reader_of
 from handlers.together import together
 from handlers.wire import tgi
 from handlers.wire.outputs import finish_of
@@ -25,7 +26,6 @@ from handlers.wire.predictions import prediction
 from handlers.wire.requests import left_out
 from handlers.wire.tgi import Shown
 from handlers.wire.types import ChatRequest, GenerateInstance, VertexInstance, VertexRequest, VertexResponse
-from inference.tools.parser import CallParser
 
 REFUSAL = "Input validation error"  # TGI's error_type, too
 
@@ -95,11 +95,9 @@ async def _answer(service: Service, call: Call[Any], instance: ChatRequest, asid
     finish = finish_of(events)
     service.metrics.finished(finish, prepared.requests[0])
     ignored = prepared.chat.conversation.without_effect(service.engine.template_names)
-    ignored += left_out(prepared.requests[0].grammar)
-    tools = prepared.chat.conversation.tools
-    if tools is None:
-        return Answer(finish.text_before_stop, ignored)
-    return Answer(prediction(events, CallParser(service.engine.tool_format, tools)), ignored)
+    ignored += (*left_out(prepared.requests[0].grammar), *idle(service.engine, prepared.chat))
+    parser = reader_of(service.engine, prepared.chat)
+    return Answer(finish.text_before_stop if parser is None else prediction(events, parser), ignored)
 
 
 def _is_chat(instance: VertexInstance, validator: str) -> TypeIs[ChatRequest]:

@@ -28,17 +28,9 @@ from inference.health import Health
 from inference.looks import Looks
 from inference.preparation import grammar_compiler, odd_vocabulary, prefix_salt, prepare
 from inference.readiness import Readiness
+from inference.step_stats import StepStats
 from inference.text_side import TextSide
-from inference.types import (
-    CoreFailure,
-    CoreOutput,
-    CoreRequest,
-    EngineState,
-    Frame,
-    ModelInfo,
-    Request,
-    StepStats,
-)
+from inference.types import CoreFailure, CoreOutput, CoreRequest, EngineState, Frame, ModelInfo, Request
 
 if TYPE_CHECKING:
     from inference.grammar.compiler import GrammarCompiler

@@ -32,19 +32,11 @@ from inference.fake_text import (
     top_tokens,
 )
 from inference.fake_vision import SeeingClient
+from inference.step_stats import StepStats
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
 from inference.text.tokenizer import TextTokenizer
-from inference.types import (
-    CoreFailure,
-    CoreOutput,
-    CoreRequest,
-    Frame,
-    LogprobsMode,
-    ModelInfo,
-    StepStats,
-    VisionInfo,
-)
+from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, LogprobsMode, ModelInfo, VisionInfo
 
 MEANINGLESS = 1e9  # in the place of a log-probability that nobody is told: no answer may show it
 Answer = TypeVar("Answer")

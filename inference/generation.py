@@ -122,7 +122,7 @@ class EventAssembler:
         self._pipeline = text
         self._special_ids = text.special_ids | eos_token_ids
         self._decoder_start = decoder_start
-        self._text = text.sequence(decoder_start or prompt_ids, request.stop, request.tools)
+        self._text = text.sequence(decoder_start or prompt_ids, request.stop, request.tools, request.thoughts)
         self._submitted = submitted  # time.monotonic seconds, as is the next
         self._queued = queued
         self._index = 0

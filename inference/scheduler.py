@@ -16,7 +16,7 @@ from inference.pace import Pace
 from inference.prefix import PrefixCache
 from inference.snapshots import Snapshots
 from inference.state import Decodes, Integers, Pieces, Sequence, SlotTable, pack
-from inference.types import Obstacle
+from inference.step_stats import Obstacle
 
 __all__ = ["Batch", "Limits", "Scheduler"]
 

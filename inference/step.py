@@ -16,7 +16,8 @@ from inference.scheduler import Batch, Scheduler
 from inference.shortage import is_shortage
 from inference.speculation import Speculation
 from inference.state import Integers, Pieces, Sequence, SlotTable
-from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, StepStats
+from inference.step_stats import StepStats
+from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame
 from inference.vision.sight import Sight
 from inference.work import Work
 

@@ -13,6 +13,8 @@ from inference.types import Messages, ModelInfo, Request, TextToken
 
 if TYPE_CHECKING:
     from inference.text.pipeline import TextPipeline
+    from inference.thoughts.formats import ThoughtFormat
+    from inference.thoughts.types import Splitter, ThoughtUse
     from inference.tools.formats import ToolFormat
     from inference.tools.types import ToolUse
 
@@ -83,6 +85,15 @@ class TextSide(ABC):
     def tool_format(self) -> ToolFormat:
         """Return how the model writes calls; raise NotReady."""
         return self._ready_text().tool_format
+
+    @property
+    def thought_format(self) -> ThoughtFormat | None:
+        """Return how the model writes thoughts, None if it isn't known to have any; raise NotReady."""
+        return self._ready_text().thought_format
+
+    def splitter(self, thoughts: ThoughtUse, tools: ToolUse | None) -> Splitter:
+        """Return what tells an answer's thoughts from its words, for a model that is known to think."""
+        return self._ready_text().splitter(thoughts, tools)
 
     @property
     def template_names(self) -> frozenset[str]:

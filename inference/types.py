@@ -22,6 +22,8 @@ from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
 from inference.prompt_tops import PromptTops
+from inference.step_stats import StepStats
+from inference.thoughts.types import ThoughtUse
 from inference.tools.types import ToolUse
 
 Messages = Sequence[Mapping[str, object]]
@@ -59,6 +61,7 @@ class Grammar:
     source: str  # JSON text of a schema, a regular expression for the whole text, or Lark
     member: str = "grammar"  # of the request, for messages: "parameters.grammar.value"
     left_out: tuple[str, ...] = ()  # members of the request, with keywords of schemas that it doesn't follow
+    lead: str = ""  # Lark: `start` and more rules, for text in which this is the rule `answer`
 
 
 class EngineState(StrEnum):
@@ -110,6 +113,7 @@ class Request:
     ignore_eos: bool = False  # EOS doesn't end the text, and is a token like any other
     stop: tuple[str, ...] = ()
     tools: ToolUse | None = None  # which its text may call: no stop sequence is looked for within a call
+    thoughts: ThoughtUse | None = None  # told apart from its text: none is looked for in them either
     grammar: Grammar | GrammarRefused | None = None  # or why there can't be one, which is told at its turn
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: LogprobsMode = LogprobsMode.PROCESSED
@@ -307,38 +311,6 @@ class CoreFailure:
     id: str
     message: str
     own: bool = False  # the request's own grammar, images or text did it, and says nothing of the engine
-
-
-class Obstacle(StrEnum):
-    """What a step had too little of to take all that wait."""
-
-    SEQUENCES = "sequences"  # as many run as ever do at a time
-    BUDGET = "budget"  # of tokens to compute
-    MEMORY = "memory"  # of the KV cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStats:
-    """What one step did, for the metrics."""
-
-    prefill_tokens: int  # prompt tokens computed
-    decode_sequences: int
-    admitted: int  # sequences taken from the queue by this step
-    cached_tokens: int  # prompt tokens of those whose keys and values were found in the prefix cache
-    forward_seconds: float
-    sample_seconds: float
-    waiting: int  # requests in the queue after the step
-    running: int
-    kv_tokens: int  # tokens held in the KV cache by running sequences
-    preempted: int
-    obstacle: Obstacle = Obstacle.BUDGET  # why those that wait do,
-    waiting_prefix: int = 0  # but for these, whose prefix another request is just computing
-    failed: bool = False  # nothing was computed: it is computed again in parts, or its requests have failed
-    schedule_seconds: float = 0.0  # to choose what to compute, new sequences among it
-    publish_seconds: float = 0.0  # to give out the tokens, and take out the sequences that ended
-    again: bool = False  # it was a part of a step that had failed
-    guessed: int = 0  # tokens that were guessed to follow,
-    confirmed: int = 0  # and of these, those that did: each text that was guessed at got one more
 
 
 @dataclass(frozen=True, slots=True)

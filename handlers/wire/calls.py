@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 from handlers.wire.types import (
@@ -17,14 +17,25 @@ from handlers.wire.types import (
     ToolCall,
     ToolCallDelta,
 )
-from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ThoughtPart
 from inference.types import Event, Messages
 
 LONGEST_ID = 18  # digits of an id that is counted on from
 
 
+ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]  # the member that has thoughts
+FIELDS: tuple[ReasoningField, ...] = ("reasoning_content", "reasoning")
+
+
 class Parser(Protocol):
-    """What reads the calls out of a text; `inference.tools.parser.CallParser` is the one."""
+    """What reads thoughts and calls out of a text.
+
+    `inference.tools.parser.CallParser` is one, `inference.thoughts.reader.AnswerReader` the other.
+    """
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought so far, the marks around it counted."""
 
     def push(self, event: Event) -> tuple[Part, ...]:
         """Return what an event adds."""
@@ -40,12 +51,19 @@ class CallDeltas:
     the arguments, and null for id and name, because OpenAI's client appends what it finds there.
     """
 
-    def __init__(self, parser: Parser, ids: Iterator[str]) -> None:
+    def __init__(self, parser: Parser, ids: Iterator[str], thoughts: ReasoningField | None = None) -> None:
+        """`thoughts` is the member that has what was thought; without one it isn't told."""
         self._parser = parser
         self._ids = ids
+        self._thoughts = thoughts
         self._begun: CallStart | None = None  # not told yet: it goes with the first of its arguments
         self._last: int | None = None  # index of the last call
         self._open = False  # the last call isn't complete
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought so far."""
+        return self._parser.thought_tokens
 
     @property
     def complete(self) -> bool:
@@ -66,6 +84,8 @@ class CallDeltas:
     def _deltas(self, part: Part) -> list[ChatCompletionDelta]:
         if isinstance(part, TextPart):
             return [text_delta(part.text)]
+        if isinstance(part, ThoughtPart):
+            return [] if self._thoughts is None else [thought_delta(self._thoughts, part.text)]
         if isinstance(part, CallStart):
             self._begun, self._last, self._open = part, part.index, True
             return []
@@ -93,6 +113,13 @@ def text_delta(text: str) -> TextDelta:
     return {"content": text}
 
 
+def thought_delta(field: ReasoningField, text: str) -> ChatCompletionDelta:
+    """Return the delta that adds to what was thought; TGI's clients want a content in each."""
+    if field == "reasoning":
+        return {"content": "", "reasoning": text}
+    return {"content": "", "reasoning_content": text}
+
+
 def call_delta(
     index: int, arguments: str = "", *, id: str | None = None, name: str | None = None
 ) -> ToolCallDelta:
@@ -104,28 +131,40 @@ def call_delta(
 def with_role(delta: ChatCompletionDelta) -> ChatCompletionDelta:
     """Return a delta that says whose message it is; OpenAI's client appends it to that of the one before."""
     if "content" in delta:
-        return {"role": "assistant", "content": delta["content"]}
+        return {"role": "assistant", **delta}
     return {"role": "assistant", "tool_calls": delta["tool_calls"]}
 
 
 def message(deltas: Iterable[ChatCompletionDelta]) -> OutputMessage:
     """Return the message that deltas add up to; without text its content is null if there are calls."""
     texts: list[str] = []
+    thoughts: dict[ReasoningField, list[str]] = {}
     calls: dict[int, DeltaToolCall] = {}
     arguments: dict[int, list[str]] = {}
     for delta in deltas:
         if "content" in delta:
             texts.append(delta["content"])
+            for field in FIELDS:
+                if field in delta:
+                    thoughts.setdefault(field, []).append(delta[field])
             continue
         for part in delta["tool_calls"]:
             at = part["index"]
             calls.setdefault(at, part)
             arguments.setdefault(at, []).append(part["function"]["arguments"])
-    content = "".join(texts)
+    content, thought = "".join(texts), {field: "".join(pieces) for field, pieces in thoughts.items()}
     if not calls:
-        return {"role": "assistant", "content": content, "refusal": None}
+        return _with_thoughts({"role": "assistant", "content": content, "refusal": None}, thought)
     told = [_call(part, "".join(arguments[at])) for at, part in calls.items()]
-    return {"role": "assistant", "content": content or None, "refusal": None, "tool_calls": told}
+    return _with_thoughts(
+        {"role": "assistant", "content": content or None, "refusal": None, "tool_calls": told}, thought
+    )
+
+
+def _with_thoughts(told: OutputMessage, thoughts: Mapping[ReasoningField, str]) -> OutputMessage:
+    for field, text in thoughts.items():
+        told[field] = text
+    return told
 
 
 class CallIds:

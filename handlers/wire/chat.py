@@ -12,6 +12,7 @@ from handlers.wire.requests import Wanted, grammar_or_refusal, numbered, to_requ
 from handlers.wire.response_format import to_response_format
 from handlers.wire.types import ChatRequest
 from inference.errors import InvalidInput
+from inference.thoughts.types import ThoughtUse
 from inference.types import Image, LogprobsMode, Request
 
 MODEL_CHARACTERS = 1024  # of a name that is echoed in every chunk of a stream
@@ -32,6 +33,8 @@ class Chat:
     logprobs: bool
     top_logprobs: int
     without_effect: tuple[str, ...]  # members that would have one beside others only
+    reasoning_format: str | None = None  # None: as the server's settings say
+    thoughts: ThoughtUse | None = None  # told apart from the answer, as is known once there is a prompt
 
 
 def to_chat(body: ChatRequest, limits: Limits) -> Chat:
@@ -60,6 +63,7 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
         logprobs=wanted,
         top_logprobs=top if wanted else 0,
         without_effect=(*(("top_logprobs",) if top and not wanted else ()), *idle_options(body)),
+        reasoning_format=body.get("reasoning_format"),
     )
 
 
@@ -83,6 +87,7 @@ def to_requests(
         to_request(chat.parameters, id=id, prompt=prompt, logprobs=mode),
         add_special_tokens=False,
         tools=chat.conversation.tools,
+        thoughts=chat.thoughts,
         grammar=grammar,
         top_n_tokens=chat.top_logprobs,
         images=images,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from handlers.wire.chat import Chat
 from handlers.wire.choice import Choice
 from handlers.wire.openai import Stamp, counted_so_far, usage
 from handlers.wire.outputs import Output, finish_of
-from handlers.wire.types import ChatCompletion, ChatCompletionChunk
+from handlers.wire.types import ChatCompletion, ChatCompletionChunk, Usage
 from inference.types import Event, Finish
 
 
@@ -38,6 +38,7 @@ class ChatAnswer:
             "choices": [],
             "usage": None,
         }
+        self._thinks = chat.thoughts is not None
         self._tells_usage = chat.include_usage
         self._counts = chat.continuous_usage
         self._prompt_tokens = prompt_tokens
@@ -48,7 +49,7 @@ class ChatAnswer:
     def body(self, outputs: Sequence[Output]) -> ChatCompletion:
         """Return the whole answer."""
         choices = [choice.whole(events) for choice, events in zip(self._choices, outputs, strict=True)]
-        counts = usage(map(finish_of, outputs), len(outputs))
+        counts = self._usage(map(finish_of, outputs))
         return {**self._empty, "object": "chat.completion", "choices": choices, "usage": counts}
 
     def chunks(self, place: int, event: Event) -> list[ChatCompletionChunk]:
@@ -78,4 +79,11 @@ class ChatAnswer:
         if not self._tells_usage or len(self._finishes) < len(self._choices):
             return []
         finishes = (self._finishes[place] for place in sorted(self._finishes))
-        return [{**self._empty, "usage": usage(finishes, len(self._choices))}]
+        return [{**self._empty, "usage": self._usage(finishes)}]
+
+    def _usage(self, finishes: Iterable[Finish]) -> Usage:
+        counts = usage(finishes, len(self._choices))
+        if not self._thinks:
+            return counts
+        thought = sum(choice.thought_tokens for choice in self._choices)
+        return counts | {"completion_tokens_details": {"reasoning_tokens": thought}}

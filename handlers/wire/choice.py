@@ -23,6 +23,10 @@ Tell = Callable[[Sequence[Event]], ChatCompletionLogprobs]  # the log-probabilit
 class Choice(Protocol):
     """One answer of possibly several; used for one generation, either whole or streamed."""
 
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought so far, where that is told apart."""
+
     def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choices of the chunks that an event makes; the last event makes at least one."""
 
@@ -32,6 +36,8 @@ class Choice(Protocol):
 
 class TextChoice:
     """A choice that is text alone: one chunk for each token."""
+
+    thought_tokens = 0
 
     def __init__(self, index: int, tell: Tell | None, *, as_tgi: bool = False) -> None:
         """`as_tgi`: each delta names the role, and no chunk goes before that of the first token."""
@@ -67,10 +73,11 @@ class TextChoice:
         }
 
 
-class ToolChoice:
-    """A choice that may call tools: a chunk for each piece of text or of a call.
+class PartsChoice:
+    """A choice of thoughts, text and calls: a chunk for each piece of one of them.
 
     Tokens that make no chunk, those of the calls' own notation, have their log-probabilities in the next one.
+    Those of thoughts aren't told: OpenAI's are of the content.
     """
 
     def __init__(self, index: int, tell: Tell | None, calls: CallDeltas, *, as_tgi: bool = False) -> None:
@@ -84,8 +91,7 @@ class ToolChoice:
 
     def push(self, event: Event) -> Sequence[ChatCompletionChoice]:
         """Return the choices of the event's chunks."""
-        self._untold.append(event)
-        deltas = self._calls.push(event)
+        deltas = self._push(event)
         if not deltas:
             return ()
         before: tuple[ChatCompletionChoice, ...] = ()
@@ -101,12 +107,26 @@ class ToolChoice:
 
     def whole(self, events: Sequence[Event]) -> ChatCompletionComplete:
         """Return the choice of a whole answer."""
+        told = message(delta for event in events for delta in self._push(event))
         return {
             "index": self._index,
-            "message": message(delta for event in events for delta in self._calls.push(event)),
-            "logprobs": None if self._tell is None else self._tell(events),
+            "message": told,
+            "logprobs": None if self._tell is None else self._tell(self._untold),
             "finish_reason": self._reason(finish_of(events)),
         }
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought so far."""
+        return self._calls.thought_tokens
+
+    def _push(self, event: Event) -> list[ChatCompletionDelta]:
+        """Return the deltas of an event, which is told of later unless it turns out to be thought."""
+        known = self.thought_tokens
+        self._untold.append(event)
+        deltas = self._calls.push(event)
+        del self._untold[len(self._untold) - (self.thought_tokens - known) :]
+        return deltas
 
     def _chunk(self, delta: ChatCompletionDelta, told: Sequence[Event]) -> ChatCompletionChoice:
         return {

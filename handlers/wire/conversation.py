@@ -44,6 +44,14 @@ class Conversation:
             return self
         return replace(self, tools=replace(self.tools, thinking=True))
 
+    def begun(self, prompt: str) -> str:
+        """Return the text of a last message of the assistant's with which a prompt ends, "" without one."""
+        last = self.messages[-1] if self.messages else {}
+        content = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(content, str):
+            return ""
+        return content if content.strip() and prompt.endswith(content.rstrip()) else ""
+
     def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
         """Return the members that change nothing here.
 

@@ -19,6 +19,7 @@ PARTS = {  # their types, and the members that hold what they are of
     **dict.fromkeys((TEXT, "output_text", "text"), "text"),
     **{IMAGE: "image_url", REFUSAL: "refusal"},
 }
+THOUGHTS = ("reasoning_text", "text")  # types of the parts of what was thought
 BELONGS: Belongs = {
     MESSAGE: ("role", "content", "name"),
     CALL: ("call_id", "name", "arguments"),
@@ -35,25 +36,34 @@ class Turns:
 
     messages: tuple[Turn, ...]
     images: tuple[ImageUrl, ...]  # in the messages, in order
-    has_reasoning: bool  # there are items of what another model thought, which aren't shown
+    has_unread: bool  # there are thoughts that aren't shown: without a text, or what was said behind them
 
 
 def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
     """Return the messages of an input, after its instructions.
 
     What the system says before anybody else is one message, since most templates take one. A message of the
-    assistant and the calls behind it are one, as they were when they were generated. Raises InvalidInput for
+    assistant and the calls behind it are one, as they were when they were generated, and what was thought is
+    the `reasoning_content` of what follows. Raises InvalidInput for
     an item that lacks something, or isn't read.
     """
     items: Sequence[InputItem] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     names = _called(items)
     turns: list[Turn] = [{"role": "system", "content": instructions}] if instructions else []
     images: list[ImageUrl] = []
+    thought, unread = "", False
     for place, item in enumerate(items):
+        if _kind(item) == REASONING:
+            unread = unread or bool(thought)
+            thought = _thought(item, f"input[{place}]")
+            unread = unread or not thought
+            continue
         turn = _turn(item, f"input[{place}]", names, images)
-        if turn is not None:
-            _add(turns, turn)
-    return Turns(_opened(turns), tuple(images), any(_kind(item) == REASONING for item in items))
+        if thought and turn["role"] == "assistant":
+            turn["reasoning_content"], thought = thought, ""
+        unread, thought = unread or bool(thought), ""
+        _add(turns, turn)
+    return Turns(_opened(turns), tuple(images), has_unread=unread or bool(thought))
 
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
@@ -78,8 +88,8 @@ def _kind(item: InputItem) -> str:
     return item.get("type") or (REFERENCE if bare else MESSAGE)
 
 
-def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn | None:
-    """Return the message that an item is, or is part of; None if nothing of it is shown."""
+def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
+    """Return the message that an item is, or is part of; thoughts are read before."""
     kind = _kind(item)
     refuse_others(item, BELONGS, kind, where)
     if kind == MESSAGE:
@@ -88,8 +98,6 @@ def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[Im
         return {"role": "assistant", "content": None, "tool_calls": [_call(item, where)]}
     if kind == RESULT:
         return _result(item, where, names, images)
-    if kind == REASONING:
-        return None
     if kind == REFERENCE:
         raise InvalidInput(f"`{where}.type` is {REFERENCE!r}, and items are not stored: send the item itself")
     raise InvalidInput(
@@ -134,6 +142,20 @@ def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[
     return {"role": "tool", "content": content, "tool_call_id": id, "name": item.get("name") or names[id]}
 
 
+def _thought(item: InputItem, where: str) -> str:
+    """Return what an item has been thought, as far as it is told in words."""
+    content = item.get("content") or ""
+    if isinstance(content, str):
+        return content.strip()
+    wrong = next((place for place, part in enumerate(content) if part["type"] not in THOUGHTS), None)
+    if wrong is not None:
+        raise InvalidInput(
+            f"`{where}.content[{wrong}].type` is {quoted(content[wrong]['type'])}: send parts of type "
+            f"{THOUGHTS[0]!r}"
+        )
+    return BETWEEN.join(part.get("text") or "" for part in content).strip()
+
+
 def _needed(value: str | None, member: str, kind: str, where: str) -> str:
     if not value:
         raise InvalidInput(f"`{where}` is of type {kind!r} and has no `{member}`: add it")
@@ -164,6 +186,8 @@ def _add(turns: list[Turn], turn: Turn) -> None:
         assert isinstance(calls, list)
         assert isinstance(turn["tool_calls"], list)
         calls += turn["tool_calls"]
+        thoughts = [str(each["reasoning_content"]) for each in (last, turn) if "reasoning_content" in each]
+        last.update({"reasoning_content": BETWEEN.join(thoughts)} if thoughts else {})
     else:
         turns.append(turn)
 

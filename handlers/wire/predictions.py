@@ -1,4 +1,7 @@
-"""A chat's text where an answer is one text alone: its words, or its calls as TGI's grammar has them."""
+"""A chat's text where an answer is one text alone: its words, or its calls as TGI's grammar has them.
+
+Thoughts that are told apart have no place in it.
+"""
 
 from __future__ import annotations
 

@@ -93,16 +93,16 @@ class ResponseAnswer:
             "completed_at": None if cut else self._now(),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self._output.items(),
-            "usage": _usage(finish),
+            "usage": _usage(finish, self._output.thought_tokens),
         }
 
 
-def _usage(finish: Finish) -> ResponseUsage:
+def _usage(finish: Finish, thought_tokens: int) -> ResponseUsage:
     counts = usage([finish])
     return {
         "input_tokens": counts["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": counts["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought_tokens},
         "total_tokens": counts["total_tokens"],
     }

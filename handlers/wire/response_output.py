@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from handlers.wire.calls import Parser
 from handlers.wire.output_items import CallItem, Events, Item, Logprobs, TextItem
+from handlers.wire.output_reasoning import ReasoningItem
 from handlers.wire.types import ItemStatus, OutputItem
-from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ThoughtPart
 from inference.types import Event, Finish, FinishReason
 
 Tell = Callable[[Sequence[Event]], Logprobs]  # the log-probabilities of events
 
 
 class Output:
-    """The items of one answer, one open at a time: a text, if there is one, and then calls."""
+    """The items of one answer, one open at a time: what was thought, a text, and then calls, as there are."""
 
     def __init__(
         self,
@@ -24,12 +25,14 @@ class Output:
         parser: Parser | None = None,
         call_ids: Iterator[str] | None = None,
         tell: Tell | None = None,
+        shows_thoughts: bool = False,
     ) -> None:
         """`id` is what the items' ids are made of.
 
         Without a `parser` all is text; with one, its calls have the `call_ids`. Without `tell`, no
-        log-probabilities are told.
+        log-probabilities are told. Thoughts that the parser tells apart are dropped unless `shows_thoughts`.
         """
+        self._shows_thoughts = shows_thoughts
         self._id = id
         self._numbers = numbers
         self._parser = parser
@@ -41,12 +44,20 @@ class Output:
 
     def push(self, event: Event) -> Events:
         """Return what an event brings about."""
+        known = self.thought_tokens
+        parts = list(self._parts(event))
         if self._tell is not None:
             self._untold.append(event)
-        told = [each for part in self._parts(event) for each in self._part(part)]
+            del self._untold[len(self._untold) - (self.thought_tokens - known) :]
+        told = [each for part in parts for each in self._part(part)]
         if event.finish is not None:
             told += self._end(event.finish)
         return told
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought so far, where that is told apart."""
+        return 0 if self._parser is None else self._parser.thought_tokens
 
     def items(self) -> list[OutputItem]:
         """Return all items; one that is open has been cut."""
@@ -63,6 +74,8 @@ class Output:
     def _part(self, part: Part) -> Events:
         if isinstance(part, TextPart):
             return self._words(part.text)
+        if isinstance(part, ThoughtPart):
+            return self._thought(part.text) if self._shows_thoughts else []
         if isinstance(part, CallStart):
             return [*self._close(cut=False), *self._begin(self._call(part.name))]
         if isinstance(part, CallEnd):
@@ -75,6 +88,12 @@ class Output:
         item = TextItem(f"msg_{self._id}{len(self._done)}", len(self._done), self._numbers)
         begun = [*self._close(cut=False), *self._begin(item)]
         return [*begun, *(item.add(text, self._logprobs()) if text or self._untold else ())]
+
+    def _thought(self, text: str) -> Events:
+        if isinstance(self._open, ReasoningItem):
+            return self._open.add(text)
+        item = ReasoningItem(f"rs_{self._id}{len(self._done)}", len(self._done), self._numbers)
+        return [*self._close(cut=False), *self._begin(item), *item.add(text)]
 
     def _arguments(self, part: CallArguments) -> Events:
         assert isinstance(self._open, CallItem), "arguments follow the start of their call"

@@ -120,7 +120,7 @@ def to_counted(body: InputTokensRequest) -> Counted:
 
 
 def _unread(turns: Turns) -> tuple[str, ...]:
-    return ("input[].reasoning",) if turns.has_reasoning else ()
+    return ("input[].reasoning",) if turns.has_unread else ()
 
 
 def _conversation(body: ResponsesRequest | InputTokensRequest, turns: Turns) -> Conversation:

@@ -401,6 +401,7 @@ class ChatRequest(TypedDict):
     chat_template_kwargs: NotRequired[Mapping[str, Json] | None]
     continue_final_message: NotRequired[bool | None]
     reasoning_effort: NotRequired[str | None]
+    reasoning_format: NotRequired[Literal["auto", "raw", "parsed", "hidden"] | None]
     user: NotRequired[str | None]
     safety_identifier: NotRequired[str | None]
     metadata: NotRequired[Mapping[str, Json] | None]
@@ -428,12 +429,23 @@ class ChatRequest(TypedDict):
     moderation: NotRequired[Mapping[str, Json] | None]
 
 
+ReasoningContent: TypeAlias = str
+"""What the model thought before it spoke or called, if it did and `reasoning_format` has it told apart; in a
+chunk, a piece to append."""
+
+
+Reasoning: TypeAlias = str
+"""The same by vLLM's and OpenRouter's name, with `--reasoning-field reasoning`."""
+
+
 @final
 class TextMessage(TypedDict):
     """A text."""
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: NotRequired[ReasoningContent]
+    reasoning: NotRequired[Reasoning]
     refusal: None
 
 
@@ -461,6 +473,8 @@ class ToolCallMessage(TypedDict):
 
     role: Literal["assistant"]
     content: str | None
+    reasoning_content: NotRequired[ReasoningContent]
+    reasoning: NotRequired[Reasoning]
     refusal: None
     tool_calls: list[ToolCall]
 
@@ -523,6 +537,13 @@ class PromptTokensDetails(TypedDict):
 
 
 @final
+class CompletionTokensDetails(TypedDict):
+    """More on the generated tokens, where thoughts are told apart from a chat's answer."""
+
+    reasoning_tokens: int
+
+
+@final
 class Usage(TypedDict):
     """What the request took."""
 
@@ -530,6 +551,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: NotRequired[PromptTokensDetails]
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 @final
@@ -547,10 +569,12 @@ class ChatCompletion(TypedDict):
 
 @final
 class TextDelta(TypedDict):
-    """Text to append to the message."""
+    """Text to append to the message or to what the model thought before it."""
 
     role: NotRequired[Literal["assistant"]]
     content: str
+    reasoning_content: NotRequired[ReasoningContent]
+    reasoning: NotRequired[Reasoning]
 
 
 @final
@@ -580,7 +604,7 @@ class ToolCallDelta(TypedDict):
 
 
 ChatCompletionDelta: TypeAlias = TextDelta | ToolCallDelta
-"""Text to append to the message, or a part of a tool call."""
+"""Text to append to the message or to what the model thought before it, or a part of a tool call."""
 
 
 @final
@@ -854,6 +878,26 @@ class OutputTextMessage(TypedDict):
 
 
 @final
+class ReasoningText(TypedDict):
+    """A text that was thought, without the marks around it."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+@final
+class OutputReasoning(TypedDict):
+    """What the model thought before it spoke or called, if it did and `--reasoning-format` has it told
+    apart."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: ItemStatus
+    summary: list[Mapping[str, Json]]
+    content: list[ReasoningText]
+
+
+@final
 class OutputCall(TypedDict):
     """A call that the model asks for."""
 
@@ -865,7 +909,7 @@ class OutputCall(TypedDict):
     arguments: str
 
 
-OutputItem: TypeAlias = OutputTextMessage | OutputCall
+OutputItem: TypeAlias = OutputTextMessage | OutputReasoning | OutputCall
 """A part of what the model says."""
 
 
@@ -1080,6 +1124,42 @@ class OutputTextDone(TypedDict):
 
 
 @final
+class ReasoningPartEvent(TypedDict):
+    """What was thought begins, or is done."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    part: ReasoningText
+
+
+@final
+class ReasoningTextDelta(TypedDict):
+    """A piece of what is thought."""
+
+    type: Literal["response.reasoning_text.delta"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    delta: str
+
+
+@final
+class ReasoningTextDone(TypedDict):
+    """What was thought is whole."""
+
+    type: Literal["response.reasoning_text.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    content_index: ContentIndex
+    text: str
+
+
+@final
 class CallArgumentsDelta(TypedDict):
     """A piece of a call's arguments."""
 
@@ -1108,6 +1188,9 @@ ResponseEvent: TypeAlias = (
     | ContentPartEvent
     | OutputTextDelta
     | OutputTextDone
+    | ReasoningPartEvent
+    | ReasoningTextDelta
+    | ReasoningTextDone
     | CallArgumentsDelta
     | CallArgumentsDone
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from inference.grammar.tree import Place, SchemaTree
 from inference.grammar.vocabulary import GrammarVocabulary
 from inference.types import Grammar, GrammarKind
 
+START = re.compile(r"^start: ", re.MULTILINE)
 PROBED_TOKENS = 8  # of a text that is tried, as some grammars compile at once and explode at the second token
 
 
@@ -35,6 +36,13 @@ def build(vocabulary: GrammarVocabulary, grammar: Grammar, limits: GrammarLimits
 
 def read_source(grammar: Grammar, limits: GrammarLimits) -> Source:
     """Return a grammar as llguidance takes it, checked; raise GrammarFault. Python's part of the work."""
+    source = _read_source(grammar, limits)
+    if not grammar.lead:
+        return source
+    return replace(source, lark=grammar.lead + START.sub("answer: ", source.lark, count=1))
+
+
+def _read_source(grammar: Grammar, limits: GrammarLimits) -> Source:
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         tree, reduced = prepare(grammar.source, limits)
         return Source(f"start: %json {reduced}", tree)

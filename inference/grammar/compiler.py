@@ -87,7 +87,7 @@ class GrammarCompiler:
         Raises GrammarRefused, with the member of the request and the JSON pointer of what is wrong
         there, Overloaded if no thread gets to it in time, and GenerationFailed if native code panics.
         """
-        key = (grammar.kind.value, grammar.source)
+        key = (f"{grammar.kind} {grammar.lead}", grammar.source)
         found = self._cache.get(key)
         if found is not None:
             return found

@@ -63,7 +63,7 @@ class ForkedMaker:
         Raises GrammarFault, also if its process ended by it, and GenerationFailed if native code panics, or
         no process is to be had.
         """
-        said = self._ask(Task(grammar.kind, grammar.source, limits), begun)
+        said = self._ask(Task(grammar.kind, grammar.source, grammar.lead, limits), begun)
         if isinstance(said, Made):
             return LateGrammar(self._vocabulary, GrammarSource(said.lark, limits, said.seconds))
         if isinstance(said, Failed):

@@ -70,7 +70,7 @@ def main() -> None:
 def answer(task: Task, vocabulary: GrammarVocabulary) -> Answer:
     """Return what becomes of a grammar."""
     try:
-        made = build(vocabulary, Grammar(kind=task.kind, source=task.source), task.limits)
+        made = build(vocabulary, Grammar(kind=task.kind, source=task.source, lead=task.lead), task.limits)
     except GrammarFault as fault:
         return Refused(fault.reason, fault.pointer, fault.label)
     except MemoryError:

@@ -26,6 +26,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
 
     kind: GrammarKind
     source: str
+    lead: str
     limits: GrammarLimits
 
 

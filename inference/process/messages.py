@@ -14,7 +14,8 @@ import msgspec
 from inference.config import EngineConfig
 from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.prompt_tops import PromptTops, TopTokens
-from inference.types import FinishReason, LogprobsMode, ModelInfo, Sampling, StepStats
+from inference.step_stats import StepStats
+from inference.types import FinishReason, LogprobsMode, ModelInfo, Sampling
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):

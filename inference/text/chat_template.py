@@ -60,6 +60,12 @@ class ChatTemplate:
         compiled = [template for template in self._compiled.values() if isinstance(template, Compiled)]
         return frozenset[str]().union(*(template.jinja.names for template in compiled))
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return what the templates write, in pieces."""
+        compiled = [template for template in self._compiled.values() if isinstance(template, Compiled)]
+        return tuple(text for template in compiled for text in template.jinja.texts)
+
     def habits(self, *, has_tools: bool) -> Habits:
         """Return what the template does with tools, calls and results; raise TemplateFailed."""
         return self._template(has_tools=has_tools).habits

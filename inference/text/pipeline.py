@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,12 +17,18 @@ from inference.text.files import find_files
 from inference.text.lanes import Lanes, size_of
 from inference.text.roles import with_known_roles
 from inference.text.sequence import SequenceText
+from inference.text.stop import StopMatcher, Stops
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
+from inference.thoughts.formats import detect as detect_thoughts
+from inference.thoughts.splitters import splitter_of
+from inference.thoughts.stops import AnswerStops
+from inference.thoughts.types import Splitter, ThoughtUse
 from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
 from inference.tools.history import fit
 from inference.tools.opening import Opening
 from inference.tools.prompt import template_tools, with_tool_prompt
+from inference.tools.stops import WordStops
 from inference.tools.types import ToolUse
 from inference.types import Messages, TextToken, VisionInfo
 
@@ -82,7 +89,9 @@ class TextPipeline:
         self.special_ids = tokenizer.special_ids
         self.vocabulary_size = tokenizer.vocabulary_size
         self.longest_token = tokenizer.longest_token
-        self.tool_format = tool_format(template, tokenizer)
+        special = special_tokens(tokenizer)
+        self.tool_format = tool_format(template, special)
+        self.thought_format = detect_thoughts(template.texts, special)  # None: it isn't known to think
         self.template_names = template.names  # of the variables that the chat template may read
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -176,11 +185,28 @@ class TextPipeline:
         return self._tokenizer.token_text(token_id)
 
     def sequence(
-        self, prompt_ids: Sequence[int], stops: Sequence[str], tools: ToolUse | None = None
+        self,
+        prompt_ids: Sequence[int],
+        stops: Sequence[str],
+        tools: ToolUse | None = None,
+        thoughts: ThoughtUse | None = None,
     ) -> SequenceText:
-        """Return what collects the text of the tokens behind a prompt; no stop ends a call of `tools`."""
-        opening = None if tools is None or not stops else Opening(self.tool_format, tools)
-        return SequenceText(self._tokenizer.stream(prompt_ids), stops, self._tokenizer.token_text, opening)
+        """Return what collects the text of the tokens behind a prompt.
+
+        No stop ends a call of `tools`, or one of `thoughts`.
+        """
+        matcher: Stops | None = None
+        if stops and tools is not None:
+            rest = tools if thoughts is None else replace(tools, thinking=False)
+            matcher = WordStops(stops, Opening(self.tool_format, rest))
+        if stops and thoughts is not None:
+            matcher = AnswerStops(matcher or StopMatcher(stops), self.splitter(thoughts, tools))
+        return SequenceText(self._tokenizer.stream(prompt_ids), stops, self._tokenizer.token_text, matcher)
+
+    def splitter(self, thoughts: ThoughtUse, tools: ToolUse | None) -> Splitter:
+        """Return what tells an answer's thoughts from its words, for a model that has a `thought_format`."""
+        assert self.thought_format is not None, "thoughts are told apart where there is a format"
+        return splitter_of(self.thought_format, thoughts.place, None if tools is None else self.tool_format)
 
     def close(self) -> None:
         """Give the threads back."""
@@ -217,16 +243,23 @@ def load_text(
     template = load_chat_template(files, model, seconds=template_seconds, characters=template_characters)
     text = TextPipeline(load_tokenizer(files, model), template, workers=workers)
     log.info("tool calls are written and read in the format %r", text.tool_format.name)
+    if text.thought_format is not None:
+        log.info("thoughts before answers are known by the format %r", text.thought_format.name)
     return text
 
 
-def tool_format(template: ChatTemplate, tokenizer: TextTokenizer) -> ToolFormat:
+def special_tokens(tokenizer: TextTokenizer) -> dict[str, int]:
+    """Return the ids of special tokens by their texts."""
+    return {tokenizer.token_text(id): id for id in sorted(tokenizer.special_ids)}
+
+
+def tool_format(template: ChatTemplate, special: Mapping[str, int]) -> ToolFormat:
     """Return how the model writes calls, as far as its chat template shows it."""
     try:
         found = detect(template.habits(has_tools=True).sample)
     except TemplateFailed:  # nobody can chat with this model, with tools or without
         found = GENERIC
-    return with_tokens(found, {tokenizer.token_text(id): id for id in sorted(tokenizer.special_ids)})
+    return with_tokens(found, special)
 
 
 def refuse_surrogates(text: str) -> None:

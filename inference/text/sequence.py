@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inference.text.detokenizer import TextStream
-from inference.text.stop import StopMatcher
-from inference.tools.opening import Opening
-from inference.tools.stops import WordStops
+from inference.text.stop import StopMatcher, Stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +21,8 @@ class TextStep:
 class SequenceText:
     """Collects the visible text of a sequence; special tokens have a text but are not visible.
 
-    Stop sequences are looked for in the visible text. One that is the text of a special token is
-    matched by that token, as in TGI, and by nothing else. An `opening` tells where calls of tools begin: from
-    there on no stop sequence is looked for.
+    Stop sequences are looked for in the visible text, by `matcher`. One that is the text of a special token
+    is matched by that token, as in TGI, and by nothing else.
     """
 
     def __init__(
@@ -33,11 +30,12 @@ class SequenceText:
         stream: TextStream,
         stops: Sequence[str],
         token_text: Callable[[int], str],
-        opening: Opening | None = None,
+        matcher: Stops | None = None,
     ) -> None:
+        """`matcher` looks for the stops; without one, they are looked for in all of the text."""
         self._stream = stream
         self._stops = frozenset(stops)
-        self._matcher = StopMatcher(stops) if opening is None else WordStops(stops, opening)
+        self._matcher = matcher or StopMatcher(stops)
         self._token_text = token_text
         self._released: list[str] = []
         self._ended_by_special = False  # a special token whose text is a stop sequence

@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 LONG = 64  # characters of a stop sequence from which on it is followed letter by letter
+
+
+class Stops(Protocol):
+    """What looks for stop sequences in a text while it is generated."""
+
+    @property
+    def matched(self) -> str | None:
+        """Return the stop sequence that was found."""
+
+    @property
+    def behind(self) -> str:
+        """Return the text that came after it."""
+
+    @property
+    def in_calls(self) -> bool:
+        """Return whether stop sequences end nothing where the text is now."""
+
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Take more text and return what may be shown; nothing once a stop sequence was found."""
+
+    def special(self, token_id: int) -> str:
+        """Take a special token, which has no visible text, and return what may be shown for it."""
+
+    def flush(self) -> str:
+        """Return what was held back; call it when no more text comes."""
 
 
 class StopMatcher:

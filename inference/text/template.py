@@ -30,6 +30,7 @@ class ChatJinja:
 
     names: frozenset[str]  # of the variables that it may read
     constants: frozenset[str]  # the texts in its expressions
+    texts: tuple[str, ...]  # these, and what is written between them
 
     def __init__(self, source: str, *, clock: Clock = datetime.now) -> None:
         """Compile; raise TemplateFailed with the line of a syntax error."""
@@ -45,6 +46,8 @@ class ChatJinja:
             self.constants = frozenset(
                 each.value for each in tree.find_all(nodes.Const) if isinstance(each.value, str)
             )
+            written = (each.data for each in tree.find_all(nodes.TemplateData))
+            self.texts = (*self.constants, *written)
             watch(tree)
             code = environment.compile(tree)
         except TemplateSyntaxError as error:

@@ -9,7 +9,6 @@ the parts of a streamed one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
@@ -17,7 +16,8 @@ from inference.tools.formats import ToolFormat
 from inference.tools.heads import head_pattern, written_names
 from inference.tools.objects import JsonObject
 from inference.tools.opening import Opening
-from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
+from inference.tools.pieces import Piece, Pieces
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ThoughtPart, ToolUse
 from inference.types import Event
 
 
@@ -41,38 +41,28 @@ class CallParser:
         self._held = ""  # what was read of a frame and is part of nothing yet
         self._object = JsonObject()
         self._calls = 0
-        self._generated = 0  # characters of text that the tokens stand for
-        self._released = 0  # of these read: fewer where the last ones may begin a stop sequence
-        self._specials: deque[tuple[int, int]] = deque()  # (place, id) of special tokens behind text to come
+        self._pieces = Pieces()
+
+    @property
+    def thought_tokens(self) -> int:
+        """Return how many tokens were thought: here all are text."""
+        return 0
 
     def push(self, event: Event) -> tuple[Part, ...]:
         """Return what an event completes."""
-        return joined(self._read(event))
+        return joined(part for piece in self._pieces.of(event) for part in self.take(piece))
 
     def finish(self) -> tuple[Part, ...]:
         """Return what was held back as a possible beginning of a call; use it once, at the end."""
         return joined(self._rest())
 
-    def _read(self, event: Event) -> Iterator[Part]:
-        text = event.delta
-        while self._specials and self._specials[0][0] <= self._released + len(text):
-            place, token_id = self._specials.popleft()
-            size = place - self._released
-            yield from self._text(text[:size])
-            yield from self._special(token_id)
-            text, self._released = text[size:], place
-        yield from self._text(text)
-        self._released += len(text)
-        if not event.token.special:
-            self._generated += len(event.token.text)
-        elif self._released < self._generated:
-            self._specials.append((self._generated, event.token.id))
-        else:
-            yield from self._special(event.token.id)
+    def take(self, piece: Piece) -> Iterator[Part]:
+        """Yield what a piece completes, where somebody else makes pieces of the events."""
+        return self._text(piece) if isinstance(piece, str) else self._special(piece)
 
     def _rest(self) -> Iterator[Part]:
-        while self._specials:
-            yield from self._special(self._specials.popleft()[1])
+        for piece in self._pieces.rest():
+            yield from self.take(piece)
         if self._stage is Stage.TEXT:
             yield from shown(self._opening.rest())
 
@@ -140,6 +130,8 @@ def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
         last = merged[-1] if merged else None
         if isinstance(part, TextPart) and isinstance(last, TextPart):
             merged[-1] = TextPart(last.text + part.text)
+        elif isinstance(part, ThoughtPart) and isinstance(last, ThoughtPart):
+            merged[-1] = ThoughtPart(last.text + part.text)
         elif isinstance(part, CallArguments) and isinstance(last, CallArguments) and last.index == part.index:
             merged[-1] = CallArguments(part.index, last.text + part.text)
         else:

@@ -38,6 +38,13 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtPart:
+    """A piece of what the model thinks before it speaks or calls; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     """A call begins; its name is whole."""
 
@@ -60,4 +67,4 @@ class CallEnd:
     index: int
 
 
-Part = TextPart | CallStart | CallArguments | CallEnd
+Part = TextPart | ThoughtPart | CallStart | CallArguments | CallEnd

@@ -26,6 +26,7 @@ from handlers.http.responses import ContractViolation
 from handlers.metrics import Metrics
 from handlers.service import Service
 from handlers.settings import Settings
+from inference.client import EngineClient
 from inference.fake import fake_client
 from inference.types import EngineState
 
@@ -58,16 +59,19 @@ class Served:
 async def served(
     *,
     fake: dict[str, Any] | None = None,
+    engine: EngineClient | None = None,
     ready: bool = True,
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Start the application; `fake` goes to `fake_client`, the rest but `observers` is settings by name.
+    """Start the application; `fake` goes to `fake_client`, the rest is settings by name.
+
+    With an `engine` it is over that one.
 
     Raises AssertionError in the end if a response broke the contract.
     """
     chosen = Settings(validate_responses=True, graceful_termination_timeout=5, **settings)
-    service = Service(chosen, fake_client(chosen.engine_config(), **fake or {}), Metrics())
+    service = Service(chosen, engine or fake_client(chosen.engine_config(), **fake or {}), Metrics())
     violations: list[ContractViolation] = []
     app = create_app(service, report=violations.append, observers=observers)
     app = with_declared_headers(app, violations)

@@ -12,6 +12,7 @@ from pathlib import Path
 from inference.config import EngineConfig, ModelConfig
 from inference.engine import TorchCore
 from inference.kernels.native import open_library
+from inference.step_stats import StepStats
 from inference.types import (
     CompiledGrammar,
     CoreFailure,
@@ -21,7 +22,6 @@ from inference.types import (
     LogprobsMode,
     ModelInfo,
     Sampling,
-    StepStats,
 )
 
 GREEDY = Sampling()

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from handlers.metric_table import table
 from handlers.metrics import Metrics
-from inference.types import Finish, FinishReason, ModelInfo, Obstacle, Request, StepStats, Timings
+from inference.step_stats import Obstacle, StepStats
+from inference.types import Finish, FinishReason, ModelInfo, Request, Timings
 
 # beside the checkout, or where the variable says: TGI's own Grafana board
 REFERENCE = Path(os.environ.get("PARLEY_TEST_REFERENCE", Path(__file__).parents[4] / "shared" / "reference"))

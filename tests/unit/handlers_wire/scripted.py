@@ -11,6 +11,8 @@ from inference.types import Event
 class ScriptedParser:
     """Gives parts for each event, and parts at the end."""
 
+    thought_tokens = 0
+
     def __init__(self, pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = ()) -> None:
         self._pushes = iter(pushes)
         self._rest = rest

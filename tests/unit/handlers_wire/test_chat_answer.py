@@ -9,7 +9,7 @@ import pytest
 from handlers.wire import chat as wire
 from handlers.wire.calls import CallDeltas, CallIds
 from handlers.wire.chat_answer import ChatAnswer
-from handlers.wire.choice import Choice, TextChoice, ToolChoice
+from handlers.wire.choice import Choice, PartsChoice, TextChoice
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs
 from inference.tools.types import Part, TextPart
@@ -109,8 +109,8 @@ def test_the_usage_comes_once_after_the_last_choice(output: Any, sample: Any, fi
     assert fits("ChatCompletionChunk", chunks[-1])
 
 
-def called(index: int, pushes: Sequence[Sequence[Part]]) -> ToolChoice:
-    return ToolChoice(index, None, CallDeltas(ScriptedParser(pushes), CallIds(()).of(index)))
+def called(index: int, pushes: Sequence[Sequence[Part]]) -> PartsChoice:
+    return PartsChoice(index, None, CallDeltas(ScriptedParser(pushes), CallIds(()).of(index)))
 
 
 @pytest.mark.parametrize(("in_order", "first"), [(True, [0, 1, 1, 2, 2]), (False, [1, 1, 2, 0, 2])])

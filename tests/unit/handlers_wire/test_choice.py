@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from handlers.wire.calls import CallDeltas, CallIds, call_delta
-from handlers.wire.choice import Choice, TextChoice, ToolChoice
+from handlers.wire.choice import Choice, PartsChoice, TextChoice
 from handlers.wire.openai import logprobs
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, FinishReason, Token
@@ -26,8 +26,8 @@ def events_of(count: int, reason: FinishReason = FinishReason.EOS) -> tuple[Even
     return Sample.output([Token(at, f"t{at}", -1.0, False) for at in range(count)], top=True, reason=reason)
 
 
-def calling(pushes: Sequence[Sequence[Part]], *, tell: Any = TELL) -> ToolChoice:
-    return ToolChoice(0, tell, CallDeltas(ScriptedParser(pushes), CallIds(()).of(0)))
+def calling(pushes: Sequence[Sequence[Part]], *, tell: Any = TELL) -> PartsChoice:
+    return PartsChoice(0, tell, CallDeltas(ScriptedParser(pushes), CallIds(()).of(0)))
 
 
 def streamed(choice: Choice, events: Sequence[Event]) -> list[Any]:
@@ -181,7 +181,7 @@ def test_text_with_log_probabilities_begins_with_a_chunk_that_has_none() -> None
 def test_no_chunk_is_without_a_token_to_whoever_knows_tgi() -> None:
     for choice in (
         TextChoice(0, TELL, as_tgi=True),
-        ToolChoice(
+        PartsChoice(
             0,
             TELL,
             CallDeltas(ScriptedParser([[TextPart("t0")], [TextPart("t1")]]), CallIds(()).of(0)),
@@ -206,7 +206,7 @@ def test_every_chunk_of_a_call_has_a_piece_of_it() -> None:
 def test_every_delta_names_the_role_to_whoever_wants_it(fits: Fits) -> None:
     """TGI's own client takes no chunk without it."""
     texts = TextChoice(0, TELL, as_tgi=True)
-    calls = ToolChoice(
+    calls = PartsChoice(
         0, None, CallDeltas(ScriptedParser([[TextPart("x")], CALL, []]), CallIds(()).of(0)), as_tgi=True
     )
     for choice in (texts, calls):

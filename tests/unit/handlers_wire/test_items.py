@@ -62,7 +62,7 @@ def test_a_message_and_the_calls_behind_it_are_one() -> None:
             {"role": "tool", "content": "warm", "tool_call_id": "7", "name": "f"},
         ),
         images=(),
-        has_reasoning=True,
+        has_unread=True,
     )
 
 

@@ -142,7 +142,9 @@ def test_an_answer_that_says_nothing_has_an_empty_message(pushes: Any) -> None:
 def test_log_probabilities_of_the_text_are_told_and_not_those_of_calls() -> None:
     pushes: list[list[Part]] = [[], [TextPart("t0t1")], [*CALL]]
     body = answer(pushes, told=True).body(events_of(3))
-    (part,) = body["output"][0]["content"]  # type: ignore[typeddict-item]
+    (message, _) = body["output"]
+    assert message["type"] == "message"
+    (part,) = message["content"]
     assert [entry["token"] for entry in part["logprobs"]] == ["t0", "t1"]
 
 

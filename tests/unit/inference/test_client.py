@@ -14,12 +14,8 @@ from inference.errors import (
     Overloaded,
 )
 from inference.fake import fake_client
-from inference.types import (
-    EngineState,
-    Frame,
-    ModelInfo,
-    StepStats,
-)
+from inference.step_stats import StepStats
+from inference.types import EngineState, Frame, ModelInfo
 from tests.unit.inference.puppet import (
     MODEL,
     TOKENIZER,

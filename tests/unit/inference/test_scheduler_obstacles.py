@@ -2,7 +2,7 @@
 
 from inference.blocks import PAGE
 from inference.state import Sequence
-from inference.types import Obstacle
+from inference.step_stats import Obstacle
 from tests.unit.inference.paper_model import request
 from tests.unit.inference.test_scheduler import make, queue, run, share
 

@@ -14,7 +14,8 @@ from inference.scheduler import Limits
 from inference.speculation import MOST_TOKENS, Speculation
 from inference.state import Integers, Sequence
 from inference.step import Stepper
-from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, StepStats
+from inference.step_stats import StepStats
+from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar, WillingPool
 from tests.unit.inference.paper_model import (
     EOS,

@@ -14,7 +14,8 @@ from inference.blocks import PAGE
 from inference.isolation import FAILURES, StepLost
 from inference.scheduler import Limits, Scheduler
 from inference.step import Stepper
-from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason, StepStats
+from inference.step_stats import StepStats
+from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
 from tests.unit.inference.faulty_paper import Fault, Faults, FaultyRunner, FaultySampler, Where
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
 from tests.unit.inference.paper_model import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from inference.prompt_tops import PromptTops
+from inference.step_stats import StepStats
 from inference.types import (
     CoreFailure,
     CoreOutput,
@@ -12,7 +13,6 @@ from inference.types import (
     FinishReason,
     LogprobsMode,
     Sampling,
-    StepStats,
     Watermark,
 )
 

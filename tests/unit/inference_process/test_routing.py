@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from inference.process.framing import FrameFault, pack, unpack
 from inference.process.messages import FROM_ENGINE, Batch, Failed, More
 from inference.process.routing import Numbers, Routes
-from inference.types import CoreFailure, CoreOutput, FinishReason, Frame, Looked, StepStats
+from inference.step_stats import StepStats
+from inference.types import CoreFailure, CoreOutput, FinishReason, Frame, Looked
 from tests.unit.inference_process.outputs import STATS, outputs
 
 PROCESSES = ("one", "two", "three")

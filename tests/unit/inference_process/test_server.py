@@ -26,7 +26,8 @@ from inference.process.messages import (
     Unavailable,
 )
 from inference.process.server import EngineServer
-from inference.types import CoreFailure, CoreOutput, Frame, LogprobsMode, Sampling, StepStats
+from inference.step_stats import StepStats
+from inference.types import CoreFailure, CoreOutput, Frame, LogprobsMode, Sampling
 from tests.unit.inference.puppet import MODEL
 from tests.unit.inference_process.serving import EOS, TOKENS, Caller, fake, listening, recorder, submit
 

@@ -13,6 +13,7 @@ from inference.text.sequence import SequenceText
 from inference.text.stop import StopMatcher
 from inference.tools.formats import ToolFormat
 from inference.tools.opening import Opening
+from inference.tools.stops import WordStops
 from inference.tools.types import ToolUse
 from inference.types import Event, Token
 from tests.unit.inference_tools.answers import (
@@ -59,7 +60,9 @@ def generated(
 ) -> list[Event]:
     """Return the events of an answer up to its end; the `early` tokens may not stop."""
     texts = {at: piece for at, piece in enumerate(pieces, FIRST_TEXT) if isinstance(piece, str)}
-    sequence = SequenceText(Pieces(texts), stops, TEXT_OF.__getitem__, Opening(fmt, tool_use))
+    sequence = SequenceText(
+        Pieces(texts), stops, TEXT_OF.__getitem__, WordStops(stops, Opening(fmt, tool_use))
+    )
     made = []
     for at, piece in enumerate(pieces):
         token_id, is_special = (piece, True) if isinstance(piece, int) else (FIRST_TEXT + at, False)

@@ -1,0 +1,59 @@
+"""What becomes of a model's thoughts in the answer to a chat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handlers.settings import Settings
+from handlers.wire.calls import Parser
+from handlers.wire.chat import Chat
+from inference.client import EngineClient
+from inference.thoughts.formats import ChannelFormat
+from inference.thoughts.lead import led
+from inference.thoughts.reader import AnswerReader
+from inference.thoughts.types import Place, ThoughtUse
+from inference.tools.parser import CallParser
+from inference.types import Grammar
+
+MEMBER = "reasoning_format"
+APART = ("parsed", "hidden")
+
+
+def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: str) -> ThoughtUse | None:
+    """Return how thoughts are told apart from the answer to a prompt; None if they are a part of its text."""
+    fmt, wanted = engine.thought_format, chat.reasoning_format or settings.reasoning_format
+    if fmt is None or wanted == "raw" or (wanted == "auto" and not fmt.is_hidden):
+        return None
+    place, begun = fmt.place(prompt), chat.conversation.begun(prompt)
+    if place is Place.START and begun:
+        place = fmt.place_within(begun)
+    return ThoughtUse(place=place, shown=wanted != "hidden")
+
+
+def idle(engine: EngineClient, chat: Chat) -> tuple[str, ...]:
+    """Return the member that says where thoughts are told, if it has no effect with this model."""
+    return (MEMBER,) if chat.reasoning_format in APART and engine.thought_format is None else ()
+
+
+def with_room(engine: EngineClient, chat: Chat, grammar: Grammar | None) -> Grammar | None:
+    """Return the grammar of an answer with room for a thought that is told apart from it.
+
+    Beside tools that may be called text is free, and may be a thought; but what is said in a channel has to
+    name it.
+    """
+    fmt, tools = engine.thought_format, chat.conversation.tools
+    if grammar is None or fmt is None or chat.thoughts is None:
+        return grammar
+    is_free = chat.grammar is None and (tools is None or not tools.required)
+    if is_free and not isinstance(fmt, ChannelFormat):
+        return grammar
+    return led(grammar, fmt, chat.thoughts.place)
+
+
+def reader_of(engine: EngineClient, chat: Chat) -> Parser | None:
+    """Return what reads thoughts and calls out of an answer; None if all of it is text."""
+    tools, thoughts = chat.conversation.tools, chat.thoughts
+    if thoughts is None:
+        return None if tools is None else CallParser(engine.tool_format, tools)
+    calls = None if tools is None else CallParser(engine.tool_format, replace(tools, thinking=False))
+    return AnswerReader(engine.splitter(thoughts, tools), calls)

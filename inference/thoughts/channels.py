@@ -1,0 +1,99 @@
+"""Thoughts in a channel of their own (OpenAI's harmony), told from the words in others."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from inference.thoughts.formats import ChannelFormat
+from inference.thoughts.tags import Trimmed
+from inference.thoughts.types import Place, Split
+
+BETWEEN = "\n\n"  # stands between messages of one kind
+HEAD_CHARACTERS = 256  # of a head; a longer one is none
+
+
+class Stage(Enum):
+    """Which part of a message comes."""
+
+    HEAD = auto()
+    THOUGHT = auto()
+    WORDS = auto()
+
+
+STAGES = {Place.START: Stage.HEAD, Place.THOUGHT: Stage.THOUGHT, Place.WORDS: Stage.WORDS}
+
+
+class ChannelSplitter:
+    """Tells messages that are thoughts from all others, whose channel only says what they are."""
+
+    def __init__(self, fmt: ChannelFormat, place: Place) -> None:
+        self._fmt = fmt
+        self._stage = STAGES[place]
+        self._head = ""  # text of a head, of which the channel's name is the end
+        self._has_channel = False  # in this head
+        self._has_heads = place is not Place.START  # some message had one
+        self._spoke = place is Place.WORDS  # there have been words
+        self._between = ""  # what stands before the next words
+        self._thought = Trimmed()
+
+    @property
+    def unsure(self) -> bool:
+        """Return whether it isn't known yet if there is a thought: what no head precedes is words."""
+        return False
+
+    @property
+    def within(self) -> bool:
+        """Return whether what comes is thought."""
+        return self._stage is Stage.THOUGHT
+
+    @property
+    def thinking(self) -> bool:
+        """Return whether no words come now."""
+        return self._stage is not Stage.WORDS
+
+    def push(self, text: str) -> Split:
+        """Take more text."""
+        if self._stage is Stage.THOUGHT:
+            return Split(text, self._thought.more(text))
+        if self._stage is Stage.WORDS:
+            return self._words(text)
+        self._head += text
+        if len(self._head) <= HEAD_CHARACTERS:
+            return Split()
+        self._stage = Stage.WORDS
+        return self._words(self._taken())
+
+    def special(self, token_id: int) -> Split:
+        """Take a special token; return what it makes sure of the text before it."""
+        if self._stage is not Stage.HEAD:
+            if token_id in (self._fmt.start.id, self._fmt.end.id):
+                self._stage, self._has_channel = Stage.HEAD, False
+            return Split()
+        if token_id == self._fmt.channel.id:
+            self._has_channel = self._has_heads = True
+            return Split(self._taken())
+        if token_id != self._fmt.message.id:
+            return Split()
+        head = self._taken()
+        if self._has_channel and head.strip() == self._fmt.thoughts:
+            self._stage = Stage.THOUGHT
+            self._thought.part(BETWEEN)
+        else:
+            self._stage = Stage.WORDS
+            self._between = BETWEEN if self._spoke else ""
+        return Split(head)
+
+    def rest(self) -> Split:
+        """Return what was held back; use it once, at the end: a head that is cut is none of the words."""
+        head = self._taken()
+        return Split(head) if self._has_heads else Split(words=head)
+
+    def _words(self, text: str) -> Split:
+        if not text:
+            return Split()
+        between, self._between, self._spoke = self._between, "", True
+        return Split(words=text, between=between)
+
+    def _taken(self) -> str:
+        head, self._head = self._head, ""
+        return head

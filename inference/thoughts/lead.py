@@ -1,0 +1,54 @@
+"""The grammar of what comes before an answer that has to follow one, in llguidance's dialect of Lark.
+
+A model that thinks does so before it writes what it has to: without room for it, the answer would be written
+in the thought's place. What follows is the rule `answer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inference.thoughts.formats import ChannelFormat, TagFormat, ThoughtFormat
+from inference.thoughts.types import Place
+from inference.tools.grammar import in_regex, literal
+from inference.types import Grammar
+
+ANY = "(?s:.*)"
+BLANKS = r"[ \t\n\r]{0,8}"
+
+
+def led(grammar: Grammar, fmt: ThoughtFormat, place: Place) -> Grammar:
+    """Return a grammar with room for a thought before it, in an answer that begins at this place."""
+    if place is Place.WORDS:
+        return grammar
+    rules = _of_channels(fmt, place) if isinstance(fmt, ChannelFormat) else _of_tags(fmt, place)
+    return replace(grammar, lead="\n".join(rules) + "\n")
+
+
+def _of_tags(fmt: TagFormat, place: Place) -> list[str]:
+    opening, closing = fmt.opening, fmt.closing
+    if closing.id is not None:
+        thought = f"INSIDE <[{closing.id}]> BLANKS?"
+        if place is Place.START:
+            thought = f"(BLANKS? <[{opening.id}]> {thought})?"
+        return [f"start: {thought} answer", f"INSIDE: /{ANY}/", r"BLANKS: /[ \t\n\r]{1,8}/"]
+    begun, end = in_regex(opening.text), in_regex(closing.text)
+    before = f"/{BLANKS}{begun}/ " if place is Place.START else ""
+    return [
+        f"start: THOUGHT{'?' if before else ''} answer",
+        f"INSIDE: /{ANY}/ & ~/{ANY}{end}{ANY}/",
+        f"THOUGHT: {before}INSIDE /{end}{BLANKS}/",
+    ]
+
+
+def _of_channels(fmt: ChannelFormat, place: Place) -> list[str]:
+    start, channel, message, end = (
+        f"<[{each.id}]>" for each in (fmt.start, fmt.channel, fmt.message, fmt.end)
+    )
+    again = f"{end} {start} {literal(fmt.author)}"
+    first = f"INSIDE {again} " if place is Place.THOUGHT else ""
+    return [
+        f"start: {first}thought* {channel} {literal(fmt.words)} {message} answer",
+        f"thought: {channel} {literal(fmt.thoughts)} {message} INSIDE {again}",
+        f"INSIDE: /{ANY}/",
+    ]

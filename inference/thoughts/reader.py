@@ -1,0 +1,65 @@
+"""Reads thoughts, text and calls out of an answer while it is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inference.thoughts.types import Split, Splitter
+from inference.tools.parser import CallParser, joined, shown
+from inference.tools.pieces import Piece, Pieces
+from inference.tools.types import Part, ThoughtPart
+from inference.types import Event
+
+
+class AnswerReader:
+    """Reads one answer: `push` its events in order, then `finish`.
+
+    What isn't thought is read by a parser of calls, or text without one.
+    """
+
+    def __init__(self, splitter: Splitter, calls: CallParser | None) -> None:
+        self._splitter = splitter
+        self._calls = calls
+        self._pieces = Pieces()
+        self._unsure = 0  # tokens that may be the first ones of a thought
+        self.thought_tokens = 0  # of what was thought, and of the marks around it
+
+    def push(self, event: Event) -> tuple[Part, ...]:
+        """Return what an event completes."""
+        was_unsure, was_within = self._splitter.unsure, self._splitter.within
+        parts = joined(part for piece in self._pieces.of(event) for part in self._read(piece))
+        self._count(was_unsure=was_unsure, was_within=was_within)
+        return parts
+
+    def finish(self) -> tuple[Part, ...]:
+        """Return what was held back; use it once, at the end."""
+        return joined(self._rest())
+
+    def _read(self, piece: Piece) -> Iterator[Part]:
+        if isinstance(piece, str):
+            yield from self._split(self._splitter.push(piece))
+            return
+        yield from self._split(self._splitter.special(piece))
+        if self._calls is not None and not self._splitter.thinking:
+            yield from self._calls.take(piece)
+
+    def _split(self, split: Split) -> Iterator[Part]:
+        if split.thought:
+            yield ThoughtPart(split.thought)
+        words = split.between + split.words
+        if words:
+            yield from shown(words) if self._calls is None else self._calls.take(words)
+
+    def _rest(self) -> Iterator[Part]:
+        for piece in self._pieces.rest():
+            yield from self._read(piece)
+        yield from self._split(self._splitter.rest())
+        if self._calls is not None:
+            yield from self._calls.finish()
+
+    def _count(self, *, was_unsure: bool, was_within: bool) -> None:
+        """Count the token of an event, once it is known what it was of."""
+        if self._splitter.unsure:
+            self._unsure += 1
+        elif self._splitter.thinking or was_within:
+            self.thought_tokens += 1 + (self._unsure if was_unsure else 0)

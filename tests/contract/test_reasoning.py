@@ -1,0 +1,270 @@
+"""What a model thinks before it answers: told apart from the answer, left in it, or left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.serving import Served, events_of, served
+from tests.contract.thinking import thinking_engine
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/chat/completions"
+THOUGHT, WORDS = "Is it?\n\nIt is.", "Yes. It is."
+TAGGED = f"<think>\n{THOUGHT}\n</think>\n\n{WORDS}"
+SAYS = {
+    "think": TAGGED,
+    "mistral": f"[THINK]{THOUGHT}[/THINK]{WORDS}",
+    "harmony": f"<|channel|>analysis<|message|>{THOUGHT}<|end|>"
+    f"<|start|>assistant<|channel|>final<|message|>{WORDS}",
+}
+CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+BARE_CALL = '{"name": "now", "parameters": {}}'
+NOW = {"type": "function", "function": {"name": "now"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["yes", "no"]}}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def chat(**members: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": "Is it?"}],
+        "temperature": 0,
+        "max_tokens": 400,
+        **members,
+    }
+
+
+async def answers(server: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of an answer, each with its reason, which are the same when streamed."""
+    response = await server.post(PATH, body)
+    assert response.status_code == 200, response.text
+    whole = response.json()
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, done = events_of(await server.post(PATH, {**body, **streaming}))
+    assert done == "[DONE]"
+    told = [message_of(choice["message"], choice["finish_reason"]) for choice in whole["choices"]]
+    assert told == [gathered(chunks, at) for at in range(len(told))]
+    assert chunks[-1]["usage"] == whole["usage"] | {
+        "prompt_tokens_details": chunks[-1]["usage"]["prompt_tokens_details"]
+    }
+    return [{**each, "usage": whole["usage"]} for each in told]
+
+
+def message_of(message: dict[str, Any], reason: str) -> dict[str, Any]:
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    told: dict[str, Any] = {"content": message["content"] or "", "calls": names, "reason": reason}
+    return told | {name: message[name] for name in ("reasoning_content", "reasoning") if name in message}
+
+
+def gathered(chunks: list[Any], index: int) -> dict[str, Any]:
+    """Return the message that the chunks of a choice add up to."""
+    told: dict[str, Any] = {"content": "", "calls": [], "reason": None}
+    for part in (part for chunk in chunks for part in chunk["choices"] if part["index"] == index):
+        assert told["reason"] is None
+        delta = part["delta"]
+        assert delta["role"] == "assistant"
+        for name in ("content", "reasoning_content", "reasoning"):
+            if name in delta:
+                told[name] = told.get(name, "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            told["calls"] += [call["function"]["name"]] if call["function"]["name"] else []
+        told["reason"] = part["finish_reason"]
+    return told
+
+
+@pytest.mark.parametrize("kind", SAYS)
+async def test_a_thought_is_told_apart(kind: str) -> None:
+    async with served(engine=thinking_engine(kind, SAYS[kind])) as server:
+        (answer,) = await answers(server, chat(reasoning_format="parsed"))
+    usage = answer.pop("usage")
+    assert answer == {"content": WORDS, "reasoning_content": THOUGHT, "calls": [], "reason": "stop"}
+    thought = usage["completion_tokens_details"]["reasoning_tokens"]
+    assert len(THOUGHT) <= thought <= usage["completion_tokens"] - len(WORDS)
+
+
+@pytest.mark.parametrize(("kind", "apart"), [("think", False), ("mistral", True), ("harmony", True)])
+async def test_by_default_it_is_where_no_text_shows_its_end(kind: str, apart: bool) -> None:
+    async with served(engine=thinking_engine(kind, SAYS[kind])) as server:
+        (answer,) = await answers(server, chat())
+    assert answer["content"] == (WORDS if apart else TAGGED)
+    assert answer.get("reasoning_content") == (THOUGHT if apart else None)
+    assert ("completion_tokens_details" in answer["usage"]) is apart
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "content", "thought"),
+    [
+        ("parsed", None, WORDS, THOUGHT),
+        ("parsed", "raw", TAGGED, None),
+        ("parsed", "auto", TAGGED, None),
+        ("hidden", None, WORDS, None),
+        ("raw", "hidden", WORDS, None),
+        ("hidden", "parsed", WORDS, THOUGHT),
+    ],
+)
+async def test_the_servers_choice_is_the_default(
+    setting: str, asked: str | None, content: str, thought: str | None
+) -> None:
+    async with served(engine=thinking_engine("think", TAGGED), reasoning_format=setting) as server:
+        (answer,) = await answers(server, chat(reasoning_format=asked))
+    assert (answer["content"], answer.get("reasoning_content")) == (content, thought)
+
+
+async def test_the_member_may_have_its_other_name() -> None:
+    other: dict[str, Any] = {"reasoning_format": "parsed", "reasoning_field": "reasoning"}
+    async with served(engine=thinking_engine("think", TAGGED), **other) as server:
+        told = await answers(server, chat(n=2))
+    assert [(each["reasoning"], "reasoning_content" in each) for each in told] == [(THOUGHT, False)] * 2
+    assert told[0]["usage"]["completion_tokens_details"]["reasoning_tokens"] >= 2 * len(THOUGHT)
+
+
+@pytest.mark.parametrize(("asked", "ignored"), [("parsed", True), ("hidden", True), ("raw", False)])
+async def test_a_model_that_is_not_known_to_think_has_the_member_named(asked: str, ignored: bool) -> None:
+    async with served(engine=thinking_engine(None, TAGGED)) as server:
+        response = await server.post(PATH, chat(reasoning_format=asked))
+        predictions = await server.post("/vertex", {"instances": [chat(reasoning_format=asked)]})
+    assert response.json()["choices"][0]["message"]["content"] == TAGGED
+    assert response.headers.get("x-ignored-parameters") == ("reasoning_format" if ignored else None)
+    name = "instances[].reasoning_format" if ignored else None
+    assert predictions.headers.get("x-ignored-parameters") == name
+
+
+async def test_a_thought_that_the_prompt_opens_is_one() -> None:
+    opened = chat(reasoning_format="parsed", chat_template_kwargs={"open_thought": True})
+    async with served(engine=thinking_engine("think", f"{THOUGHT}</think>{WORDS}")) as server:
+        (answer,) = await answers(server, opened)
+        (cut,) = await answers(server, {**opened, "max_tokens": len(THOUGHT)})
+    assert (answer["content"], answer["reasoning_content"]) == (WORDS, THOUGHT)
+    assert (cut["content"], cut["reasoning_content"], cut["reason"]) == ("", THOUGHT, "length")
+
+
+async def test_an_answer_may_be_begun_within_its_thought() -> None:
+    begun = chat(reasoning_format="parsed")
+    begun["messages"].append({"role": "assistant", "content": "<think>I"})
+    async with served(engine=thinking_engine("think", "s it?</think>Yes")) as server:
+        (within,) = await answers(server, begun)
+        begun["messages"][-1] = {"role": "assistant", "content": "I say"}
+        (behind,) = await answers(server, begun)
+    assert (within["content"], within["reasoning_content"]) == ("Yes", "s it?")
+    assert behind["content"] == "s it?</think>Yes"
+
+
+async def test_stop_sequences_end_no_thought() -> None:
+    body = chat(reasoning_format="parsed", stop=["is", "\n"])
+    async with served(engine=thinking_engine("think", TAGGED)) as server:
+        (answer,) = await answers(server, body)
+        (raw,) = await answers(server, {**body, "reasoning_format": "raw"})
+    assert (answer["content"], answer["reasoning_content"]) == ("Yes. It ", THOUGHT)
+    assert raw["content"] == "<think>"
+
+
+async def test_log_probabilities_are_those_of_the_words() -> None:
+    body = chat(reasoning_format="parsed", logprobs=True)
+    async with served(engine=thinking_engine("think", TAGGED)) as server:
+        whole = (await server.post(PATH, body)).json()["choices"][0]
+        *chunks, _ = events_of(await server.post(PATH, {**body, "stream": True}))
+    told = [entry["token"] for entry in whole["logprobs"]["content"]]
+    assert "".join(told).removesuffix("<|im_end|>") == WORDS
+    parts = [part for chunk in chunks for part in chunk["choices"]]
+    assert [entry["token"] for part in parts for entry in part["logprobs"]["content"]] == told
+
+
+@pytest.mark.parametrize("opened", [False, True])
+async def test_an_answer_that_has_a_form_is_thought_about_before(opened: bool) -> None:
+    body = chat(
+        reasoning_format="parsed", chat_template_kwargs={"open_thought": opened}, response_format=SCHEMA
+    )
+    says = f'{"" if opened else "<think>"}{THOUGHT}</think>"yes"'
+    async with served(engine=thinking_engine("think", says)) as server:
+        (answer,) = await answers(server, body)
+    assert (answer["content"], answer["reasoning_content"]) == ('"yes"', THOUGHT)
+
+
+@pytest.mark.parametrize("kind", SAYS)
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_is_thought_the_answer_has_its_form(kind: str, seed: int) -> None:
+    body = chat(reasoning_format="parsed", response_format=SCHEMA, temperature=1, seed=seed, max_tokens=3000)
+    async with served(engine=thinking_engine(kind, None)) as server:
+        (answer,) = await answers(server, body)
+    assert answer["reason"] == "length" or json.loads(answer["content"]) in ("yes", "no")
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_calls_follow_a_thought(choice: str) -> None:
+    body = chat(reasoning_format="parsed", tools=[NOW], tool_choice=choice)
+    async with served(
+        engine=thinking_engine("think", f"<think>{CALL} {BARE_CALL}?</think>\n{BARE_CALL}")
+    ) as server:
+        (answer,) = await answers(server, body)
+    assert answer["reasoning_content"] == f"{CALL} {BARE_CALL}?"
+    assert (answer["content"], answer["calls"], answer["reason"]) == ("", ["now"], "tool_calls")
+
+
+async def test_calls_follow_a_thought_that_the_prompt_opened() -> None:
+    body = chat(reasoning_format="parsed", tools=[NOW], stop=["now", "\n"])
+    async with served(engine=thinking_engine("hermes", f"{CALL}?</think>\n\nSo.\n{CALL}")) as server:
+        (answer,) = await answers(server, body)
+    assert answer["reasoning_content"] == f"{CALL}?"
+    assert (answer["content"], answer["calls"], answer["reason"]) == ("So.", ["now"], "tool_calls")
+
+
+async def test_a_prediction_has_no_thoughts() -> None:
+    instance = chat(reasoning_format="parsed")
+    async with served(engine=thinking_engine("think", TAGGED)) as server:
+        response = await server.post(
+            "/vertex", {"instances": [instance, {**instance, "reasoning_format": "raw"}]}
+        )
+    assert response.json()["predictions"] == [WORDS, TAGGED]
+
+
+async def test_a_response_has_an_item_for_what_was_thought() -> None:
+    body = {"input": "Is it?", "temperature": 0}
+    async with served(engine=thinking_engine("think", TAGGED), reasoning_format="parsed") as server:
+        whole = (await server.post("/v1/responses", body)).json()
+        events = events_of(await server.post("/v1/responses", {**body, "stream": True}))
+    thought, message = whole["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": THOUGHT}]
+    assert message["content"][0]["text"] == WORDS
+    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] >= len(THOUGHT)
+    deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]
+    assert "".join(deltas) == THOUGHT
+    kinds = [event["type"] for event in events if not event["type"].endswith(".delta")]
+    assert kinds[2:6] == [
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_text.done",
+        "response.content_part.done",
+    ]
+    last = events[-1]["response"]["output"]
+    assert [{**item, "id": ""} for item in last] == [{**item, "id": ""} for item in whole["output"]]
+
+
+async def test_a_hidden_thought_leaves_no_trace_in_a_response() -> None:
+    async with served(engine=thinking_engine("think", TAGGED), reasoning_format="hidden") as server:
+        whole = (await server.post("/v1/responses", {"input": "Is it?", "temperature": 0})).json()
+    (message,) = whole["output"]
+    assert message["content"][0]["text"] == WORDS
+
+
+async def test_thoughts_that_come_back_are_shown_to_the_model() -> None:
+    async with served(engine=thinking_engine("think", TAGGED), reasoning_format="parsed") as server:
+        first = (await server.post("/v1/responses", {"input": "Is it?", "temperature": 0})).json()
+        again = [
+            {"role": "user", "content": "Is it?"},
+            *first["output"],
+            {"role": "user", "content": "Sure?"},
+        ]
+        counts = [
+            (await server.post("/v1/responses/input_tokens", {"input": items})).json()["input_tokens"]
+            for items in (again, [item for item in again if item.get("type") != "reasoning"])
+        ]
+        alone = await server.post("/v1/responses", {"input": [*again, first["output"][0]], "temperature": 0})
+    assert counts[0] - counts[1] == len(f"<think>{THOUGHT}</think>")
+    assert alone.headers["x-ignored-parameters"] == "input[].reasoning"
