@@ -34,8 +34,7 @@ class Runner(Protocol[_Computed]):
     def run(self, pieces: Pieces, *, tokens_only: bool = False) -> _Computed:
         """Compute the pieces' tokens and return the logits of those that `pieces.rows` names.
 
-        Until the next call: their memory may be that of the next ones. `tokens_only`: of the logits
-        nothing will be asked but their statistics' best token.
+        Until the next call, as memory is used again. `tokens_only`: of these only the best token is read.
         """
 
 

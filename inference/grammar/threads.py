@@ -14,6 +14,7 @@ from functools import cache
 from inference.grammar.limits import NICENESS
 
 LOG = logging.getLogger(__name__)
+TELLING = threading.Lock()
 
 
 def yield_to_others() -> None:
@@ -22,7 +23,8 @@ def yield_to_others() -> None:
         try:
             be_nice(threading.get_native_id())
         except OSError as error:
-            _tell(str(error))
+            with TELLING:  # a cache that several ask at once asks several times
+                _tell(str(error))
 
 
 def be_nice(who: int) -> None:

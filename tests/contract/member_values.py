@@ -107,6 +107,7 @@ ASKED = {  # what a prompt of Responses is made of
     ),
     "reasoning": Pair({"effort": "low"}, {"effort": "high"}),
 }
+THOUGHT = {"chat_template_kwargs": {"open_thought": True}}
 PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
     "GenerateRequest": INPUTS_AND_PARAMETERS,
     "CompatGenerateRequest": {**INPUTS_AND_PARAMETERS, "stream": Pair(False, True)},
@@ -147,6 +148,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "top_logprobs": Pair(1, 2, {"logprobs": True}),
         "response_format": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
         "parallel_tool_calls": Pair(True, False, {**TOOLS, "min_tokens": 50}),
+        "reasoning_format": Pair("raw", "hidden", THOUGHT),
     },
     "Message": {
         "role": Pair("user", "system"),

@@ -113,3 +113,26 @@ def test_a_call_that_is_cut_is_given_as_far_as_it_came(
     cut = asked(model, Question(known.body | {"max_tokens": tokens}, {name: schema}, question.known_ids))
     assert all(told == name and whole_call.arguments.startswith(text) for told, text in cut.calls)
     assert cut.content == ""
+
+
+@quick(max_examples=25)
+@given(
+    question=questions(),
+    thought=st.sampled_from(["Hm.", "I {could} <tool_call>.", '{"name": "a", "parameters": {}}', "\n"]),
+    remark=REMARKS,
+    count=st.integers(0, 3),
+    choice=st.sampled_from(["auto", "required"]),
+)
+def test_thoughts_before_words_and_calls_are_told_apart(
+    model: ToolModel, question: Question, thought: str, remark: str, count: int, choice: str
+) -> None:
+    body = question.body | {"tool_choice": choice, "max_tokens": 2000, "parallel_tool_calls": True}
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
+    calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][: max(count, 1)]
+    text = "" if choice == "required" or not model.format.opening else remark.removeprefix(THOUGHT)
+    model.say([f"<think>{thought}</think>\n", *written(model.format, calls, text)])
+    whole, streamed = model.ask(body | {"reasoning_format": "parsed"})
+    for answer in (whole, streamed):
+        assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
+        assert answer.content == text.strip()
+        assert answer.reasons == ("tool_calls",)

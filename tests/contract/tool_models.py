@@ -21,6 +21,7 @@ from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import CHATML, EOS, plausible_tokens, small_tokenizer, stand_in_text
 from inference.text.tokenizer import FastTokenizer, TextTokenizer
+from inference.thoughts.formats import detect
 from inference.tools.formats import ToolFormat
 from tests.contract.serving import events_of
 from tests.contract.tool_conversations import SPECIAL, Answer, Json, plain_answer, streamed_answer
@@ -119,6 +120,7 @@ def engine_for(name: str, script: Script) -> tuple[EngineClient, TextTokenizer]:
         )
     )
     pipeline = TextPipeline(tokenizer, template, workers=1)
+    pipeline.thought_format = detect(["</think>"], {})
     return EngineClient(core, Settings().engine_config(), lambda: pipeline), tokenizer
 
 

@@ -23,6 +23,7 @@ BEGIN = "<s>"  # that the tokenizer puts before a text
 TEMPLATE = (  # shows whatever it can be told
     "{{ [messages, tools, add_generation_prompt] | tojson }}"
     "{{ [enable_thinking, reasoning_effort] | map('default', none) | list | tojson }}"
+    "{% if open_thought %}<think>{% elif false %}</think>{% endif %}"
 )
 
 
