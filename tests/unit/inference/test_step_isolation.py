@@ -83,10 +83,8 @@ class Bench:
         assert all(self.ended(each.id) for each in wanted)
 
     def ended(self, id: str) -> bool:
-        if not self.said[id]:
-            return False
-        last = self.said[id][-1]
-        return isinstance(last, CoreFailure) or last.finish is not None
+        last = self.said[id][-1] if self.said[id] else None
+        return isinstance(last, CoreFailure) or (last is not None and last.finish is not None)
 
     def failure(self, id: str) -> CoreFailure | None:
         last = self.said[id][-1]
