@@ -100,6 +100,7 @@ def spare_what_is_known() -> None:
     core, semantic = interpreter.tl.core, interpreter.interpreter_semantic
     get_np_dtype, check_overflow = interpreter._get_np_dtype, semantic.binary_op_sanitize_overflow_impl
     np_dtypes: dict[str, Any] = {}
+    make_block, blocks = core.block_type.__init__, dict[tuple[Any, ...], dict[str, Any]]()
 
     @cache
     def shaped(sizes: tuple[int, ...]) -> tuple[Any, Any]:
@@ -108,6 +109,16 @@ def spare_what_is_known() -> None:
     def begin(self: Any, handle: Any, type: Any) -> None:
         self.handle, self.type, self.dtype = handle, type, type.scalar
         self.numel, self.shape = shaped(tuple(type.shape) if type.is_block() else ())
+
+    def begin_block(self: Any, element_ty: Any, shape: Any) -> None:
+        form = element_ty.name, *shape
+        known = all(type(each) is int for each in shape)  # others may compare to anything
+        if known and form in blocks:
+            vars(self).update(blocks[form], element_ty=element_ty)
+            return
+        make_block(self, element_ty, shape)
+        if known:
+            blocks[form] = {**vars(self)}
 
     def np_dtype(of: Any) -> Any:
         if of.name not in np_dtypes:
@@ -120,6 +131,7 @@ def spare_what_is_known() -> None:
 
     np_dtype.settled = True  # type: ignore[attr-defined]
     core.tensor.__init__ = begin
+    core.block_type.__init__ = begin_block
     interpreter._get_np_dtype = np_dtype
     semantic.binary_op_sanitize_overflow_impl = check_if_asserted
 

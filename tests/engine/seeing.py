@@ -24,6 +24,8 @@ from inference.types import Event, Image, Request
 from inference.vision.eyes import forget
 
 TOKENS = 12
+# Toys that see have room for a million positions, which books and tables of rotations would be made for
+SIZES = {"max_batch_prefill_tokens": 16, "max_total_tokens": 1024, "max_batch_total_tokens": 32 * 1024}
 Case = tuple[str, tuple[int, ...]]  # a prompt, {} for an image, and the seeds of its images
 CASES: tuple[Case, ...] = (
     ("What {} is this, and who has made it?", (1,)),
@@ -122,7 +124,7 @@ def with_client(
             model=ModelConfig(model_id=str(toy.directory), dtype="float32" if device_path else "auto"),
             threads=1,
             separate_process=False,
-            **{"max_batch_prefill_tokens": 16, **settings},
+            **{**SIZES, **settings},
         )
         core = TorchCore(config, device_path=device_path)
         client = EngineClient(core, config, lambda: load_text(config.model))

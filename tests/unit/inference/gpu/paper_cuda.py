@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from tests.unit.inference.gpu.cuda_tensor import (
     GPU,
@@ -96,7 +96,7 @@ class PaperCuda(TorchDispatchMode):
         device = kwargs.get("device")
         ours = device is not None and is_gpu(device)
         pins = kwargs.pop("pin_memory", None)
-        if not ours and not any(isinstance(each, CudaTensor) for each in tree_leaves((args, kwargs))):
+        if not ours and not any(isinstance(each, CudaTensor) for each in tensors_of((args, kwargs))):
             result = func(*args, **kwargs)
             if pins:
                 self._pinned.append(result)
@@ -110,8 +110,9 @@ class PaperCuda(TorchDispatchMode):
 
     def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what an operation, or a kernel, makes of tensors of the device, as such tensors."""
-        wrappers = [each for each in tensors_of((args, kwargs)) if isinstance(each, CudaTensor)]
-        if any(each.dim() for each in tensors_of((args, kwargs)) if not isinstance(each, CudaTensor)):
+        given = tensors_of((args, kwargs))
+        wrappers = [each for each in given if isinstance(each, CudaTensor)]
+        if any(each.dim() for each in given if not isinstance(each, CudaTensor)):
             raise RuntimeError(f"{function}: expected all tensors to be on the same device")
         args, kwargs = unwrapped(args), unwrapped(kwargs)
         result = function(*args, **kwargs)
@@ -297,6 +298,7 @@ def paper_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperCuda]:
         torch.__future__.set_overwrite_module_params_on_conversion(False)
 
 
+@cache
 def _is_composite(func: Any) -> bool:
     key = "CompositeImplicitAutograd"
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))

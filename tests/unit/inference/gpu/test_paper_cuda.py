@@ -149,10 +149,23 @@ def warm(model: DeviceModel, **settings: Any) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("family", CAPTURED)
-def test_texts_of_graphs_are_those_of_the_cpu(cuda: PaperCuda, family: str) -> None:
+@pytest.fixture
+def expected(request: pytest.FixtureRequest) -> dict[str, list[int]]:
+    """Return what a family's toy says on a CPU, where nothing but numbers matters: named before `cuda`."""
+    family, requests = request.param
+    return Bench(brought_up(torch_ops(), CPU, family, **CAPTURED[family])).run(*requests)
+
+
+@pytest.mark.parametrize(
+    ("expected", "family"),
+    [((family, crowd()), family) for family in CAPTURED],
+    ids=CAPTURED,
+    indirect=["expected"],
+)
+def test_texts_of_graphs_are_those_of_the_cpu(
+    expected: dict[str, list[int]], cuda: PaperCuda, family: str
+) -> None:
     changes = CAPTURED[family]
-    expected = Bench(brought_up(torch_ops(), CPU, family, **changes)).run(*crowd())
     bench = warm(brought_up(KernelOps(cuda), GPU, family, **changes))
     assert bench.runner.graphs._graphs.keys() == {1, 4}
     assert bench.run(*crowd()) == expected
@@ -187,16 +200,20 @@ def test_prompts_beside_decodes_wait_for_nothing(cuda: PaperCuda) -> None:
     bench.run()
 
 
+TWO = (request("greedy", 18, 5), request("drawn", 2, 4, sampling=drawn()))
+
+
 @pytest.mark.slow
-def test_steps_of_tritons_kernels_are_captured_and_say_the_same(cuda: PaperCuda) -> None:
+@pytest.mark.parametrize("expected", [("llama", TWO)], ids=["llama"], indirect=True)
+def test_steps_of_tritons_kernels_are_captured_and_say_the_same(
+    expected: dict[str, list[int]], cuda: PaperCuda
+) -> None:
     """By the interpreter: a graph replays the very launches that were captured."""
-    requests = [request("greedy", 18, 5), request("drawn", 2, 4, sampling=drawn())]
-    expected = Bench(brought_up(torch_ops(), CPU)).run(*requests)
     model = brought_up(KernelOps(cuda), GPU)
     model.ops = model._multiply.ops = triton_ops()  # type: ignore[attr-defined, misc]
     bench = warm(model, sizes=(2,))
     cuda.waits.clear()
-    assert bench.run(*requests) == expected
+    assert bench.run(*TWO) == expected
     assert cuda.waits == []
 
 

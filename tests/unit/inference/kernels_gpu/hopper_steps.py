@@ -1,6 +1,7 @@
 """What is compiled for a Hopper GPU once a model was rehearsed and serves: that should be nothing.
 
-Launches compile and compute nothing, as in `hopper`: a model's numbers are no matter here.
+Launches compile and compute nothing, as in `hopper`: a model's numbers are no matter here. Nor is the code:
+what is asked is for which forms the compiler is called. `hopper_cases` has it make code of the same kernels.
 
     python -m tests.unit.inference.kernels_gpu.hopper_steps
 """
@@ -86,9 +87,10 @@ def batch(model: DeviceModel, sizes: tuple[int, ...]) -> DeviceBatch:
 @torch.inference_mode()
 def main() -> None:
     """Print the kernels that a family's rehearsal compiled, and those that steps did after it."""
+    hopper.stop_at_triton_ir()
     for family in sys.argv[1:]:
         model = device_model(family)
-        with hopper.compiling() as compiled:
+        with hopper.compiling(read=False) as compiled:
             rehearse(model, filters=True)
             rehearsed = len(compiled)
             for each in steps(model):
@@ -100,8 +102,10 @@ def main() -> None:
                 for ahead in (0, 1):
                     drawn = torch.zeros(rows, 2, dtype=torch.float64)
                     model.ops.shape(logits, state.wish(zeros.int(), ahead=ahead), drawn)
-        late = " ".join(each.kernel for each in compiled[rehearsed:])
-        print(f"{family}: {rehearsed} rehearsed, {len(compiled) - rehearsed} late: {late}", flush=True)
+        known, late = compiled[:rehearsed], compiled[rehearsed:]
+        names = " ".join(sorted({each.kernel for each in known}))
+        print(f"{family}: {rehearsed} rehearsed: {names}")
+        print(f"{family}: {len(late)} late: {' '.join(each.kernel for each in late)}", flush=True)
 
 
 if __name__ == "__main__":
