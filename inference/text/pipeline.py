@@ -18,8 +18,9 @@ from inference.text.roles import with_known_roles
 from inference.text.sequence import SequenceText
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
-from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
+from inference.tools.formats import ToolFormat, with_tokens
 from inference.tools.history import fit
+from inference.tools.known_formats import GENERIC, detect
 from inference.tools.opening import Opening
 from inference.tools.prompt import template_tools, with_tool_prompt
 from inference.tools.types import ToolUse
