@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from inference.errors import ToolRefused
-from inference.grammar.fault import join
+from inference.grammar.keywords import may_be
 from inference.grammar.tree import LISTS, MAPS, SINGLES
 
 ALTERNATIVES = 64  # ways to give arguments, of one tool
+DEPTH = 32  # schemas within each other, all of the arguments as a whole
 # What a schema says of an object as a whole, and no order of tags can
 LOST_WORDS = frozenset({"enum", "const", "minProperties", "maxProperties", "patternProperties"})
 DEFINITIONS = ("$defs", "definitions")
@@ -47,33 +47,51 @@ def _parts(root: Mapping[str, Any], schema: Schema) -> Iterator[Mapping[str, Any
             stack.append(target(root, part["$ref"]))
 
 
-def shapes(root: Mapping[str, Any], schema: Schema | None = None) -> list[Shape]:
+def shapes(root: Mapping[str, Any]) -> list[Shape]:
     """Return the ways to give arguments that a schema allows; raise ToolRefused for too many."""
-    schema = root if schema is None else schema
+    return _shapes(root, root, {}, 0)
+
+
+def _shapes(
+    root: Mapping[str, Any], schema: Schema, known: dict[int, list[Shape]], depth: int
+) -> list[Shape]:
+    """Return the ways that one of a document's schemas allows; each is looked at once."""
     if isinstance(schema, bool):
         return [Shape({}, frozenset(), ())] if schema else []
-    if "object" not in (
-        schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type", "object")]
-    ):
+    if id(schema) not in known:
+        if depth > DEPTH:
+            raise too_many()
+        known[id(schema)] = _ways(root, schema, known, depth)
+    return known[id(schema)]
+
+
+def _ways(
+    root: Mapping[str, Any], schema: Mapping[str, Any], known: dict[int, list[Shape]], depth: int
+) -> list[Shape]:
+    if not may_be(schema, "object"):
         return []
     lost = not LOST_WORDS.isdisjoint(schema)
-    listed: dict[str, tuple[Schema, ...]] = {
-        name: (each,) for name, each in schema.get("properties", {}).items()
-    }
-    others = () if lost else (schema.get("additionalProperties", True),)
-    ways = [Shape(listed, frozenset(schema.get("required", ())), tuple(e for e in others if e is not True))]
+    listed: dict[str, tuple[Schema, ...]] = {}
+    listed |= {name: (each,) for name, each in schema.get("properties", {}).items()}
+    others = schema.get("additionalProperties", True)
+    ways = [Shape(listed, frozenset(schema.get("required", ())), () if lost or others is True else (others,))]
     joined = [[each] for each in schema.get("allOf", ())]
     joined += [[target(root, schema["$ref"])]] if "$ref" in schema else []
     joined += [schema[word] for word in ("anyOf", "oneOf") if word in schema]
     for alternatives in joined:
-        more = [way for each in alternatives for way in shapes(root, each)]
+        more = [way for each in alternatives for way in _shapes(root, each, known, depth + 1)]
         if len(ways) * len(more) > ALTERNATIVES:
-            raise ToolRefused(
-                f"there are more than {ALTERNATIVES} ways to give the arguments of a tool, by `anyOf` and "
-                "`oneOf` around its properties: write fewer alternatives"
-            )
+            raise too_many()
         ways = [both for one in ways for other in more if (both := united(one, other)) is not None]
     return [closed for way in ways if (closed := with_required(way)) is not None]
+
+
+def too_many() -> ToolRefused:
+    """Return the error for a schema of which no grammar could be made."""
+    return ToolRefused(
+        f"there are more than {ALTERNATIVES} ways to give the arguments of a tool, by `anyOf` and `oneOf` "
+        "around its properties: write fewer alternatives"
+    )
 
 
 def united(one: Shape, other: Shape) -> Shape | None:
@@ -104,28 +122,32 @@ def with_required(shape: Shape) -> Shape | None:
 def standing_alone(root: Mapping[str, Any], schemas: tuple[Schema, ...]) -> dict[str, Any]:
     """Return the schema of one value as a document, with what it refers to and the options of the whole."""
     kept: Schema = schemas[0] if len(schemas) == 1 else {"allOf": [*schemas]} if schemas else {}
-    body = {} if kept is True else {"not": {}} if kept is False else dict(kept)
-    document = {"$schema": root["$schema"], "x-guidance": root["x-guidance"]}
-    if '"$ref"' not in json.dumps(body):
-        return {**document, **body}
-    whole = {word: value for word, value in root.items() if word not in document}
-    return {**document, **moved(body), "$defs": {"arguments": moved(whole)}}
+    names: dict[str, str] = {}  # of definitions, by the references to them
+    body = moved(kept, names)
+    definitions: dict[str, Any] = {}
+    while len(definitions) < len(names):
+        reference = [*names][len(definitions)]
+        definitions[names[reference]] = moved(target(root, reference), names)
+    document = {"$schema": root["$schema"], "x-guidance": root["x-guidance"], **body}
+    return {**document, "$defs": definitions} if definitions else document
 
 
-def moved(schema: Any) -> Any:
-    """Return a schema whose references lead to where the whole is a definition."""
-    if not isinstance(schema, dict):
-        return schema
+def moved(schema: Any, names: dict[str, str]) -> Any:
+    """Return a schema whose references lead to definitions, each of which gets a name if it has none."""
+    if not isinstance(schema, Mapping):
+        return {} if schema is True else {"not": {}} if schema is False else schema
     made: dict[str, Any] = {}
     for word, value in schema.items():
         if word == "$ref":
-            made[word] = "#" + join("", "$defs", "arguments") + value[1:]
-        elif word in MAPS or word in DEFINITIONS:
-            made[word] = {name: moved(each) for name, each in value.items()}
+            made[word] = f"#/$defs/{names.setdefault(value, f'd{len(names)}')}"
+        elif word in MAPS:
+            made[word] = {name: moved(each, names) for name, each in value.items()}
         elif word in LISTS or (word == "items" and isinstance(value, list)):
-            made[word] = [moved(each) for each in value]
-        else:
-            made[word] = moved(value) if word in SINGLES or word == "items" else value
+            made[word] = [moved(each, names) for each in value]
+        elif (word in SINGLES or word == "items") and isinstance(value, Mapping):
+            made[word] = moved(value, names)
+        elif word not in DEFINITIONS:
+            made[word] = value
     return made
 
 

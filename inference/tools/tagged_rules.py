@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from inference.errors import ToolRefused
+from inference.grammar.schema import LIMITS
 from inference.tools.formats import Marker, Tags, text_of
 from inference.tools.lark import ANY, in_regex, symbols
 from inference.tools.shapes import Schema, shapes, standing_alone
@@ -21,6 +22,7 @@ class TaggedRules:
         self._tags = tags
         self._end = text_of(tags.after)
         self._line = ' "\\n"?' if tags.line else ""
+        self._size = 0  # of all documents
         self._known: dict[str, str] = {}  # names of rules by what they are
 
     def of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
@@ -56,7 +58,7 @@ class TaggedRules:
     def _other_names(self, rule: str, named: Mapping[str, Any]) -> Iterator[str]:
         """Yield the rules of a name that no schema lists, and what stands around it."""
         stops = "".join(in_regex(char) for char in sorted({*text_of(self._tags.middle)[:1], "\n"}))
-        listed = "".join(f" & ~/{in_regex(name)}/" for name in named)
+        listed = f" & ~/({'|'.join(map(in_regex, named))})/" if named else ""
         yield f"{rule.upper()}: /[^{stops}]{{1,64}}/{listed}"
         yield f"{rule}: {symbols(self._tags.before)} {rule.upper()} {symbols(self._tags.middle)}"
 
@@ -68,6 +70,12 @@ class TaggedRules:
             return (yield from self._text(text))
         document = json.dumps(standing_alone(root, schemas), ensure_ascii=False, separators=(",", ":"))
         if document not in self._known:
+            self._size += len(document)
+            if self._size > LIMITS.lark_bytes:
+                raise ToolRefused(
+                    "the `parameters` of the functions in `tools` are too large together: shorten them, or "
+                    "offer fewer functions at a time"
+                )
             self._known[document] = f"json_{len(self._known)}"
             yield f"// {label}"
             yield f"{self._known[document]}: %json {document}"

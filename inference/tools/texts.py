@@ -15,7 +15,6 @@ from inference.tools.lark import in_regex
 from inference.tools.shapes import target
 
 STEPS = 32  # references followed, and schemas within each other that are all of one value
-PARTS = 1_000  # schemas of one and the same object
 OF_TEXTS = frozenset({"type", "enum", "const", "pattern", "minLength", "maxLength", "format"})
 JOINS = ("allOf", "anyOf", "oneOf")
 NULL = {"type": "null"}
@@ -61,24 +60,30 @@ class Values:
     def __init__(self, parameters: Mapping[str, Any], end: str) -> None:
         self._root = parameters
         self._end = end
+        self._known: dict[str, Text | None] = {}
 
     def text(self, name: str) -> Text | None:
         """Return what text a parameter is, None if it is JSON."""
-        return self._named.get(name, self._other)
+        if name not in self._listed:
+            return self._other
+        if name not in self._known:
+            first, *others = self._listed[name]
+            is_mixed = self._mixed or any(each != first for each in others)
+            self._known[name] = None if is_mixed else self._kind(first)
+        return self._known[name]
 
     @cached_property
     def _parts(self) -> tuple[Mapping[str, Any], ...]:
         """The schemas that speak of the arguments as a whole."""
-        found: list[Mapping[str, Any]] = []
+        found: dict[int, Mapping[str, Any]] = {}
         stack: list[Any] = [self._root]
-        while stack and len(found) < PARTS:
+        while stack:
             part = stack.pop()
-            if not isinstance(part, Mapping) or any(part is known for known in found):
-                continue
-            found.append(part)
-            stack += (each for join in JOINS for each in _list(part.get(join)))
-            stack.append(self._target(part))
-        return tuple(found)
+            if isinstance(part, Mapping) and id(part) not in found:
+                found[id(part)] = part
+                stack += (each for join in JOINS for each in _list(part.get(join)))
+                stack.append(self._target(part))
+        return tuple(found.values())
 
     @cached_property
     def _mixed(self) -> bool:
@@ -89,16 +94,14 @@ class Values:
         )
 
     @cached_property
-    def _named(self) -> dict[str, Text | None]:
+    def _listed(self) -> dict[str, list[Any]]:
+        """What schemas say of the parameters that they list."""
         schemas: dict[str, list[Any]] = {}
         for part in self._parts:
             listed = part.get("properties")
             for name, schema in listed.items() if isinstance(listed, Mapping) else ():
                 schemas.setdefault(name, []).append(schema)
-        return {
-            name: None if self._mixed or any(each != said[0] for each in said) else self._kind(said[0])
-            for name, said in schemas.items()
-        }
+        return schemas
 
     @cached_property
     def _other(self) -> Text | None:

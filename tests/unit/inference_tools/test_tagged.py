@@ -292,6 +292,26 @@ def test_too_many_ways_to_give_arguments_are_refused() -> None:
         call_grammar(plain("qwen"), use(tool))
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"anyOf": [{"$ref": "#"}, {"properties": {"a": STRING}}]},
+        {
+            "allOf": [{"$ref": "#/$defs/d0"}],
+            "$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(40)},
+        },
+        {
+            "anyOf": [{"$ref": "#/$defs/d0"}] * 2,
+            "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(31)}
+            | {"d31": {"type": "string"}},
+        },
+    ],
+)
+def test_schemas_that_lead_in_circles_or_far_are_refused_at_once(parameters: dict[str, Any]) -> None:
+    with pytest.raises((GrammarRefused, ToolRefused)):
+        call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters)))
+
+
 def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> None:
     broken = {
         "type": "object",
