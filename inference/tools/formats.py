@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 CALLS_LIMIT = 64  # calls in one answer
+TOKEN = "\ud800"  # before the text of a special token; half a surrogate pair, which no text has
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,11 @@ class ToolFormat:
         names = (self.name_end or ()) + (() if self.call_id is None else (self.call_id,))
         tags = () if self.tags is None else self.tags.markers
         return self.opening + self.closing + self.between + self.ending + names + tags
+
+
+def unlike_text(markers: Iterable[Marker]) -> str:
+    """Return what markers are for who reads texts and tokens as one: no text has what stands for a token."""
+    return "".join(TOKEN + marker.text if marker.id is not None else marker.text for marker in markers)
 
 
 def name_marks(fmt: ToolFormat) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
 from inference.tools.arguments import Reader, notation_of
-from inference.tools.formats import ToolFormat, text_of
+from inference.tools.formats import TOKEN, ToolFormat, text_of
 from inference.tools.heads import head_pattern, written_names
 from inference.tools.opening import Opening
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ToolUse
@@ -82,8 +82,11 @@ class CallParser:
 
     def _special(self, token_id: int) -> Iterator[Part]:
         """Take a special token: part of a call's frame, or one that means nothing here."""
-        if self._stage is Stage.FRAME or (self._stage is Stage.ARGUMENTS and self._reads_marks):
-            yield from self._text(self._markers.get(token_id, ""))
+        mark = self._markers.get(token_id, "")
+        if self._stage is Stage.FRAME:
+            yield from self._text(mark)
+        elif self._stage is Stage.ARGUMENTS:
+            yield from self._text(TOKEN + mark if mark and self._reads_marks else "")
         elif self._stage is Stage.TEXT:
             yield from shown(self._opening.special(token_id))
             self._look()

@@ -6,7 +6,7 @@ import json
 from enum import Enum, auto
 
 from inference.text.stop import overlap
-from inference.tools.formats import Tags, text_of
+from inference.tools.formats import TOKEN, Tags, text_of, unlike_text
 from inference.tools.objects import WHITE
 from inference.tools.texts import Values
 
@@ -27,7 +27,8 @@ class TaggedReader:
     """Reads the arguments of one call; what is sure of their JSON text is given as it comes."""
 
     def __init__(self, tags: Tags, values: Values) -> None:
-        self._before, self._middle, self._after = map(text_of, (tags.before, tags.middle, tags.after))
+        self._before = text_of(tags.before)
+        self._middle, self._after = map(unlike_text, (tags.middle, tags.after))
         self._line = "\n" if tags.line else ""
         self._values = values
         self._place = Place.BETWEEN
@@ -54,12 +55,12 @@ class TaggedReader:
             if more is None:
                 return "".join(added), ""
             added.append(more)
-        rest, self._held = self._held, ""
+        rest, self._held = self._held.replace(TOKEN, ""), ""
         return "".join(added), rest
 
     def _between(self) -> str | None:
         """Go on to a name, or end: what isn't a tag is behind the arguments."""
-        held = self._held.removeprefix(self._line)
+        held = self._held.removeprefix(self._line).removeprefix(TOKEN)  # no text stands here
         if held.startswith(self._before):
             self._held = held[len(self._before) :]
             self._place = Place.NAME
@@ -122,7 +123,7 @@ class TaggedReader:
                 break
             elif char == '"':
                 self._in_string = True
-            if self._in_string or char not in WHITE:
+            if char != TOKEN and (self._in_string or char not in WHITE):
                 kept.append(char)
             at += 1
         self._held = self._held[at:]
@@ -131,4 +132,4 @@ class TaggedReader:
 
 def escaped(text: str) -> str:
     """Return a text as it stands within a string of JSON."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return json.dumps(text.replace(TOKEN, ""), ensure_ascii=False)[1:-1]

@@ -9,7 +9,7 @@ from typing import Any
 from inference.errors import ToolRefused
 from inference.grammar.schema import LIMITS
 from inference.tools.formats import Marker, Tags, text_of
-from inference.tools.lark import ANY, in_regex, symbols
+from inference.tools.lark import ANY, in_regex, literal, symbols
 from inference.tools.shapes import Schema, shapes, standing_alone
 from inference.tools.texts import Text, Values
 from inference.tools.types import Tool
@@ -33,11 +33,11 @@ class TaggedRules:
             for place, (name, schemas) in enumerate(shape.named.items()):
                 rule = f"arg_{at}_{number}_{place}"
                 yield f"{rule}: {self._opened(name, member)}"
-                value = yield from self._value(root, schemas, values.text(name), f"{member}.{name}")
+                value = yield from self._value(root, schemas, values.text(name), f"{member} {name!r:.80}")
                 yield f"{rule}_value: {value}"
                 words.append(f"({rule} {rule}_value)" + ("" if name in shape.required else "?"))
             if False not in shape.others:
-                value = yield from self._value(root, shape.others, values.text(""), member)
+                value = yield from self._value(root, shape.others, values.other, member)
                 yield from self._other_names(f"other_{at}_{number}", shape.named)
                 words.append(f"(other_{at}_{number} {value})*")
             ways.append(" ".join(words) or '""')
@@ -82,21 +82,29 @@ class TaggedRules:
         return f"{self._known[document]} {symbols(self._tags.after)}{self._line}"
 
     def _text(self, text: Text) -> Generator[str, None, str]:
-        """Yield the rule of a text up to where its end is first found; return it with the rest of that."""
+        """Yield the rules of a text if they are new; return the symbols of it and what ends it.
+
+        It goes up to where its end is first found: as a suffix, for llguidance, where that is no token.
+        """
         after = self._tags.after
-        spelt = text_of(after) if after[0].id is None else ""
-        end = f"/{in_regex(spelt)}/" if spelt else ""
-        within = in_regex(self._end)
-        first = (
-            f"/{ANY}{within}/ & ~/{ANY}{within}(?s:.+)/"
-            if spelt == self._end
-            else f"/{ANY}/ & ~/{ANY}{within}{ANY}/"
-        )
-        every = "".join(f" & (/{expression}/ {end})" for expression in text.expressions)
-        null = f" | /null/ {end}" if text.or_null and text.expressions else ""
-        rule = f"({first}{every}){null}"
+        is_token = after[0].id is not None
+        every = [f"/{expression}/" for expression in text.expressions] or [f"/{ANY}/"]
+        if text.may_hold_end and not is_token:
+            every += [f"~/{ended}/" for ended in self._early_ends()]
+        null = " | /null/" if text.or_null and text.expressions else ""
+        rule = f"({' & '.join(every)}){null}"
         if rule not in self._known:
-            self._known[rule] = f"TEXT_{len(self._known)}"
-            yield f"{self._known[rule]}: {rule}"
-        rest = "" if spelt == self._end else f" {symbols(after)}"
+            name = f"text_{len(self._known)}"
+            self._known[rule] = name
+            suffix = "" if is_token else f"[suffix={literal(self._end)}]"
+            yield f"{name}{suffix}: {name.upper()}"
+            yield f"{name.upper()}: {rule}"
+        rest = f" {symbols(after)}" if is_token else ""
         return f"{self._known[rule]}{rest}{self._line}"
+
+    def _early_ends(self) -> Iterator[str]:
+        """Yield expressions of the texts that would end earlier, with their end behind them."""
+        yield f"{ANY}{in_regex(self._end)}{ANY}"
+        for size in range(1, len(self._end)):
+            if self._end.endswith(self._end[:size]):
+                yield f"{ANY}{in_regex(self._end[:-size])}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from inference.grammar.fault import GrammarFault
-from inference.grammar.keywords import says
-from inference.grammar.patterns import looks_around
+from inference.grammar.keywords import FORMATS, UNSUPPORTED, says
+from inference.grammar.loosening import is_lost
 from inference.grammar.regex import searched
 from inference.tools.lark import in_regex
 from inference.tools.shapes import target
@@ -45,16 +45,18 @@ FORMS = {  # of formats, each at most what it allows
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A parameter that is a text: it matches all of some regular expressions. `or_null`: it may be null."""
+    """A parameter that is a text, and matches all of some regular expressions."""
 
     expressions: tuple[str, ...] = ()
-    or_null: bool = False
+    or_null: bool = False  # it may be null
+    may_hold_end: bool = False  # what matches may hold the end of texts, behind what doesn't match
 
 
 class Values:
     """What the values of a tool's parameters are, by the schema that the client gave, and what ends a text.
 
-    What writes the grammar and what reads an answer both ask here, so that they agree.
+    What writes the grammar and what reads an answer both ask here, so that they agree. Words that no grammar
+    can express say nothing here: tools that are `strict` are refused for them, and others go without.
     """
 
     def __init__(self, parameters: Mapping[str, Any], end: str) -> None:
@@ -65,7 +67,7 @@ class Values:
     def text(self, name: str) -> Text | None:
         """Return what text a parameter is, None if it is JSON."""
         if name not in self._listed:
-            return self._other
+            return self.other
         if name not in self._known:
             first, *others = self._listed[name]
             is_mixed = self._mixed or any(each != first for each in others)
@@ -104,7 +106,7 @@ class Values:
         return schemas
 
     @cached_property
-    def _other(self) -> Text | None:
+    def other(self) -> Text | None:
         """What parameters are that no schema lists."""
         return None if self._mixed else self._kind(self._root.get("additionalProperties"))
 
@@ -112,7 +114,7 @@ class Values:
         """Return what text a schema's values are."""
         if not isinstance(schema, Mapping) or steps > STEPS:
             return None
-        words = says(schema)
+        words = says(schema) - UNSUPPORTED.keys()
         if words == {"$ref"}:
             return self._kind(self._target(schema), steps + 1)
         if len(words) == 1 and words <= {*JOINS}:
@@ -125,7 +127,7 @@ class Values:
         if len(others) != 1 or (joined and len(schemas) > 1):
             return None
         text = self._kind(others[0], steps + 1)
-        return Text(text.expressions, True) if text is not None and len(schemas) > 1 else text
+        return replace(text, or_null=True) if text is not None and len(schemas) > 1 else text
 
     def _of_words(self, schema: Mapping[str, Any]) -> Text | None:
         """Return what text a schema's own words speak of."""
@@ -138,7 +140,8 @@ class Values:
         if None in expressions:
             return None
         or_null = "null" in kinds and (literals is None or None in literals)
-        return Text(tuple(each for each in expressions if each is not None), or_null)
+        may_hold_end = literals is None and bool(schema.get("minLength") or "pattern" in schema)
+        return Text(tuple(each for each in expressions if each is not None), or_null, may_hold_end)
 
     def _expressions(self, schema: Mapping[str, Any], literals: Any) -> Iterator[str | None]:
         """Yield regular expressions that a text must match, None for what none can say."""
@@ -151,9 +154,9 @@ class Values:
             yield (
                 f"(?s:.){{{least},{most}}}" if _is_count(least) and (most == "" or _is_count(most)) else None
             )
-        if "pattern" in schema:
+        if isinstance(schema.get("pattern"), str) and not is_lost(schema["pattern"]):
             yield _searched(schema["pattern"])
-        if "format" in schema:
+        if schema.get("format") in FORMATS:
             yield FORMS.get(schema["format"])
 
     def _target(self, schema: Mapping[str, Any]) -> Any:
@@ -177,9 +180,9 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _searched(pattern: Any) -> str | None:
+def _searched(pattern: str) -> str | None:
     """Return the expression of texts in which a pattern is found, None where that can't be said."""
     try:
-        return None if not isinstance(pattern, str) or looks_around(pattern) else searched(pattern)
+        return searched(pattern)
     except GrammarFault:
         return None

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.errors import GrammarRefused, ToolRefused
 from inference.tools.formats import ToolFormat, with_tokens
 from inference.tools.grammar import call_grammar
 from inference.tools.known_formats import FORMATS
@@ -142,6 +141,40 @@ def test_required_and_single_calls(fmt: ToolFormat) -> None:
     assert [(call.name, call.arguments) for call in calls_of(parts)] == [("now", "{}")]
 
 
+@pytest.mark.parametrize("form", ["glm with tokens", "glm_tight with tokens"])
+def test_where_the_end_of_a_text_is_a_token_its_letters_are_a_text(form: str) -> None:
+    fmt, text = FORMS[form], "a</arg_value>\nb"
+    given = [
+        piece if isinstance(piece, int) else piece.replace("#", text)
+        for piece in answer(fmt, {"text": "#", "count": 1})
+    ]
+    assert accepts(grammar_of(form, False), given)
+    (call, _) = calls_of(parsed(fmt, use(SET, NOW), ids_of(given)))
+    assert json.loads(call.arguments) == {"text": text, "count": 1}
+
+
+@pytest.mark.parametrize("form", sorted(TAGGED))
+@pytest.mark.parametrize(
+    ("words", "text", "is_valid"),
+    [
+        ({"maxLength": 100_000}, "a" * 2_000, True),
+        ({"maxLength": 1_999}, "a" * 2_000, False),
+        ({"minLength": 3, "maxLength": 65_536}, "ab", False),
+        ({"minLength": 3}, "abc", True),
+        ({"minLength": 30}, "a{end}{end}{end}", False),  # which would be read up to its first end
+        ({"pattern": "z"}, "a{end}z", False),
+        ({"pattern": "z"}, "az", True),
+    ],
+)
+def test_lengths_of_texts_and_ends_within_them(
+    form: str, words: dict[str, Any], text: str, is_valid: bool
+) -> None:
+    tool = Tool(name="f", parameters={"properties": {"a": STRING | words}, "required": ["a"]})
+    end = TAGGED[form][1].partition("{value}")[2].removesuffix("\n" if form == "glm" else "")
+    made = tagged(form, [("f", {"a": text.replace("{end}", end)})], {"a"})
+    assert accepts(compiled(call_grammar(plain(form), use(tool))), [made]) == is_valid
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(sorted(TAGGED)),
@@ -203,123 +236,6 @@ def test_whatever_a_grammar_lets_through_is_read_as_what_stands_there_and_fits_t
             for name, value in values
         }
         assert arguments == expected
-
-
-@pytest.mark.parametrize(
-    ("parameters", "valid", "invalid"),
-    [
-        ({"type": "object"}, {}, {"a": 1}),
-        ({"type": "object", "additionalProperties": True}, {"a": 1, "b": [None]}, None),
-        ({"additionalProperties": STRING}, {"a": '{"'}, None),
-        (
-            {"properties": {"a": STRING}, "additionalProperties": {"type": "integer"}},
-            {"a": "x", "b": 1},
-            {"b": "x"},
-        ),
-        ({"properties": {"a": {}}, "required": ["b"]}, {"b": 1}, {"a": 1}),
-        ({"$ref": "#/$defs/o", "$defs": {"o": {"properties": {"a": STRING}}}}, {"a": "x"}, {"b": 1}),
-        (
-            {"anyOf": [{"properties": {"a": STRING}, "required": ["a"]}, {"properties": {"b": NULL}}]},
-            {"b": None},
-            {"a": "x", "b": None},
-        ),
-        (
-            {"properties": {"a": STRING, "b": STRING}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-            {"b": "x"},
-            {},
-        ),
-        (
-            {"allOf": [{"properties": {"a": STRING}}, {"properties": {"n": {"type": "integer"}}}]},
-            {"a": "x", "n": 1},
-            {"a": "x", "n": 1.5},
-        ),
-        (
-            {
-                "properties": {
-                    "n": {"type": "object", "properties": {"next": {"$ref": "#/properties/n"}}},
-                }
-            },
-            {"n": {"next": {"next": {}}}},
-            {"n": {"next": {"next": 1}}},
-        ),
-    ],
-)
-def test_schemas_around_the_properties(
-    parameters: dict[str, Any], valid: dict[str, Any], invalid: dict[str, Any] | None
-) -> None:
-    texts = {name for name, value in valid.items() if isinstance(value, str)}
-    for name in TAGGED:
-        tool_use = use(Tool(name="f", parameters=parameters))
-        grammar = compiled(call_grammar(plain(name), tool_use))
-        text = tagged(name, [("f", valid)], texts)
-        assert accepts(grammar, [text]), text
-        (call,) = calls_of(parsed(plain(name), tool_use, ids_of([text])))
-        assert json.loads(call.arguments) == valid
-        assert invalid is None or not accepts(grammar, [tagged(name, [("f", invalid)], texts)])
-
-
-@pytest.mark.parametrize(
-    "word", [{"minProperties": 3}, {"enum": [{"a": "x"}]}, {"patternProperties": {"^b": NULL}}]
-)
-def test_words_about_the_arguments_as_a_whole_are_left_out_and_named_or_refused(word: dict[str, Any]) -> None:
-    parameters = {"type": "object", "properties": {"a": STRING}, **word}
-    (left_out,) = call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters))).left_out
-    assert left_out == f"tools[].function.parameters.{min(word)}"
-    with pytest.raises((GrammarRefused, ToolRefused)) as refusal:
-        call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters, strict=True)))
-    assert min(word) in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("form", "name"), [("qwen", "a>\nb"), ("glm", "a</arg_key>"), ("minimax", 'a">b'), ("seed", "a>b")]
-)
-def test_a_property_whose_name_the_notation_would_end_is_refused(form: str, name: str) -> None:
-    tool = Tool(name="f", parameters={"properties": {name: STRING}})
-    with pytest.raises(ToolRefused, match=r"`tools\['f'\].function.parameters` has a property whose name"):
-        call_grammar(plain(form), use(tool))
-
-
-@pytest.mark.parametrize(("form", "name"), [("qwen", "f>\n"), ("glm", "f\n"), ("glm_tight", "f<arg_key>")])
-def test_a_name_that_the_notation_would_end_is_refused(form: str, name: str) -> None:
-    with pytest.raises(ToolRefused, match="by which this model ends names"):
-        call_grammar(plain(form), use(Tool(name=name)))
-
-
-def test_too_many_ways_to_give_arguments_are_refused() -> None:
-    ways = [{"properties": {f"p{at}": STRING}, "required": [f"p{at}"]} for at in range(9)]
-    tool = Tool(name="f", parameters={"allOf": [{"anyOf": ways}, {"anyOf": ways}]})
-    with pytest.raises(ToolRefused, match="more than 64 ways"):
-        call_grammar(plain("qwen"), use(tool))
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"anyOf": [{"$ref": "#"}, {"properties": {"a": STRING}}]},
-        {
-            "allOf": [{"$ref": "#/$defs/d0"}],
-            "$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(40)},
-        },
-        {
-            "anyOf": [{"$ref": "#/$defs/d0"}] * 2,
-            "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(31)}
-            | {"d31": {"type": "string"}},
-        },
-    ],
-)
-def test_schemas_that_lead_in_circles_or_far_are_refused_at_once(parameters: dict[str, Any]) -> None:
-    with pytest.raises((GrammarRefused, ToolRefused)):
-        call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters)))
-
-
-def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> None:
-    broken = {
-        "type": "object",
-        "properties": {"a": {"type": "object", "properties": {"b": {"minimum": "x"}}}},
-    }
-    with pytest.raises(GrammarRefused) as refusal:
-        call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
-    assert "tools['f'].function.parameters" in str(refusal.value)
 
 
 def test_many_tools_fit() -> None:

@@ -39,7 +39,8 @@ def text_of(schema: Any, **root: Any) -> Text | None:
         ({"const": "a"}, False),
         ({"type": "string", "format": "date"}, False),
         ({"type": "string", "pattern": "^a|b"}, None),  # of which no one expression is made
-        ({"type": "string", "pattern": "(?=a)"}, None),
+        ({"type": "string", "pattern": "(?=a)"}, False),  # which no grammar has, JSON's neither
+        ({"type": "string", "format": "password"}, False),
         ({"type": "string", "format": "ipv6"}, None),
         ({"enum": ["a", 1]}, None),
         ({"enum": [None]}, None),
@@ -49,7 +50,7 @@ def text_of(schema: Any, **root: Any) -> Text | None:
         ({"anyOf": [STRING, {"type": "integer"}]}, None),
         ({"anyOf": [STRING, STRING]}, None),
         ({"allOf": [STRING, {"pattern": "a"}]}, None),
-        ({"type": "string", "not": {"const": "a"}}, None),
+        ({"type": "string", "not": {"const": "a"}}, False),
         ({"$ref": "#/$defs/loop"}, None),
         ({"$ref": "https://example.com"}, None),
         ({}, None),
