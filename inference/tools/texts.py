@@ -148,7 +148,7 @@ class Values:
         if literals is not None:
             texts = [each for each in literals if isinstance(each, str)] if isinstance(literals, list) else []
             fits = texts and not any(self._end in each + self._end[:-1] for each in texts)
-            yield "|".join(map(in_regex, texts)) if fits else None
+            yield f"(?:{'|'.join(map(in_regex, texts))})" if fits else None  # nothing would be a comment
         least, most = schema.get("minLength", 0), schema.get("maxLength", "")
         if least or most != "":
             yield (

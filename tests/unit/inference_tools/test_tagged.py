@@ -164,6 +164,8 @@ def test_where_the_end_of_a_text_is_a_token_its_letters_are_a_text(form: str) ->
         ({"minLength": 30}, "a{end}{end}{end}", False),  # which would be read up to its first end
         ({"pattern": "z"}, "a{end}z", False),
         ({"pattern": "z"}, "az", True),
+        ({"enum": [""]}, "", True),
+        ({"enum": [""]}, "a", False),
     ],
 )
 def test_lengths_of_texts_and_ends_within_them(
