@@ -125,15 +125,15 @@ def _losses(schema: dict[str, Any], draft: int) -> Iterator[str]:
     yield from (key for key in schema if key in UNSUPPORTED and forbids(schema, key, draft))
     if has_unsupported_format(schema):
         yield "format"
-    if may_be(schema, "string") and isinstance(schema.get("pattern"), str) and _is_lost(schema["pattern"]):
+    if may_be(schema, "string") and isinstance(schema.get("pattern"), str) and is_lost(schema["pattern"]):
         yield "pattern"
-    if any(map(_is_lost, schema.get("patternProperties", ()))):
+    if any(map(is_lost, schema.get("patternProperties", ()))):
         yield "patternProperties"
     yield from (key for key in NAME_COUNTS if counts_names(schema, key))
     yield from (key for key in schema.keys() & BOUNDS if is_other_number(key, schema[key]))
 
 
-def _is_lost(pattern: str) -> bool:
+def is_lost(pattern: str) -> bool:
     """Return whether an expression is one that no grammar can express."""
     try:
         without_null(pattern, "")

@@ -15,6 +15,9 @@ CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\x20\t\n\r\f\v"}
 # so that [^\D] is CLASSES again
 OUTSIDE = {"d": r"\d", "w": r"\w\p{N}", "s": r"\s\x1c-\x1f\x{feff}"}
 
+ANY = "(?s:.*)"
+ESCAPED = re.compile(r"\\.", re.DOTALL)
+ANCHOR = re.compile(r"\\[AzZG]")
 ONE = re.compile(r"\\.|/|\n", re.DOTALL)  # what may have to be written in another way
 
 
@@ -36,6 +39,31 @@ def regex_grammar(pattern: str, limits: GrammarLimits) -> str:
     if not body:
         raise GrammarFault("it allows nothing but the empty text. Say what is to be generated")
     return f"start: /{_translated(body)}/"
+
+
+def searched(pattern: str) -> str | None:
+    """Return the expression, as Lark has it, of texts in which one is found; raise GrammarFault.
+
+    None where an anchor stands elsewhere than at an end, or is that of one alternative.
+    """
+    body = _unanchored(pattern)
+    begins = pattern.startswith("^")
+    ends = len(pattern) - begins > len(body)
+    outside = "".join(piece for piece in pieces(body, "") if isinstance(piece, str))
+    plain = ESCAPED.sub("", outside)
+    if ANCHOR.search(outside) or "^" in plain or "$" in plain or ((begins or ends) and _has_branches(plain)):
+        return None
+    return f"{'' if begins else ANY}(?:{_translated(body)}){'' if ends else ANY}"
+
+
+def _has_branches(plain: str) -> bool:
+    """Return whether an expression, without classes and escapes, consists of alternatives."""
+    depth = 0
+    for char in plain:
+        depth += (char == "(") - (char == ")")
+        if char == "|" and not depth:
+            return True
+    return False
 
 
 def _unanchored(pattern: str) -> str:

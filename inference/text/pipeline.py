@@ -24,8 +24,9 @@ from inference.thoughts.formats import detect as detect_thoughts
 from inference.thoughts.splitters import splitter_of
 from inference.thoughts.stops import AnswerStops
 from inference.thoughts.types import Splitter, ThoughtUse
-from inference.tools.formats import GENERIC, ToolFormat, detect, with_tokens
+from inference.tools.formats import ToolFormat, with_tokens
 from inference.tools.history import fit
+from inference.tools.known_formats import GENERIC, detect
 from inference.tools.opening import Opening
 from inference.tools.prompt import template_tools, with_tool_prompt
 from inference.tools.stops import WordStops

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from inference.thoughts.formats import ChannelFormat, TagFormat, ThoughtFormat
 from inference.thoughts.types import Place
-from inference.tools.grammar import in_regex, literal
+from inference.tools.lark import in_regex, literal
 from inference.types import Grammar
 
 ANY = "(?s:.*)"

@@ -9,11 +9,11 @@ generic       {"name": "f", "parameters": {}}, one below the other: what TGI's p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 CALLS_LIMIT = 64  # calls in one answer
+TOKEN = "\ud800"  # before the text of a special token; half a surrogate pair, which no text has
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,26 @@ THOUGHT, THOUGHT_END = Marker("<think>"), Marker("</think>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """Arguments one by one: `before`, a name, `middle`, its value, `after`. Texts are written as they are."""
+
+    before: tuple[Marker, ...]
+    middle: tuple[Marker, ...]
+    after: tuple[Marker, ...]
+    line: bool = False  # a line break may follow each value, and is written
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """Return every marker around names and values."""
+        return self.before + self.middle + self.after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """A way to write calls: `opening`, calls with `closing` behind and `between` between them, `ending`.
 
-    A call is a JSON object, `{"name": ..., <arguments_key>: ...}`, or, where there is `name_end`, its
-    bare name, that marker and its arguments.
+    A call is a JSON object, `{<name_key>: ..., <arguments_key>: ...}`, or, where there is `name_end`, its
+    bare name, these markers and its arguments. Arguments are JSON, or have `tags`.
     """
 
     name: str
@@ -42,10 +57,15 @@ class ToolFormat:
     closing: tuple[Marker, ...] = ()  # of each call
     between: tuple[Marker, ...]
     ending: tuple[Marker, ...] = ()
+    name_key: str = "name"
     arguments_key: str = "arguments"
-    name_end: Marker | None = None
-    call_id: Marker | None = None  # may stand between a bare name and its end, with an id behind it
+    id_key: str = ""  # of an id that stands before the name
     trailing_id: bool = False  # an id may follow the arguments: `, "id": "..."`
+    name_end: tuple[Marker, ...] | None = None  # none of them: arguments, or `closing`, end the name
+    call_id: Marker | None = None  # may stand between a bare name and its end, with an id behind it
+    id_form: str = "[a-zA-Z0-9]{9}"
+    needs_id: bool = False  # `call_id` has to
+    tags: Tags | None = None
     bare: bool = False  # a call may begin the answer, or follow a thought, without `opening` too
     native: bool = True  # the template tells the model of it, so nobody else has to
     silent_ids: tuple[int, ...] = ()  # special tokens that are no part of calls, ascending
@@ -54,51 +74,24 @@ class ToolFormat:
     @property
     def markers(self) -> tuple[Marker, ...]:
         """Return every marker of the format."""
-        names = tuple(marker for marker in (self.name_end, self.call_id) if marker is not None)
-        return self.opening + self.closing + self.between + self.ending + names
+        names = (self.name_end or ()) + (() if self.call_id is None else (self.call_id,))
+        tags = () if self.tags is None else self.tags.markers
+        return self.opening + self.closing + self.between + self.ending + names + tags
 
 
-TOOL_CALLS = Marker("[TOOL_CALLS]")
-OPEN, CLOSE, LINE = Marker("<tool_call>"), Marker("</tool_call>"), Marker("\n")
-
-HERMES = ToolFormat(name="hermes", opening=(OPEN, LINE), closing=(LINE, CLOSE), between=(LINE, OPEN, LINE))
-LLAMA3 = ToolFormat(
-    name="llama3",
-    opening=(Marker("<|python_tag|>"),),
-    between=(Marker("; "),),
-    arguments_key="parameters",
-    bare=True,
-)
-MISTRAL = ToolFormat(
-    name="mistral",
-    opening=(TOOL_CALLS, Marker("[", spaced=True)),
-    between=(Marker(", "),),
-    ending=(Marker("]"),),
-    trailing_id=True,
-)
-MISTRAL_ARGS = ToolFormat(
-    name="mistral_args",
-    opening=(TOOL_CALLS,),
-    between=(TOOL_CALLS,),
-    name_end=Marker("[ARGS]"),
-    call_id=Marker("[CALL_ID]"),
-)
-GENERIC = ToolFormat(name="generic", between=(LINE,), arguments_key="parameters", bare=True, native=False)
-FORMATS = {fmt.name: fmt for fmt in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, GENERIC)}
-
-# What reveals each native format: in a call as the template writes it, or in what it tells of calls
-SIGNS = {
-    "hermes": re.compile(r'<tool_call>\s*\{\s*"(name|arguments)"\s*:'),
-    "mistral": re.compile(r'\[TOOL_CALLS\]\s*\[\s*\{\s*"(id|name|arguments)"\s*:'),
-    "mistral_args": re.compile(r"\[TOOL_CALLS\][^\[\]{}]+(\[CALL_ID\]\w+)?\[ARGS\]\s*\{"),
-    "llama3": re.compile(r'(\n|<\|python_tag\|>)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:'),
-}
+def unlike_text(markers: Iterable[Marker]) -> str:
+    """Return what markers are for who reads texts and tokens as one: no text has what stands for a token."""
+    return "".join(TOKEN + marker.text if marker.id is not None else marker.text for marker in markers)
 
 
-def detect(sample: str) -> ToolFormat:
-    """Return the format in which a template's text has its calls; the generic one if it is none of ours."""
-    name = next((name for name, sign in SIGNS.items() if sign.search(sample)), GENERIC.name)
-    return FORMATS[name]
+def name_marks(fmt: ToolFormat) -> tuple[str, ...]:
+    """Return the texts that a bare name can't hold, since they end it or begin a call."""
+    if fmt.name_end is None:
+        return ()
+    before = () if fmt.tags is None else fmt.tags.before
+    ends = [text_of(fmt.name_end)] if fmt.name_end else [text_of(before), text_of(fmt.closing)]
+    ids = [fmt.call_id.text] if fmt.call_id is not None and not fmt.needs_id else []
+    return (*ends, *ids, fmt.opening[0].text)
 
 
 def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
@@ -109,23 +102,31 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     """
 
     def known(markers: Iterable[Marker]) -> tuple[Marker, ...]:
-        return tuple(replace(marker, id=special.get(marker.text)) for marker in markers)
+        return tuple(one(marker) for marker in markers)
 
-    def one(marker: Marker | None) -> Marker | None:
-        return None if marker is None else replace(marker, id=special.get(marker.text))
+    def one(marker: Marker) -> Marker:
+        return replace(marker, id=special.get(marker.text))
 
-    opening = known(fmt.opening)
+    opening, tags = known(fmt.opening), fmt.tags
     if fmt.bare and any(marker.id is None for marker in opening):
         opening = ()
+    if tags is not None:
+        tags = replace(tags, before=known(tags.before), middle=known(tags.middle), after=known(tags.after))
     found = replace(
         fmt,
         opening=opening,
         closing=known(fmt.closing),
         between=known(fmt.between),
         ending=known(fmt.ending),
-        name_end=one(fmt.name_end),
-        call_id=one(fmt.call_id),
-        thought_end=replace(fmt.thought_end, id=special.get(fmt.thought_end.text)),
+        name_end=None if fmt.name_end is None else known(fmt.name_end),
+        call_id=None if fmt.call_id is None else one(fmt.call_id),
+        tags=tags,
+        thought_end=one(fmt.thought_end),
     )
     taken = {marker.id for marker in found.markers}
     return replace(found, silent_ids=tuple(sorted(set(special.values()) - taken)))
+
+
+def text_of(markers: Iterable[Marker]) -> str:
+    """Return what markers are as a text."""
+    return "".join(marker.text for marker in markers)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from inference.errors import ToolRefused
 from inference.grammar.fault import GrammarFault
@@ -20,18 +19,16 @@ from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, check_given, embedded_json
-from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, Marker, ToolFormat
+from inference.tools.arguments import notation_of
+from inference.tools.calls import BLANK, call_rules, head
+from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks
 from inference.tools.heads import json_string
+from inference.tools.lark import ANY, id_ranges, in_regex, literal, symbols
 from inference.tools.types import Tool, ToolUse
 from inference.types import Grammar, GrammarKind
 
 MEMBER = "tools"
-ANY = "(?s:.*)"
-GAP = " ?"  # within a native format, written as the model was taught it
-BLANK = r"[ \t\n\r]"
 BLANKS = f"{BLANK}*"  # in what is text until the name of a tool makes it a call
-ROOM = BLANK + "{0,20}"  # in what has to be a call: white space without end would be no answer
-ID = "[a-zA-Z0-9]{9}"
 
 
 def call_grammar(
@@ -46,11 +43,19 @@ def call_grammar(
     check_names(fmt, use.tools)
     rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
     left_out: set[str] = set()
-    for at, tool in enumerate(use.tools):  # a comment before a schema names it, should it not compile
-        member = member_of(tool, use.schemas_at)
+    notation, schemas = notation_of(fmt), []
+    members = [member_of(tool, use.schemas_at) for tool in use.tools]
+    for tool, member in zip(use.tools, members, strict=True):
         schema, lost = arguments_schema(tool, limits, member)
-        left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in lost)
-        rules += [f"// {member}", f"args_{at}: %json {arguments_json(schema, limits, member)}"]
+        schemas.append(arguments_json(schema, limits, member))
+        more = notation.lost(tool, schemas[-1])
+        if more and tool.strict:
+            raise ToolRefused(
+                f"`{member}` has `{min(more)}` around its properties, which can't be followed where a model "
+                "writes arguments one by one, as this one: leave it out, or don't send `strict`"
+            )
+        left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in {*lost, *more})
+    rules += notation.rules(use.tools, schemas, members)
     if form is not None:
         text = form_json(form, limits)
         rules += [] if use.required else [f"// {form.member}", f"form: %json {text}"]
@@ -84,7 +89,7 @@ def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
             raise ToolRefused(f"the function name {tool.name!r} holds half a surrogate pair: send UTF-8 text")
         if tool.name in names:
             raise ToolRefused(f"`tools` has two functions named {shortened(tool.name)}: rename one of them")
-        if fmt.name_end is not None and (marker := marker_in(fmt, tool.name)):
+        if marker := marker_in(fmt, tool.name):
             raise ToolRefused(
                 f"the function name {shortened(tool.name)} contains {marker!r}, by which this model ends "
                 "names: leave it out"
@@ -93,8 +98,8 @@ def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
 
 
 def marker_in(fmt: ToolFormat, name: str) -> str | None:
-    """Return a marker of the format that a name contains."""
-    return next((marker.text for marker in fmt.markers if marker.text in name), None)
+    """Return a text of the format that a name contains, and can't."""
+    return next((text for text in name_marks(fmt) if text in name), None)
 
 
 def arguments_json(schema: Mapping[str, object], limits: GrammarLimits, member: str) -> str:
@@ -274,75 +279,3 @@ def after_silence(fmt: ToolFormat, text: str) -> str:
 def lead(fmt: ToolFormat) -> str:
     """Return what may come before the piece of text that ends with a sign."""
     return f"(FREE <[{id_ranges(fmt.silent_ids)}]>)*" if fmt.silent_ids else ""
-
-
-# --- single calls ---------------------------------------------------------------------------
-
-
-def call_rules(fmt: ToolFormat, tools: Sequence[Tool]) -> Iterator[str]:
-    """Yield the rules of one call, without those of its arguments."""
-    yield "call: " + " | ".join(f"call_{at}" for at in range(len(tools)))
-    if fmt.name_end is not None:
-        yield from named_rules(fmt, fmt.name_end, tools)
-        return
-    gap = ROOM if fmt.bare else GAP
-    id_text = f'(,{gap}"id"{gap}:{gap}"{ID}"{gap})?' if fmt.trailing_id else ""
-    yield f'KEY: /{gap},{gap}"{fmt.arguments_key}"{gap}:{gap}/'
-    yield f"END: /{gap}{id_text}\\}}/"
-    for at, tool in enumerate(tools):
-        name = in_regex(json_string(tool.name))
-        begin = head(name, gap) if fmt.bare else f'\\{{{gap}"name"{gap}:{gap}{name}'
-        yield f"HEAD_{at}: /{begin}/"
-        yield f"call_{at}: HEAD_{at} KEY args_{at} END"
-
-
-def named_rules(fmt: ToolFormat, name_end: Marker, tools: Sequence[Tool]) -> Iterator[str]:
-    """Yield the rules of calls that are a bare name and arguments."""
-    call_id = f"({symbols((fmt.call_id,))} ID)? " if fmt.call_id is not None else ""
-    yield f"ID: /{ID}/"
-    for at, tool in enumerate(tools):
-        yield f"call_{at}: {literal(tool.name)} {call_id}{symbols((name_end,))} args_{at}"
-
-
-def head(name: str, gap: str) -> str:
-    """Return the regular expression of a bare call up to its name; models like to say its type first."""
-    kind = f'("type"{gap}:{gap}"function"{gap},{gap})?'
-    return f'\\{{{gap}{kind}"name"{gap}:{gap}({name})'
-
-
-# --- notation -------------------------------------------------------------------------------
-
-
-def symbols(markers: Sequence[Marker]) -> str:
-    """Return markers as Lark has them: special tokens by their ids, all else as literals."""
-    parts = []
-    for spaced, group in groupby(markers, key=lambda marker: marker.spaced):
-        for special, same in groupby(group, key=lambda marker: marker.id is not None):
-            run = list(same)
-            if special:
-                parts += [f"<[{marker.id}]>" for marker in run]
-            else:
-                text = "".join(marker.text for marker in run)
-                parts.append(f"/ ?{in_regex(text)}/" if spaced else literal(text))
-    return " ".join(parts)
-
-
-def literal(text: str) -> str:
-    """Return a text as a string of Lark, which is one of JSON."""
-    return json.dumps(text)
-
-
-def in_regex(text: str) -> str:
-    """Return the regular expression of exactly this text; it is safe between slashes, too."""
-    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
-
-
-def id_ranges(ids: Sequence[int]) -> str:
-    """Return ascending ids as Lark has them: `1-3,7`."""
-    runs: list[list[int]] = []
-    for id in ids:
-        if runs and id == runs[-1][1] + 1:
-            runs[-1][1] = id
-        else:
-            runs.append([id, id])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

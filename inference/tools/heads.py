@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 
-from inference.tools.formats import ToolFormat
+from inference.tools.arguments import notation_of
+from inference.tools.formats import ToolFormat, text_of
+from inference.tools.objects import WHITE
 from inference.tools.types import Tool
 
-WHITE = " \t\n\r"  # JSON's white space
 GAP = rf"[{WHITE}]*"
 STRING = r'"(?:[^"\\]|\\.)*"'
 
@@ -19,15 +20,21 @@ def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
 
     Names are clients' texts, and of any length: an expression of them would take seconds, and stay.
     """
+    clear = fmt.tags is not None and fmt.name_end
+    begins = "" if clear else f"(?={notation_of(fmt).begins})"
     if fmt.name_end is not None:
-        opening = "".join(re.escape(marker.text) for marker in fmt.between)
-        call_id = f"(?:{re.escape(fmt.call_id.text)}[a-zA-Z0-9]{{9}})?" if fmt.call_id is not None else ""
-        return re.compile(
-            f"^(?:{opening})?(?P<name>.+?){call_id}{re.escape(fmt.name_end.text)}(?={{)", re.DOTALL
-        )
+        starts = (fmt.opening, fmt.opening[1:], fmt.closing + fmt.between)
+        frames = "|".join(map(re.escape, sorted(map(text_of, starts), key=len, reverse=True)))
+        needed = "" if fmt.needs_id else "?"
+        call_id = f"(?:{re.escape(fmt.call_id.text)}{fmt.id_form}){needed}" if fmt.call_id is not None else ""
+        end = re.escape(text_of(fmt.name_end))
+        return re.compile(f"^(?:{frames})(?P<name>.+?){call_id}{end}{begins}", re.DOTALL)
     kind = f'(?:"type"{GAP}:{GAP}"function"{GAP},{GAP})?'
+    call_id = f'"{fmt.id_key}"{GAP}:{GAP}"{fmt.id_form}"{GAP},{GAP}' if fmt.id_key else ""
     key = f'"{fmt.arguments_key}"{GAP}:{GAP}'
-    return re.compile(f'{{{GAP}{kind}"name"{GAP}:{GAP}(?P<name>{STRING}){GAP},{GAP}{key}(?={{)')
+    return re.compile(
+        f'{{{GAP}{kind}{call_id}"{fmt.name_key}"{GAP}:{GAP}(?P<name>{STRING}){GAP},{GAP}{key}{begins}'
+    )
 
 
 def written_names(fmt: ToolFormat, tools: Sequence[Tool]) -> dict[str, str]:

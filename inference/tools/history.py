@@ -13,7 +13,8 @@ import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from inference.tools.formats import ToolFormat
+from inference.tools.arguments import notation_of
+from inference.tools.formats import ToolFormat, text_of
 from inference.tools.habits import REASONING, Habits
 
 Message = dict[str, Any]
@@ -27,6 +28,8 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
     chat = [without_empty_calls(message) for message in messages]
     if habits.short_ids:
         chat = [with_short_ids(message) for message in chat]
+    elif fmt.needs_id:
+        chat = with_numbered_ids(chat, fmt)
     names = call_names(chat)
     if habits.shows_calls:
         if habits.needs_object:
@@ -43,21 +46,29 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
 
 def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return the text with which a model of this format makes calls."""
-    opening, closing, between, ending = (
-        "".join(marker.text for marker in frame)
-        for frame in (fmt.opening, fmt.closing, fmt.between, fmt.ending)
-    )
-    bodies = [body(fmt, call["function"]) + closing for call in calls]
+    opening, closing, between, ending = map(text_of, (fmt.opening, fmt.closing, fmt.between, fmt.ending))
+    bodies = [body(fmt, call, at) + closing for at, call in enumerate(calls)]
     return opening + between.join(bodies) + ending
 
 
-def body(fmt: ToolFormat, function: Mapping[str, Any]) -> str:
-    """Return the text of one call without its frame."""
-    arguments = arguments_text(function.get("arguments"))
+def body(fmt: ToolFormat, call: Mapping[str, Any], at: int) -> str:
+    """Return the text of one call, the first being at 0, without its frame."""
+    function = call["function"]
+    arguments = notation_of(fmt).written(function.get("arguments"))
     if fmt.name_end is not None:
-        return f"{function['name']}{fmt.name_end.text}{arguments}"
+        call_id = (
+            f"{fmt.call_id.text}{number_of(call, at)}" if fmt.call_id is not None and fmt.needs_id else ""
+        )
+        return f"{function['name']}{call_id}{text_of(fmt.name_end)}{arguments}"
     name = json.dumps(function["name"], ensure_ascii=False)
-    return f'{{"name": {name}, "{fmt.arguments_key}": {arguments}}}'
+    call_id = f'"{fmt.id_key}": "{at}", ' if fmt.id_key else ""
+    return f'{{{call_id}"{fmt.name_key}": {name}, "{fmt.arguments_key}": {arguments}}}'
+
+
+def number_of(call: Mapping[str, Any], at: int) -> str:
+    """Return the number of a call with a numbered id; `at` for others."""
+    number = str(call.get("id", "")).rpartition(":")[2]
+    return number if re.fullmatch("[0-9]{1,3}", number) else str(at)
 
 
 def arguments_text(arguments: object) -> str:
@@ -90,6 +101,32 @@ def short_id(given: str) -> str:
         number, place = divmod(number, len(ID_LETTERS))
         letters.append(ID_LETTERS[place])
     return "".join(letters)
+
+
+def with_numbered_ids(chat: Sequence[Message], fmt: ToolFormat) -> list[Message]:
+    """Return a chat whose calls have the ids that a model of this format gives them, and results theirs.
+
+    `functions.f:0`: what stands before the name, the name and a number, which goes on through the chat.
+    """
+    assert fmt.call_id is not None
+    before, between = fmt.between[-1].text, fmt.call_id.text
+    ids: dict[str, str] = {}
+    numbered: list[Message] = []
+    number = 0
+    for message in chat:
+        changed, calls = dict(message), []
+        for call in message.get("tool_calls", ()):
+            own = f"{before}{call['function']['name']}{between}{number}"
+            number += 1
+            calls.append(call | {"id": own})
+            if "id" in call:
+                ids[call["id"]] = own
+        if calls:
+            changed["tool_calls"] = calls
+        if message.get("tool_call_id") in ids:
+            changed["tool_call_id"] = ids[message["tool_call_id"]]
+        numbered.append(changed)
+    return numbered
 
 
 def call_names(chat: Iterable[Message]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.tools.heads import WHITE
+WHITE = " \t\n\r"  # JSON's white space
 
 
 class JsonObject:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from inference.tools.formats import ToolFormat
+from inference.tools.arguments import Reader, notation_of
+from inference.tools.formats import TOKEN, ToolFormat, text_of
 from inference.tools.heads import head_pattern, written_names
-from inference.tools.objects import JsonObject
 from inference.tools.opening import Opening
 from inference.tools.pieces import Piece, Pieces
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ThoughtPart, ToolUse
@@ -39,7 +39,11 @@ class CallParser:
         self._names = written_names(fmt, use.tools)
         self._stage = Stage.FRAME if self._opening.found else Stage.TEXT
         self._held = ""  # what was read of a frame and is part of nothing yet
-        self._object = JsonObject()
+        self._notation = notation_of(fmt)
+        self._tools = {tool.name: tool for tool in use.tools}
+        self._reader: Reader | None = None  # of the arguments that have begun
+        self._reads_marks = fmt.tags is not None  # which may be special tokens among arguments
+        self._sure = "{" if fmt.tags is None else (text_of(fmt.name_end or ()) or ">")[-1]
         self._calls = 0
         self._pieces = Pieces()
 
@@ -68,8 +72,11 @@ class CallParser:
 
     def _special(self, token_id: int) -> Iterator[Part]:
         """Take a special token: part of a call's frame, or one that means nothing here."""
+        mark = self._markers.get(token_id, "")
         if self._stage is Stage.FRAME:
-            yield from self._text(self._markers.get(token_id, ""))
+            yield from self._text(mark)
+        elif self._stage is Stage.ARGUMENTS:
+            yield from self._text(TOKEN + mark if mark and self._reads_marks else "")
         elif self._stage is Stage.TEXT:
             yield from shown(self._opening.special(token_id))
             self._look()
@@ -98,20 +105,22 @@ class CallParser:
     def _frame(self, text: str) -> tuple[list[Part], str]:
         """Return the start of a call once its arguments begin, and the text that begins with them."""
         self._held += text
-        heads = self._head.finditer(self._held) if "{" in text else ()
+        heads = self._head.finditer(self._held) if self._sure in text else ()
         found = next((head for head in heads if head["name"] in self._names), None)
         if found is None:
             return [], ""
         arguments, self._held = self._held[found.end() :], ""
-        self._object = JsonObject()
+        name = self._names[found["name"]]
+        self._reader = self._notation.reader(self._tools[name])
         self._stage = Stage.ARGUMENTS
-        return [CallStart(self._calls, self._names[found["name"]])], arguments
+        return [CallStart(self._calls, name)], arguments
 
     def _arguments(self, text: str) -> tuple[list[Part], str]:
         """Return a piece of arguments, and the text behind them."""
-        arguments, text = self._object.read(text)
+        assert self._reader is not None
+        arguments, text = self._reader.read(text)
         parts: list[Part] = [CallArguments(self._calls, arguments)] if arguments else []
-        if self._object.complete:
+        if self._reader.complete:
             parts.append(CallEnd(self._calls))
             self._calls += 1
             self._stage = Stage.FRAME

@@ -8,6 +8,7 @@ from typing import Any
 
 from inference.tools.formats import THOUGHT, ToolFormat
 from inference.tools.habits import Habits
+from inference.tools.history import written
 from inference.tools.types import Tool, ToolUse
 
 Message = dict[str, Any]
@@ -67,9 +68,9 @@ def with_tool_prompt(
     assistant's, who may have to go on with its own.
     """
     changed = [dict(message) for message in chat]
-    if fmt.native and not given:
+    if fmt.native and shown and not given:
         return changed
-    prompt = given or instruction(required=use.required)
+    prompt = given or (native_instruction(fmt) if fmt.native else instruction(required=use.required))
     listed = "" if shown else json.dumps(template_tools(use.tools), ensure_ascii=False) + "\n"
     addition = RULE + listed + prompt
     for message in reversed(changed):
@@ -82,6 +83,15 @@ def with_tool_prompt(
 def instruction(*, required: bool) -> str:
     """Return the default prompt; where a call is a choice it says so."""
     return f"\n{INSTRUCTION}\n" if required else f"\n{INSTRUCTION} {OTHERWISE}\n"
+
+
+def native_instruction(fmt: ToolFormat) -> str:
+    """Return how to call in a model's own format, for a template that shows calls and no tools."""
+    example = {"function": {"name": "function_name", "arguments": {"argument_name": "value"}}}
+    return (
+        "\nThese functions can be called. To call some of them, write their names and arguments in this "
+        f"form, at the end of the answer:\n{written(fmt, [example])}\n"
+    )
 
 
 def leaves_thought_open(prompt: str) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.tool_conversations import Answer, Question, check, example, questions
+from tests.contract.tool_conversations import Answer, Json, Question, check, example, questions
 from tests.contract.tool_models import MODELS, ToolModel, tool_model
-from tests.unit.inference_tools.answers import Call, as_json, written
+from tests.unit.inference_tools.answers import Call, Piece, as_json, split, written
+from tests.unit.inference_tools.native import TAGGED, tagged
 
 quick = partial(
     settings,
@@ -44,6 +46,32 @@ def said_before(model: ToolModel, calls: list[Call], remark: str) -> str:
     return "" if calls and not model.format.opening and remark != THOUGHT else remark
 
 
+def as_written(
+    model: ToolModel, schemas: Mapping[str, Json], calls: list[Call], text: str = ""
+) -> list[Piece]:
+    """Return an answer as the model writes it."""
+    if model.format.name not in TAGGED:
+        return written(model.format, calls, text)
+    texts = {
+        (name, key)
+        for name, schema in schemas.items()
+        for key, value in schema["properties"].items()
+        if is_text(value)
+    }
+    made = tagged(model.format.name, [(call.name, json.loads(call.arguments)) for call in calls], texts)
+    return [text, *split(model.format, made if calls else "")]
+
+
+def is_text(schema: Json) -> bool:
+    """Return whether the values of a schema can be nothing but texts, and null."""
+    if "enum" in schema:
+        literals = schema["enum"]
+        return any(each is not None for each in literals) and all(
+            isinstance(each, str | None) for each in literals
+        )
+    return schema.get("type") == "string" or "$ref" in schema
+
+
 def asked(model: ToolModel, question: Question) -> Answer:
     """Return the answer, which was the same in both forms."""
     whole, streamed = model.ask(question.body)
@@ -73,7 +101,7 @@ def test_what_the_model_says_is_what_the_client_gets(
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
     text = said_before(model, calls, remark)
-    model.say(written(model.format, calls, text))
+    model.say(as_written(model, schemas, calls, text))
     answer = asked(model, Question(body, schemas, question.known_ids))
     assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
     assert answer.content == (text.rstrip() if calls else text)
@@ -88,7 +116,7 @@ def test_stop_sequences_end_what_is_said_and_no_call(
     body = question.body | {"tool_choice": "auto", "max_tokens": 2000, "parallel_tool_calls": True}
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][:count]
-    model.say(written(model.format, calls, said_before(model, calls, remark)))
+    model.say(as_written(model, schemas, calls, said_before(model, calls, remark)))
     free = asked(model, Question(body, schemas, question.known_ids))
     held = asked(model, Question(body | {"stop": stops}, schemas, question.known_ids))
     ends = [(at + len(stop), at) for stop in stops if (at := free.content.find(stop)) >= 0]
@@ -105,8 +133,8 @@ def test_a_call_that_is_cut_is_given_as_far_as_it_came(
 ) -> None:
     (name, schema), *_ = question.schemas.items()
     forced = {"tool_choice": {"type": "function", "function": {"name": name}}}
-    as_written = Call(name, as_json(example(schema)))
-    pieces, whole_call = written(model.format, [as_written]), as_written.told
+    given = Call(name, as_json(example(schema)))
+    pieces, whole_call = as_written(model, {name: schema}, [given]), given.told
     model.say(pieces)
     known = Question(question.body | forced | {"max_tokens": 2000}, {name: schema}, question.known_ids)
     assert asked(model, known).calls == ((name, whole_call.arguments),)
@@ -130,7 +158,7 @@ def test_thoughts_before_words_and_calls_are_told_apart(
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][: max(count, 1)]
     text = "" if choice == "required" or not model.format.opening else remark.removeprefix(THOUGHT)
-    model.say([f"<think>{thought}</think>\n", *written(model.format, calls, text)])
+    model.say([f"<think>{thought}</think>\n", *as_written(model, schemas, calls, text)])
     whole, streamed = model.ask(body | {"reasoning_format": "parsed"})
     for answer in (whole, streamed):
         assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)

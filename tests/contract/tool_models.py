@@ -31,12 +31,22 @@ from tests.unit.inference_tools.answers import Piece
 PATH = "/v1/chat/completions"
 CONTEXT_TOKENS = 20_000
 NAME, ARGUMENTS = "{{ c.function.name | tojson }}", "{{ c.function.arguments | tojson }}"
+EACH, VALUE = "{% for k, v in c.function.arguments | items %}", "{{ v if v is string else v | tojson }}"
 CALLS = {  # as the templates of each format write them
     "llama3": f'\n\n{{"name": {NAME}, "parameters": {ARGUMENTS}}}',
     "mistral": f'[TOOL_CALLS] [{{"name": {NAME}, "arguments": {ARGUMENTS}}}]',
     "mistral_args": f"[TOOL_CALLS]{{{{ c.function.name }}}}[ARGS]{ARGUMENTS}",
+    "qwen": (
+        f"<tool_call>\n<function={{{{ c.function.name }}}}>\n{EACH}<parameter={{{{ k }}}}>\n{VALUE}"
+        "\n</parameter>\n{% endfor %}</function>\n</tool_call>"
+    ),
+    "glm": (
+        f"<tool_call>{{{{ c.function.name }}}}\n{EACH}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}"
+        "</arg_value>\n{% endfor %}</tool_call>"
+    ),
 }
 MODELS = ("hermes", "generic", *CALLS)
+TOKENS = {"glm": ("</arg_value>",)}  # special ones that the others don't have
 
 
 @dataclass(slots=True)
@@ -105,7 +115,9 @@ def engine_for(name: str, script: Script) -> tuple[EngineClient, TextTokenizer]:
         tokenizer, template, eos = stand_in_text()
     else:
         small = small_tokenizer()
-        small.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+        small.add_special_tokens(
+            [AddedToken(text, special=True) for text in (*SPECIAL, *TOKENS.get(name, ()))]
+        )
         tokenizer = FastTokenizer(small)
         template = ChatTemplate({"default": source(name)}, {})
         (eos,) = tokenizer.encode(EOS, add_special_tokens=False)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.thoughts.types import Place
-from inference.tools.formats import FORMATS, with_tokens
+from inference.tools.formats import with_tokens
+from inference.tools.known_formats import FORMATS
 from inference.tools.types import CallArguments, CallStart, ToolUse
 from tests.unit.inference_thoughts.answers import SPECIAL, cut, events, known, letters, read, reader, said
 from tests.unit.inference_tools.answers import calls_of, use

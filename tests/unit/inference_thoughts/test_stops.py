@@ -11,7 +11,8 @@ from inference.text.stop import StopMatcher, Stops
 from inference.thoughts.splitters import splitter_of
 from inference.thoughts.stops import AnswerStops
 from inference.thoughts.types import Place
-from inference.tools.formats import FORMATS, with_tokens
+from inference.tools.formats import with_tokens
+from inference.tools.known_formats import FORMATS
 from inference.tools.opening import Opening
 from inference.tools.stops import WordStops
 from tests.unit.inference_thoughts.answers import Piece, cut, known, letters

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference.tools.formats import FORMATS, ToolFormat, with_tokens
+from inference.tools.formats import ToolFormat, with_tokens
+from inference.tools.known_formats import FORMATS
 from inference.tools.parser import CallParser, joined
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, Tool, ToolUse
 from inference.types import Event, Token
+from tests.unit.inference_tools.native import JSON_FORMATS
 
 SILENT = 0  # a special token that means nothing here
 SPECIAL = {
@@ -23,7 +25,15 @@ SPECIAL = {
 }
 TAGS = {"<tool_call>": 5, "</tool_call>": 6}  # special in some models of the format, not in all
 THOUGHTS = {"<think>": 7, "</think>": 8}  # as are these
-TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS | THOUGHTS).items()}
+FRAME_MARKS = """
+    <|tool_call|> <|/tool_call|> <|START_ACTION|> <|END_ACTION|>
+    <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>
+    <|tool_calls_section_begin|> <|tool_calls_section_end|>
+    <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|>
+    <arg_key> </arg_key> <arg_value> </arg_value>
+"""  # of the models of 2025 and 2026, which have them as special tokens, or as text
+FRAMES = {text: at for at, text in enumerate(FRAME_MARKS.split(), 9)}
+TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS | THOUGHTS | FRAMES).items()}
 
 BESIDE_STRINGS = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*+"?)|[ \t\n\r]+', re.DOTALL)
 Piece = str | int  # visible text, or the id of a special token
@@ -67,6 +77,8 @@ FORMS = [
     special("mistral_args"),
     plain("mistral_args"),
     special("generic"),
+    *(with_tokens(FORMATS[name], FRAMES) for name in JSON_FORMATS),
+    *(plain(name) for name in ("granite", "command", "deepseek", "kimi")),
 ]
 FORM_NAMES = [
     f"{fmt.name}-{'special' if any(marker.id is not None for marker in fmt.markers) else 'plain'}"
@@ -124,6 +136,9 @@ def written(fmt: ToolFormat, calls: Sequence[Call], text: str = "") -> list[Piec
     objects = [f'{{"name": {json.dumps(c.name, ensure_ascii=False)}, "{key}": {c.arguments}}}' for c in calls]
     if not calls:
         return [text]
+    if fmt.name in JSON_FORMATS:
+        made = JSON_FORMATS[fmt.name]([(call.name, call.arguments) for call in calls])
+        return [text, *split(fmt, made)]
     if fmt.name == "hermes":
         tagged: list[Piece] = [text]
         for at, made in enumerate(objects):
@@ -144,6 +159,13 @@ def written(fmt: ToolFormat, calls: Sequence[Call], text: str = "") -> list[Piec
     if fmt.name == "llama3" and fmt.opening:
         return [text, *mark("<|python_tag|>", fmt), "; ".join(objects)]
     return [text + ("; " if fmt.name == "llama3" else "\n").join(objects)]
+
+
+def split(fmt: ToolFormat, text: str) -> list[Piece]:
+    """Return a text with the special tokens of a format in place of theirs."""
+    ids = {marker.text: marker.id for marker in fmt.markers if marker.id is not None}
+    found = "|".join(map(re.escape, sorted(ids, key=len, reverse=True)))
+    return [ids.get(piece, piece) for piece in re.split(f"({found})", text) if piece] if ids else [text]
 
 
 def mark(text: str, fmt: ToolFormat) -> list[Piece]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from inference.grammar.compiler import GrammarCompiler
 from inference.grammar.maker import MakerHere
-from inference.tools.formats import FORMATS, ToolFormat, with_tokens
+from inference.tools.formats import ToolFormat, with_tokens
+from inference.tools.known_formats import FORMATS
 from inference.tools.types import Tool, ToolUse
 from inference.types import CompiledGrammar, Event, Grammar, Matcher, Token
 from tests.embedded import tokenizer, vocabulary
@@ -38,6 +39,21 @@ FORMS = {
     "mistral_args as text": plain("mistral_args"),
     "generic": with_tokens(FORMATS["generic"], SILENT_AND_ONE),
     "generic with special thoughts": with_tokens(FORMATS["generic"], {"<|silent|>": 0, "</think>": 1}),
+    "granite": with_tokens(FORMATS["granite"], {"<|silent|>": 0, "<|tool_call|>": 1}),
+    "phi": with_tokens(FORMATS["phi"], {"<|tool_call|>": 0, "<|/tool_call|>": 1}),
+    "nemotron": with_tokens(FORMATS["nemotron"], SILENT_AND_ONE),
+    "jamba": plain("jamba"),
+    "minimax_m1": plain("minimax_m1"),
+    "functionary": plain("functionary"),
+    "command": with_tokens(FORMATS["command"], {"<|START_ACTION|>": 0, "<|END_ACTION|>": 1}),
+    "deepseek": with_tokens(FORMATS["deepseek"], {"<｜tool▁calls▁begin｜>": 0, "<｜tool▁sep｜>": 1}),
+    "deepseek as text": plain("deepseek"),
+    "deepseek_v31": with_tokens(
+        FORMATS["deepseek_v31"], {"<｜tool▁calls▁begin｜>": 0, "<｜tool▁call▁end｜>": 1}
+    ),
+    "kimi": with_tokens(
+        FORMATS["kimi"], {"<|tool_calls_section_begin|>": 0, "<|tool_call_argument_begin|>": 1}
+    ),
 }
 ADD = Tool(
     name="add",
@@ -123,9 +139,20 @@ def walk(matcher: Matcher, seed: int, tokens: int) -> list[int] | None:
     return ids
 
 
+BARE_NAMES = {
+    "functionary": "<function=(.*?)>(?={)",
+    "deepseek": "<｜tool▁sep｜>(.*?)\n```json\n(?={)",
+    "deepseek_v31": "<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(?={)",
+    "kimi": r"<\|tool_call_begin\|>functions\.(.*?):\d{1,3}<\|tool_call_argument_begin\|>(?={)",
+}
+
+
 def calls_in(fmt: ToolFormat, text: str) -> list[tuple[str, Any]]:
     """Find calls with a JSON parser and nothing else; `text` has special tokens spelt out."""
     decoder = json.JSONDecoder()
+    if fmt.name in BARE_NAMES:
+        begins = [*re.finditer(BARE_NAMES[fmt.name], text, re.DOTALL)]
+        return [(begun[1], decoder.raw_decode(text, begun.end())[0]) for begun in begins]
     if fmt.name_end is not None:
         found = re.findall(r"\[TOOL_CALLS\](.*?)(?:\[CALL_ID\]\w{9})?\[ARGS\](?=\{)", text, re.DOTALL)
         places = [match.end() for match in re.finditer(r"\[ARGS\](?=\{)", text)]
@@ -133,5 +160,6 @@ def calls_in(fmt: ToolFormat, text: str) -> list[tuple[str, Any]]:
     calls, at = [], 0
     while (at := text.find("{", at)) >= 0:
         call, at = decoder.raw_decode(text, at)
-        calls.append((call["name"], call[fmt.arguments_key]))
+        name = call["tool_name"] if fmt.name == "command" else call["name"]
+        calls.append((name, call[fmt.arguments_key]))
     return calls

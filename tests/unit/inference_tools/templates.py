@@ -12,8 +12,8 @@ import pytest
 
 from inference.errors import TemplateFailed
 from inference.text.chat_template import ChatTemplate
-from inference.tools.formats import detect
 from inference.tools.history import fit
+from inference.tools.known_formats import detect
 from inference.tools.prompt import template_tools
 from inference.tools.types import Tool
 

@@ -25,6 +25,7 @@ from tests.unit.inference_tools.grammars import (
     parsed,
     use,
 )
+from tests.unit.inference_tools.native import JSON_FORMATS
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,7 +175,8 @@ def test_many_tools_fit() -> None:
         )
         for at in range(128)
     )
-    for form in FORMS:
+    # The other formats of JSON have the same rules as some of these
+    for form in FORMS.keys() - JSON_FORMATS.keys() | {"kimi"}:
         grammar = compiled(call_grammar(FORMS[form], use(*tools)))
         assert accepts(grammar, written(FORMS[form], [Call("tool_77", '{"p0": "x"}')]))
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.tools.formats import FORMATS, GENERIC
 from inference.tools.habits import Habits
 from inference.tools.history import fit, one_call_each, short_id
+from inference.tools.known_formats import FORMATS, GENERIC
 
 ALL = Habits(shows_tools=True, shows_calls=True, shows_results=True)
 USER = {"role": "user", "content": "Weather?"}

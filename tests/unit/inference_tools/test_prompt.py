@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.tools.formats import FORMATS, GENERIC
 from inference.tools.habits import Habits
+from inference.tools.known_formats import FORMATS, GENERIC
 from inference.tools.prompt import (
     INSTRUCTION,
     OTHERWISE,
@@ -117,6 +117,19 @@ def test_a_native_format_needs_no_prompt_but_the_clients() -> None:
         assert added([USER], given, fmt=FORMATS["hermes"], shown=True) == [USER]
     (message,) = added([USER], "Use them!", fmt=FORMATS["hermes"], shown=True)
     assert message["content"] == "Weather?\n---\nUse them!"
+
+
+def test_a_template_that_shows_calls_and_no_tools_gets_both_in_the_form_it_knows() -> None:
+    (message,) = added([USER], fmt=FORMATS["deepseek_v31"])
+    listed, _, form = message["content"].removeprefix("Weather?\n---\n").partition("\n")
+    assert listed == SHOWN
+    assert INSTRUCTION not in form
+    assert form.rstrip().endswith(
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function_name<｜tool▁sep｜>{"argument_name": "value"}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    )
+    (tagged,) = added([USER], fmt=FORMATS["qwen"])
+    assert "<function=function_name>\n<parameter=argument_name>\nvalue\n</parameter>\n" in tagged["content"]
 
 
 def test_the_assistants_words_are_left_for_it_to_go_on_with() -> None:

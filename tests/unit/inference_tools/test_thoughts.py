@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inference.tools.formats import FORMATS, ToolFormat, detect, with_tokens
+from inference.tools.formats import ToolFormat, with_tokens
 from inference.tools.grammar import call_grammar
+from inference.tools.known_formats import FORMATS, detect
 from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import TextPart
 from tests.unit.inference_tools.answers import (
@@ -124,7 +125,8 @@ def test_the_distillates_of_deepseek_r1_can_call() -> None:
     assert shown is not None
     assert shown.endswith("<think>\n")
     fmt = with_tokens(detect(chat.habits(has_tools=True).sample), SPECIAL)
-    assert calls_of(whole(fmt, use(), events([f"Hm.</think>\n\n{BARE}"]))) == [WEATHER.told]
+    pieces = ["Hm.</think>\n\n", *written(fmt, [WEATHER])]
+    assert calls_of(whole(fmt, replace(use(), thinking=True), events(pieces))) == [WEATHER.told]
 
 
 @needs_corpus

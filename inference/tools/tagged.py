@@ -1,0 +1,62 @@
+"""Arguments that stand between tags, one by one: texts as they are, all else as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from inference.tools.formats import Marker, Tags, text_of
+from inference.tools.shapes import lost_words
+from inference.tools.tagged_reader import TaggedReader
+from inference.tools.tagged_rules import TaggedRules
+from inference.tools.texts import Values
+from inference.tools.types import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedArguments:
+    """Arguments in tags, with the markers behind the last one.
+
+    A value is a text as it is where the parameter can be nothing but a text (or null, which then is that
+    word), and JSON where it can be anything else, or has to follow what only JSON's grammar can express.
+    """
+
+    tags: Tags
+    closing: tuple[Marker, ...]
+
+    @property
+    def begins(self) -> str:
+        """Return the first tag, or what closes a call without arguments."""
+        return f"(?:{re.escape(text_of(self.tags.before))}|{re.escape(text_of(self.closing))})"
+
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
+        """Yield the rules of all arguments."""
+        rules = TaggedRules(self.tags)
+        for at, (tool, schema, member) in enumerate(zip(tools, schemas, members, strict=True)):
+            yield from rules.of(at, tool, json.loads(schema), member)
+
+    def lost(self, tool: Tool, schema: str) -> frozenset[str]:
+        """Return the keywords that speak of an object as a whole."""
+        return lost_words(json.loads(schema))
+
+    def reader(self, tool: Tool) -> TaggedReader:
+        """Return what reads arguments and makes JSON of them."""
+        return TaggedReader(self.tags, Values(tool.parameters, text_of(self.tags.after)))
+
+    def written(self, arguments: object) -> str:
+        """Return arguments in their tags; a text that is no object stands there as it is."""
+        if not isinstance(arguments, Mapping):
+            return "" if arguments is None else str(arguments)
+        before, middle, after = map(text_of, (self.tags.before, self.tags.middle, self.tags.after))
+        after += "\n" if self.tags.line else ""
+        return "".join(
+            f"{before}{name}{middle}{value if isinstance(value, str) else as_json(value)}{after}"
+            for name, value in arguments.items()
+        )
+
+
+def as_json(value: object) -> str:
+    """Return a value that is no text as templates write it."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,135 @@
+"""Reads arguments in tags, in a text that comes in pieces, and makes a JSON object of them."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum, auto
+
+from inference.text.stop import overlap
+from inference.tools.formats import TOKEN, Tags, text_of, unlike_text
+from inference.tools.objects import WHITE
+from inference.tools.texts import Values
+
+NULL = "null"
+
+
+class Place(Enum):
+    """Where in the arguments the reader is."""
+
+    BETWEEN = auto()  # before a tag, or the end
+    NAME = auto()
+    TEXT = auto()
+    NULL_OR_TEXT = auto()  # at the beginning of a text that may be null
+    JSON = auto()
+
+
+class TaggedReader:
+    """Reads the arguments of one call; what is sure of their JSON text is given as it comes."""
+
+    def __init__(self, tags: Tags, values: Values) -> None:
+        self._before = text_of(tags.before)
+        self._middle, self._after = map(unlike_text, (tags.middle, tags.after))
+        self._line = "\n" if tags.line else ""
+        self._values = values
+        self._place = Place.BETWEEN
+        self._held = ""
+        self._begun = False
+        self._arguments = 0
+        self._in_string = self._escaped = False  # of a value in JSON
+        self.complete = False
+
+    def read(self, text: str) -> tuple[str, str]:
+        """Return what a piece adds to the object, and what follows the arguments."""
+        added = [] if self._begun else ["{"]
+        self._begun = True
+        self._held += text
+        steps = {
+            Place.BETWEEN: self._between,
+            Place.NAME: self._name,
+            Place.TEXT: self._text,
+            Place.NULL_OR_TEXT: self._null_or_text,
+            Place.JSON: self._json,
+        }
+        while not self.complete:
+            more = steps[self._place]()
+            if more is None:
+                return "".join(added), ""
+            added.append(more)
+        rest, self._held = self._held.replace(TOKEN, ""), ""
+        return "".join(added), rest
+
+    def _between(self) -> str | None:
+        """Go on to a name, or end: what isn't a tag is behind the arguments."""
+        held = self._held.removeprefix(self._line).removeprefix(TOKEN)  # no text stands here
+        if held.startswith(self._before):
+            self._held = held[len(self._before) :]
+            self._place = Place.NAME
+            return ""
+        if self._before.startswith(held):
+            return None
+        self._held = held
+        self.complete = True
+        return "}"
+
+    def _name(self) -> str | None:
+        name, found, rest = self._held.partition(self._middle)
+        if not found:
+            return None
+        self._held = rest
+        comma = "," if self._arguments else ""
+        self._arguments += 1
+        text = self._values.text(name)
+        if text is None:
+            self._place, opened = Place.JSON, ""
+        elif text.or_null:
+            self._place, opened = Place.NULL_OR_TEXT, ""
+        else:
+            self._place, opened = Place.TEXT, '"'
+        return f"{comma}{json.dumps(name, ensure_ascii=False)}:{opened}"
+
+    def _null_or_text(self) -> str | None:
+        null = NULL + self._after
+        if self._held.startswith(null):
+            self._held = self._held[len(null) :]
+            self._place = Place.BETWEEN
+            return NULL
+        if null.startswith(self._held):
+            return None
+        self._place = Place.TEXT
+        return '"'
+
+    def _text(self) -> str | None:
+        text, found, rest = self._held.partition(self._after)
+        if found:
+            self._held, self._place = rest, Place.BETWEEN
+            return escaped(text) + '"'
+        sure = len(text) - overlap(text, self._after)
+        text, self._held = text[:sure], text[sure:]
+        return escaped(text) if text else None
+
+    def _json(self) -> str | None:
+        """Read a value in JSON, without white space; what ends it may stand in its texts."""
+        kept: list[str] = []
+        at = 0
+        while at < len(self._held):
+            char = self._held[at]
+            if self._in_string:
+                self._in_string = self._escaped or char != '"'
+                self._escaped = not self._escaped and char == "\\"
+            elif self._held.startswith(self._after, at):
+                self._held, self._place = self._held[at + len(self._after) :], Place.BETWEEN
+                return "".join(kept)
+            elif self._after.startswith(self._held[at:]):
+                break
+            elif char == '"':
+                self._in_string = True
+            if char != TOKEN and (self._in_string or char not in WHITE):
+                kept.append(char)
+            at += 1
+        self._held = self._held[at:]
+        return "".join(kept) if kept else None
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands within a string of JSON."""
+    return json.dumps(text.replace(TOKEN, ""), ensure_ascii=False)[1:-1]

@@ -1,0 +1,144 @@
+"""Arguments in tags: what is made of the schemas around their properties, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.errors import GrammarRefused, ToolRefused
+from inference.tools.grammar import call_grammar
+from inference.tools.types import Tool
+from tests.unit.inference_tools.answers import calls_of, plain
+from tests.unit.inference_tools.grammars import accepts, compiled, ids_of, parsed, use
+from tests.unit.inference_tools.native import TAGGED, tagged
+
+STRING, NULL = {"type": "string"}, {"type": "null"}
+NOW = Tool(name="now")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "valid", "invalid"),
+    [
+        ({"type": "object"}, {}, {"a": 1}),
+        ({"type": "object", "additionalProperties": True}, {"a": 1, "b": [None]}, None),
+        ({"additionalProperties": STRING}, {"a": '{"'}, None),
+        (
+            {"properties": {"a": STRING}, "additionalProperties": {"type": "integer"}},
+            {"a": "x", "b": 1},
+            {"b": "x"},
+        ),
+        ({"properties": {"a": {}}, "required": ["b"]}, {"b": 1}, {"a": 1}),
+        ({"$ref": "#/$defs/o", "$defs": {"o": {"properties": {"a": STRING}}}}, {"a": "x"}, {"b": 1}),
+        (
+            {"anyOf": [{"properties": {"a": STRING}, "required": ["a"]}, {"properties": {"b": NULL}}]},
+            {"b": None},
+            {"a": "x", "b": None},
+        ),
+        (
+            {"properties": {"a": STRING, "b": STRING}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"b": "x"},
+            {},
+        ),
+        (
+            {"allOf": [{"properties": {"a": STRING}}, {"properties": {"n": {"type": "integer"}}}]},
+            {"a": "x", "n": 1},
+            {"a": "x", "n": 1.5},
+        ),
+        (
+            {
+                "properties": {
+                    "n": {"type": "object", "properties": {"next": {"$ref": "#/properties/n"}}},
+                }
+            },
+            {"n": {"next": {"next": {}}}},
+            {"n": {"next": {"next": 1}}},
+        ),
+    ],
+)
+def test_schemas_around_the_properties(
+    parameters: dict[str, Any], valid: dict[str, Any], invalid: dict[str, Any] | None
+) -> None:
+    texts = {name for name, value in valid.items() if isinstance(value, str)}
+    for name in TAGGED:
+        tool_use = use(Tool(name="f", parameters=parameters))
+        grammar = compiled(call_grammar(plain(name), tool_use))
+        text = tagged(name, [("f", valid)], texts)
+        assert accepts(grammar, [text]), text
+        (call,) = calls_of(parsed(plain(name), tool_use, ids_of([text])))
+        assert json.loads(call.arguments) == valid
+        assert invalid is None or not accepts(grammar, [tagged(name, [("f", invalid)], texts)])
+
+
+@pytest.mark.parametrize(
+    "word", [{"minProperties": 3}, {"enum": [{"a": "x"}]}, {"patternProperties": {"^b": NULL}}]
+)
+def test_words_about_the_arguments_as_a_whole_are_left_out_and_named_or_refused(word: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": STRING}, **word}
+    (left_out,) = call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters))).left_out
+    assert left_out == f"tools[].function.parameters.{min(word)}"
+    with pytest.raises((GrammarRefused, ToolRefused)) as refusal:
+        call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters, strict=True)))
+    assert min(word) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("qwen", "a>\nb"), ("glm", "a</arg_key>"), ("minimax", 'a">b'), ("seed", "a>b")]
+)
+def test_a_property_whose_name_the_notation_would_end_is_refused(form: str, name: str) -> None:
+    tool = Tool(name="f", parameters={"properties": {name: STRING}})
+    with pytest.raises(ToolRefused, match=r"`tools\['f'\].function.parameters` has a property whose name"):
+        call_grammar(plain(form), use(tool))
+
+
+@pytest.mark.parametrize(("form", "name"), [("qwen", "f>\n"), ("glm", "f\n"), ("glm_tight", "f<arg_key>")])
+def test_a_name_that_the_notation_would_end_is_refused(form: str, name: str) -> None:
+    with pytest.raises(ToolRefused, match="by which this model ends names"):
+        call_grammar(plain(form), use(Tool(name=name)))
+
+
+@pytest.mark.parametrize("name", ["a\nstart: /x/\n", "", "😀\u2028é", "// b", 'a"b\\'])
+def test_properties_may_have_other_names(name: str) -> None:
+    tool_use = use(Tool(name="f", parameters={"properties": {name: {"type": "integer"}}, "required": [name]}))
+    text = tagged("qwen", [("f", {name: 7})])
+    assert accepts(compiled(call_grammar(plain("qwen"), tool_use)), [text])
+    (call,) = calls_of(parsed(plain("qwen"), tool_use, ids_of([text])))
+    assert json.loads(call.arguments) == {name: 7}
+
+
+def test_too_many_ways_to_give_arguments_are_refused() -> None:
+    ways = [{"properties": {f"p{at}": STRING}, "required": [f"p{at}"]} for at in range(9)]
+    tool = Tool(name="f", parameters={"allOf": [{"anyOf": ways}, {"anyOf": ways}]})
+    with pytest.raises(ToolRefused, match="more than 64 ways"):
+        call_grammar(plain("qwen"), use(tool))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"anyOf": [{"$ref": "#"}, {"properties": {"a": STRING}}]},
+        {
+            "allOf": [{"$ref": "#/$defs/d0"}],
+            "$defs": {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(40)},
+        },
+        {
+            "anyOf": [{"$ref": "#/$defs/d0"}] * 2,
+            "$defs": {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(31)}
+            | {"d31": {"type": "string"}},
+        },
+    ],
+)
+def test_schemas_that_lead_in_circles_or_far_are_refused_at_once(parameters: dict[str, Any]) -> None:
+    with pytest.raises((GrammarRefused, ToolRefused)):
+        call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters)))
+
+
+def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> None:
+    broken = {
+        "type": "object",
+        "properties": {"a": {"type": "object", "properties": {"b": {"minimum": "x"}}}},
+    }
+    with pytest.raises(GrammarRefused) as refusal:
+        call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
+    assert "tools['f'].function.parameters" in str(refusal.value)
