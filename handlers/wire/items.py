@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.images import ImageUrl, quoted
 from handlers.wire.messages import check_part, joined, parsed_arguments
+from handlers.wire.turns import Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
 
@@ -24,9 +25,6 @@ BELONGS: Belongs = {
     CALL: ("call_id", "name", "arguments"),
     RESULT: ("call_id", "name", "output"),
 }
-BETWEEN = "\n\n"  # what the system says first, and what it says then
-
-Turn = dict[str, object]  # a message as templates want it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
         turn = _turn(item, f"input[{place}]", names, images)
         if turn is not None:
             _add(turns, turn)
-    return Turns(_opened(turns), tuple(images), any(_kind(item) == REASONING for item in items))
+    return Turns(opened(turns), tuple(images), any(_kind(item) == REASONING for item in items))
 
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
@@ -62,13 +60,7 @@ def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
     for place, item in enumerate(items):
         if _kind(item) != CALL:
             continue
-        id = item.get("call_id") or ""
-        if id in names:
-            raise InvalidInput(
-                f"`input[{place}].call_id` is {quoted(id)}, as is that of a call before: give each call "
-                "one of its own"
-            )
-        names[id] = item.get("name") or ""
+        note_call(names, item.get("call_id") or "", item.get("name") or "", f"input[{place}].call_id")
     return names
 
 
@@ -114,15 +106,15 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
 
 def _call(item: InputItem, where: str) -> dict[str, object]:
     function = {
-        "name": _needed(item.get("name"), "name", CALL, where),
+        "name": needed(item.get("name"), "name", CALL, where),
         "arguments": parsed_arguments(item.get("arguments")),
     }
-    id = _needed(item.get("call_id"), "call_id", CALL, where)
+    id = needed(item.get("call_id"), "call_id", CALL, where)
     return {"id": id, "type": "function", "function": function}
 
 
 def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
-    id, output = _needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
+    id, output = needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
     if output is None:
         raise InvalidInput(f"`{where}` is of type {RESULT!r} and has no `output`: add it")
     if id not in names:
@@ -132,12 +124,6 @@ def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[
         )
     content = _content(output, f"{where}.output", images)
     return {"role": "tool", "content": content, "tool_call_id": id, "name": item.get("name") or names[id]}
-
-
-def _needed(value: str | None, member: str, kind: str, where: str) -> str:
-    if not value:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `{member}`: add it")
-    return value
 
 
 def _content(content: InputContent, where: str, images: list[ImageUrl]) -> str | list[dict[str, str]]:
@@ -166,16 +152,3 @@ def _add(turns: list[Turn], turn: Turn) -> None:
         calls += turn["tool_calls"]
     else:
         turns.append(turn)
-
-
-def _opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return messages of which those that the system begins with are one."""
-    count = next((at for at, turn in enumerate(turns) if not _is_text_of_system(turn)), len(turns))
-    if count < 2:
-        return tuple(turns)
-    text = BETWEEN.join(str(turn["content"]) for turn in turns[:count])
-    return ({"role": "system", "content": text}, *turns[count:])
-
-
-def _is_text_of_system(turn: Turn) -> bool:
-    return turn["role"] == "system" and isinstance(turn["content"], str)

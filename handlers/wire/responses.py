@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from handlers.wire.chat import Chat, echoed
@@ -12,11 +12,12 @@ from handlers.wire.flat_tools import to_tools, told_choice, told_tool
 from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, to_parameters
+from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
 from handlers.wire.types import InputTokensRequest, ModelResponse, ResponsesRequest
-from inference.errors import GrammarRefused, InvalidInput, TemplateFailed
+from inference.errors import InvalidInput
 
 LOGPROBS = "message.output_text.logprobs"
 OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items that no answer here has
@@ -53,19 +54,9 @@ class Asked:
         return _blank(self.body, stamp)
 
 
-@contextmanager
-def own_names() -> Iterator[None]:
+def own_names() -> AbstractContextManager[None]:
     """Have refusals that all routes share name members as they are called here."""
-    try:
-        yield
-    except GrammarRefused:  # it quotes what was sent
-        raise
-    except (InvalidInput, TemplateFailed) as error:
-        message = str(error)
-        for name, own in OWN_NAMES.items():
-            message = message.replace(name, own)
-        error.args = (message,)
-        raise
+    return renamed(OWN_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
