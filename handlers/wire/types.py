@@ -1807,6 +1807,10 @@ class ModelInfo(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    type: Literal["model"]
+    display_name: str
+    created_at: Literal["1970-01-01T00:00:00Z"]
+    lifecycle: Literal["active"]
     parent: NotRequired[str]
     input_modalities: NotRequired[list[Modality]]
 
@@ -1820,3 +1824,6 @@ class ModelList(TypedDict):
     id: str
     created: int
     owned_by: str
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
