@@ -7,7 +7,7 @@ something behind the user, which templates refuse or pass over that know it at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -76,28 +76,33 @@ def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mappin
 
 def _said_by_user(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return messages of which the system's are the first, or in those of the user that they stand beside."""
-    told: list[Mapping[str, Any]] = []
+    told: list[tuple[Mapping[str, Any], list[Any]]] = []  # a message, and the contents of which it is made
     begun = goes_on = False  # others than the system have spoken; the user goes on with what comes
     for message in messages:
         late = begun and message["role"] == SYSTEM
         begun = begun or message["role"] != SYSTEM
         said = {**message, "role": USER} if late else message
-        if (late or goes_on) and said["role"] == told[-1]["role"] == USER:
-            told[-1] = {**told[-1], "content": _put_together(told[-1]["content"], said["content"])}
+        if (late or goes_on) and said["role"] == told[-1][0]["role"] == USER:
+            told[-1][1].append(said.get("content"))
         else:
-            told.append(said)
+            told.append((said, [said.get("content")]))
         goes_on = late
-    return told
+    return [
+        message if len(contents) == 1 else {**message, "content": _put_together(contents)}
+        for message, contents in told
+    ]
 
 
-def _put_together(first: str | list[Any], then: str | list[Any]) -> str | list[Any]:
-    if isinstance(first, str) and isinstance(then, str):
-        return first + BETWEEN + then
-    return [*_parts(first), {"type": "text", "text": BETWEEN}, *_parts(then)]
-
-
-def _parts(content: str | list[Any]) -> list[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+def _put_together(contents: Sequence[str | list[Any] | None]) -> str | list[Any]:
+    """Return contents as one: a text, or parts where some are that."""
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return BETWEEN.join(texts)
+    parts: list[Any] = []
+    for content in contents:
+        parts += [{"type": "text", "text": BETWEEN}] if parts else []
+        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    return parts
 
 
 def _attempt(render: Render, role: str) -> str:

@@ -48,6 +48,11 @@ TOO_MANY: list[tuple[str, Any, str]] = [
         {"messages": [MESSAGE] * 50_000},
         "`messages` must have at most 8192 items. Given: 50000",
     ),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": PARTS * 3_000}]},
+        "`messages[0].content` must have at most 2048 items. Given: 3000",
+    ),
     ("/v1/responses", {"input": [MESSAGE] * 8_193}, "`input` must have at most 8192 items. Given: 8193"),
     (
         "/v1/responses",
@@ -152,6 +157,7 @@ LARGE: list[tuple[str, Any]] = [
     ),
     ("/v1/chat/completions", {"messages": "x" * 70_000}),
     ("/v1/responses", {"input": [MESSAGE] * 1_000}),
+    ("/v1/messages", {"messages": [MESSAGE] * 1_000}),
     ("/v1/responses", {"input": "a, " * 2_000}),
     ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", "schema": GRAMMAR}}}),
     ("/v1/completions", {"prompt": [5] * 2_000}),

@@ -109,7 +109,7 @@ def test_what_the_system_says_late_the_user_says_where_a_template_refuses_or_los
     assert (first, answer) == (LATE[0], LATE[4])
     assert asked["role"] == last["role"] == "user"
     texts = [part.get("text") for part in asked["content"]]
-    assert texts == ["Hi\n\nBe brief.", "\n\n", None]
+    assert texts == ["Hi", "\n\n", "Be brief.", "\n\n", None]
     assert last["content"] == "Be brief."
 
 
