@@ -65,15 +65,10 @@ BY_STATE = {
     ("ServerError", "internal"),
     ("NotReady", "loading"),
     ("Unhealthy", "unhealthy"),
-    ("MessageUnauthorized", "key"),
-    ("MessageForbidden", "scope"),
-    ("MessageTimeout", "slow"),
-    ("MessageTooLarge", "large"),
-    ("MessageUnsupported", "text"),
-    ("MessageRateLimited", "rate"),
-    *(("MessageFailed", name) for name in ("failed", "internal")),
-    ("MessageNotReady", "loading"),
-    ("MessageOverloaded", "overloaded"),
+    *(("MessageUnauthorized", "key"), ("MessageForbidden", "scope"), ("MessageTimeout", "slow")),
+    *(("MessageTooLarge", "large"), ("MessageUnsupported", "text"), ("MessageRateLimited", "rate")),
+    *(("MessageFailed", "failed"), ("MessageFailed", "internal")),
+    *(("MessageNotReady", "loading"), ("MessageOverloaded", "overloaded")),
 }
 
 COUNTING = {"count_input_tokens", "count_message_tokens"}  # take a place, and compute, for images alone
