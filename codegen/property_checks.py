@@ -108,7 +108,7 @@ def _header_problems(answer: Answer | None, exchange: Exchange) -> Iterator[str]
     given = exchange.sent.get(REQUEST_ID)
     if given is not None and exchange.headers.get(REQUEST_ID) != given:
         yield f"`{REQUEST_ID}` was {given!r} and came back as {exchange.headers.get(REQUEST_ID)!r}"
-    if exchange.status in (429, 503) and not exchange.headers.get("retry-after", "").isdigit():
+    if exchange.status in (429, 503, 529) and not exchange.headers.get("retry-after", "").isdigit():
         yield f"{exchange.status} comes without `retry-after`"
     if answer is None:
         return
@@ -169,7 +169,7 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
         yield f"the document doesn't know the error type {error['error_type']!r}"
     if not _text(error["error"]):
         yield "an error without a message"
-    if isinstance(error["error"], str) == promise.path.startswith(RESPONSES):
+    if isinstance(error["error"], str) == (promise.as_anthropic or promise.path.startswith(RESPONSES)):
         yield f"an error in the form of other routes: {error['error']!r}"
     whole = isinstance(error["error"], str) and (error["error"], error["error_type"]) in promise.whole_errors
     expected = None if whole else exchange.headers.get(REQUEST_ID)
@@ -179,15 +179,15 @@ def _error_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
 
 def _verdict_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
     """What fits isn't refused for its shape, what doesn't is refused with 422; without JSON, 400 or 415."""
-    if promise.body is None or exchange.status in (401, 429, 503):
+    if promise.body is None or exchange.status in (401, 429, 503, 529):
         return
     if exchange.body is ABSENT:
         if exchange.status not in SHAPE_STATUSES:
             yield f"a body that isn't JSON is answered with {exchange.status}"
         return
-    wrong_shape = exchange.status == 422 and _message(exchange).startswith(WRONG_SHAPE)
+    wrong_shape = exchange.status == promise.invalid and _message(exchange).startswith(WRONG_SHAPE)
     if promise.body.fits(exchange.body):
-        if wrong_shape or exchange.status in SHAPE_STATUSES:
+        if wrong_shape or (exchange.status in SHAPE_STATUSES and exchange.status != promise.invalid):
             yield f"a body that fits is refused with {exchange.status}: {_message(exchange)[:300]}"
     elif not wrong_shape:
         told, said = promise.body.explain(exchange.body), _message(exchange)[:200]

@@ -13,6 +13,7 @@ import jsonschema_rs
 from jsonschema import Draft4Validator
 
 from codegen.document import EVENTS, JSON, Document, Node, Operation
+from handlers.http.message_errors import speaks_messages
 
 BEARER = "bearerAuth"
 UNSUPPORTED = ("refused", "later")
@@ -64,6 +65,16 @@ class Promise:
     dialects: tuple[Dialect, ...] = ()
     plain: bool = field(default=True)  # there is an answer that isn't a stream
 
+    @property
+    def invalid(self) -> int:
+        """Return the status of a body of the wrong shape, or with a value that can't be."""
+        return 422 if 422 in self.answers else 400
+
+    @property
+    def as_anthropic(self) -> bool:
+        """Return whether errors are Anthropic's."""
+        return speaks_messages(self.path)
+
 
 def promises(document: Document) -> dict[str, Promise]:
     """Return the promise of each operation, by operationId."""
@@ -99,7 +110,8 @@ def request_schemas(document: Document, schema: Node) -> Iterator[Node]:
 
 def _promise(document: Document, operation: Operation) -> Promise:
     node = operation.node
-    error = document.schemas["ErrorResponse"]
+    known = document.schemas["ErrorResponse"]
+    error = document.schemas["MessageError"] if speaks_messages(operation.path) else known
     ok = document.resolve(node["responses"]["200"]).get("content", {})
     request = document.resolve(node.get("requestBody", {})).get("content", {}).get(JSON)
     security = node.get("security", document.data.get("security", ()))
@@ -111,7 +123,7 @@ def _promise(document: Document, operation: Operation) -> Promise:
         secured=any(BEARER in requirement for requirement in security),
         answers={int(status): _answer(document, each) for status, each in node["responses"].items()},
         error=shape(document, error, closed=True),
-        error_types=frozenset(error["properties"]["error_type"]["x-extensible-enum"]),
+        error_types=frozenset(known["properties"]["error_type"]["x-extensible-enum"]),
         whole_errors=whole_errors(document),
         body=shape(document, request["schema"]) if request else None,
         known=frozenset(name for schema in named for name in schema["properties"]),

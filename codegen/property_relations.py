@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from codegen.property_contract import Promise
+from codegen.property_messages import answer_problems, put_together
 from codegen.property_responses import echo_problems
 from codegen.property_texts import choice_problems, generated_problems, token_problems
 
@@ -27,6 +28,8 @@ def relation_problems(
     whole = answer if events is None else _folded(events)
     if isinstance(whole, dict) and whole.get("object") == "response":
         yield from echo_problems(body, whole)
+    elif isinstance(whole, dict) and whole.get("type") == "message":
+        yield from answer_problems(body, whole)
     elif isinstance(whole, dict) and "choices" in whole:
         yield from _openai_problems(body, whole)
         yield from _usage_problems(body, events) if events else ()
@@ -78,6 +81,8 @@ def _folded(events: Sequence[Any]) -> dict[str, Any]:
     """Return OpenAI's chunks as one answer, as far as they say the same; {} for other events."""
     if events and "response" in events[-1]:  # the last event of a Responses stream has it all
         return dict(events[-1]["response"])
+    if events and events[0].get("type") == "message_start":
+        return put_together(events)
     chunks = [event for event in events if "choices" in event]
     if not chunks:
         return {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from codegen.examples import read_frame
 from codegen.property_contract import Dialect, Promise
+from codegen.property_messages import message_problems
 from codegen.property_responses import response_problems
 
 COMMENT = ":"
@@ -72,6 +73,8 @@ def _end_problems(dialect: Dialect, payloads: Sequence[str]) -> Iterator[str]:
 def _story_problems(events: Sequence[Any], *, failed: bool) -> Iterator[str]:
     if events and "choices" in events[0]:
         yield from _openai_problems(events, failed=failed)
+    elif events and str(events[0].get("type")).startswith("message"):
+        yield from message_problems(events, failed=failed)
     elif events and "sequence_number" in events[0]:
         yield from response_problems(events, failed=failed)
     else:

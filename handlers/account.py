@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DECLINABLE = "parley.declinable"  # an extension of the scope: see `Account.declinable`
 # error types that mean: another server may be able to; of a caller's rate each has its share
+DECLINING = (429, 503, 529)
 DECLINED = ("overloaded", "rate_limited", "not_ready", "healthcheck")
 
 
@@ -52,7 +53,7 @@ class Account:
         if not self.declinable:
             return
         self.declinable = False
-        self.declined = self.status in (429, 503) and self.error_type in DECLINED
+        self.declined = self.status in DECLINING and self.error_type in DECLINED
         for told in () if self.declined else self.uncounted:
             told()
         self.uncounted.clear()

@@ -48,14 +48,17 @@ async def get_model_info(service: Service, call: Call[None]) -> JsonReply[Info]:
 
 async def openai_get_model_info(service: Service, call: Call[None]) -> JsonReply[ModelList]:
     """Answer `GET /v1/models`: OpenAI's list, and beside it the flat model of TGI's document."""
-    model = _model(service)
+    model, adapters = _model(service), _adapters(service)
     return json_reply(
         {
             "object": "list",
-            "data": [model, *_adapters(service)],
+            "data": [model, *adapters],
             "id": model["id"],
             "created": model["created"],
             "owned_by": model["owned_by"],
+            "has_more": False,
+            "first_id": model["id"],
+            "last_id": adapters[-1]["id"] if adapters else model["id"],
         }
     )
 
@@ -82,6 +85,10 @@ def _model(service: Service) -> ModelInfo:
         "object": "model",
         "created": 0,
         "owned_by": name,
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
         "input_modalities": _modalities(service),
     }
 
@@ -89,7 +96,7 @@ def _model(service: Service) -> ModelInfo:
 def _adapters(service: Service) -> list[ModelInfo]:
     model = service.engine.model
     shared: ModelInfo = {**_model(service), "parent": model.id, "input_modalities": ["text"]}
-    return [{**shared, "id": name} for name in model.adapters]
+    return [{**shared, "id": name, "display_name": name} for name in model.adapters]
 
 
 def _modalities(service: Service) -> list[Modality]:

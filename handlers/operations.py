@@ -7,7 +7,7 @@ from handlers.cloud import sagemaker_compatibility
 from handlers.completions import completions
 from handlers.generate import compat_generate, generate, generate_stream
 from handlers.health import health, livez, ping, readyz, root_health
-from handlers.input_tokens import count_input_tokens
+from handlers.input_tokens import count_input_tokens, count_message_tokens
 from handlers.kserve import (
     kserve_infer,
     kserve_live,
@@ -16,6 +16,7 @@ from handlers.kserve import (
     kserve_ready,
     kserve_server_metadata,
 )
+from handlers.messages import create_message
 from handlers.metrics import metrics
 from handlers.models import get_model_info, openai_get_model, openai_get_model_info
 from handlers.protocol import operations
@@ -30,6 +31,8 @@ OPERATIONS = operations(
     chat_completions=chat_completions,
     create_response=create_response,
     count_input_tokens=count_input_tokens,
+    create_message=create_message,
+    count_message_tokens=count_message_tokens,
     completions=completions,
     tokenize=tokenize,
     get_chat_tokenize=get_chat_tokenize,

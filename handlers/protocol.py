@@ -30,6 +30,11 @@ def operations(
         JsonReply[wire.ModelResponse] | EventStream[wire.ResponseStreamEvent],
     ],
     count_input_tokens: Operation[wire.InputTokensRequest, JsonReply[wire.InputTokens]],
+    create_message: Operation[
+        wire.MessagesRequest,
+        JsonReply[wire.ModelMessage] | EventStream[wire.MessageStreamEvent],
+    ],
+    count_message_tokens: Operation[wire.MessageTokensRequest, JsonReply[wire.MessageTokens]],
     completions: Operation[
         wire.CompletionRequest,
         JsonReply[wire.CompletionFinal] | EventStream[wire.CompletionStreamEvent],
@@ -68,6 +73,8 @@ def operations(
         "chat_completions": chat_completions,
         "create_response": create_response,
         "count_input_tokens": count_input_tokens,
+        "create_message": create_message,
+        "count_message_tokens": count_message_tokens,
         "completions": completions,
         "tokenize": tokenize,
         "get_chat_tokenize": get_chat_tokenize,

@@ -22,7 +22,9 @@ APART = ("parsed", "hidden")
 def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: str) -> ThoughtUse | None:
     """Return how thoughts are told apart from the answer to a prompt; None if they are a part of its text."""
     fmt, wanted = engine.thought_format, chat.reasoning_format or settings.reasoning_format
-    if fmt is None or wanted == "raw" or (wanted == "auto" and not fmt.is_hidden):
+    if fmt is None or wanted == "raw":
+        return None
+    if wanted == "auto" and not (fmt.is_hidden or chat.tells_thoughts):
         return None
     place, begun = fmt.place(prompt), chat.conversation.begun(prompt)
     if place is Place.START and begun:

@@ -36,9 +36,10 @@ class InvalidInput(InferenceError):
 class ContextExceeded(InvalidInput):
     """The prompt, or the prompt with what is to be generated, has more tokens than fit; `limit` do."""
 
-    def __init__(self, message: str, limit: int) -> None:
+    def __init__(self, message: str, limit: int, given: int) -> None:
         super().__init__(message)
         self.limit = limit  # tokens
+        self.given = given  # as many at least
 
 
 class GrammarRefused(InvalidInput):

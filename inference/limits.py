@@ -54,6 +54,7 @@ def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> No
             f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {size} bytes, which are "
             f"at least {least}",
             model.max_input_tokens,
+            least,
         )
 
 
@@ -165,7 +166,9 @@ def _no_token(wrong: int, vocabulary: int, where: str) -> InvalidInput:
 def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
     """Return TGI's message for a prompt that is too long by itself."""
     limit = model.max_input_tokens
-    return ContextExceeded(f"`inputs` must have less than {limit} tokens. Given: {prompt_tokens}", limit)
+    return ContextExceeded(
+        f"`inputs` must have less than {limit} tokens. Given: {prompt_tokens}", limit, prompt_tokens
+    )
 
 
 def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
@@ -174,4 +177,5 @@ def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> ContextExce
         f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
         f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`",
         total,
+        prompt_tokens + max_new_tokens,
     )

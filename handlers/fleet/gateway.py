@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from handlers.account import DECLINED
+from handlers.account import DECLINED, DECLINING
 from handlers.fleet.affinity import beginnings
 from handlers.fleet.call import Accepted, Answer, Fleet, Piece, Route, head_of
 from handlers.fleet.merged import merged
@@ -27,6 +27,7 @@ from handlers.http.body import read_body
 from handlers.http.disconnect import UntilDisconnect
 from handlers.http.errors import RESPONSES, Dialect, describe
 from handlers.http.exchange import exchange_of
+from handlers.http.message_errors import speaks_messages
 from handlers.http.middleware import TOO_LATE
 from handlers.http.replies import json_reply, text_reply
 from handlers.http.sse import DONE, Feed, cut_slow, event, named_event
@@ -264,6 +265,8 @@ class Relay:
         exchange.error_type, exchange.error = failure.error_type, failure.error
         dialect = dialect_of(self._scope["path"], self._body)
         told = failure.body(dialect)
+        if dialect is Dialect.MESSAGES:
+            return named_event(told)
         if dialect is Dialect.RESPONSES:
             return named_event({**told, "sequence_number": next_number(self._sent)})
         return event(told) + (DONE if dialect is Dialect.OPENAI else b"")
@@ -273,6 +276,8 @@ def dialect_of(path: str, body: bytes) -> Dialect:
     """Return the dialect in which a stream's errors are told: on /invocations the body's shape says it."""
     if path == RESPONSES:
         return Dialect.RESPONSES
+    if speaks_messages(path):
+        return Dialect.MESSAGES
     openai = path.startswith("/v1/")
     if path == "/invocations":
         try:
@@ -310,7 +315,7 @@ async def _next(pieces: Pieces) -> Accepted | Piece:
 def _is_added_here(name: bytes, value: bytes) -> bool:
     """Return whether a header of a replica's answer is one that the gateway's own layers add, as well."""
     cors = name.startswith(b"access-control-") or (name, value) == (b"vary", b"Origin")
-    return cors or name == b"x-request-id"
+    return cors or name in (b"x-request-id", b"request-id")
 
 
 def _limits_callers(settings: Settings) -> bool:
@@ -326,7 +331,7 @@ def _limits_callers(settings: Settings) -> bool:
 
 def _declines(piece: Piece) -> bool:
     """Return whether a replica says that it can't take a request now, which another may be able to."""
-    if piece.status not in (429, 503) or piece.more:
+    if piece.status not in DECLINING or piece.more:
         return False
     try:
         told = orjson.loads(piece.body)

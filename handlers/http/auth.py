@@ -1,30 +1,52 @@
-"""API keys: `Authorization: Bearer KEY`, asked for by the operations that the contract secures."""
+"""API keys: `Authorization: Bearer KEY`, asked for by the operations that the contract secures.
+
+Where the contract says so, on the routes of Anthropic's Messages, `x-api-key: KEY` does as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from connexion.exceptions import OAuthProblem, OAuthResponseProblem
 from connexion.lifecycle import ConnexionRequest
-from connexion.security import BearerSecurityHandler
+from connexion.security import AbstractSecurityHandler
 from starlette.types import Scope
 
 from handlers.http.errors import Refused
 from handlers.http.exchange import exchange_of, operation_id
+from handlers.http.message_errors import speaks_messages
 from handlers.keys import GENERATE, TOKENIZE, Keyring
 
 SCHEME = b"bearer"
+HEADER = b"x-api-key"
 DIGEST_BYTES = 12
 TOKENS = "Tokens"  # the tag of the operations that need the scope `tokenize`
+Given = Callable[[Scope], Iterator[bytes]]
 Verify = Callable[[ConnexionRequest], dict[str, Any]]
 
 
 def security_map(keyring: Keyring, document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return connexion's security map; without a key on the ring no request passes."""
-    return {"bearer": partial(KeyHandler, keyring, scopes_of(document))}
+    scopes = scopes_of(document)
+    bearer, header = (
+        partial(KeyHandler, keyring, scopes, bearers),
+        partial(KeyHandler, keyring, scopes, named),
+    )
+    return {"bearer": bearer, "apiKey": header}
+
+
+def opened(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a document whose operations ask for no key."""
+    paths = {
+        path: {
+            method: {**node, "security": []} if "security" in node else node for method, node in each.items()
+        }
+        for path, each in document["paths"].items()
+    }
+    return {**document, "paths": paths, "security": []}
 
 
 def scopes_of(document: Mapping[str, Any]) -> dict[str, str]:
@@ -37,23 +59,24 @@ def scopes_of(document: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-class KeyHandler(BearerSecurityHandler):
+class KeyHandler(AbstractSecurityHandler):
     """Looks for the key on the ring, exactly; the scheme's case doesn't matter."""
 
-    def __init__(self, keyring: Keyring, scopes: Mapping[str, str]) -> None:
+    def __init__(self, keyring: Keyring, scopes: Mapping[str, str], given: Given) -> None:
+        """`given` finds the keys that a request brings in the way that this handler is for."""
         self._keyring = keyring
         self._scopes = scopes
+        self._given = given
 
     def get_fn(self, security_scheme: Mapping[str, Any], required_scopes: list[str]) -> Verify:
         """Return the check of one request; connexion asks once for each operation."""
         return self._verify
 
     def _verify(self, request: ConnexionRequest) -> dict[str, Any]:
-        given = _authorizations(request.scope)
+        given = list(self._given(request.scope))
         if len(given) != 1:
             raise OAuthProblem
-        scheme, token = _parts(given[0])
-        key = self._keyring.find(token) if scheme == SCHEME and token else None
+        key = self._keyring.find(given[0]) if given[0] else None
         if key is None:
             raise OAuthResponseProblem
         needed = self._scopes.get(operation_id(request.scope), GENERATE)
@@ -72,12 +95,12 @@ def knows(keyring: Keyring, scope: Scope) -> bool:
     """Return whether a request brings a key on the ring, whatever that may do, or none is asked for."""
     if not keyring.locked:
         return True
-    parts = [_parts(given) for given in _authorizations(scope)]
-    return len(parts) == 1 and parts[0][0] == SCHEME and keyring.find(parts[0][1]) is not None
+    ways = [list(bearers(scope)), list(named(scope)) if speaks_messages(scope["path"]) else []]
+    return any(len(given) == 1 and keyring.find(given[0]) is not None for given in ways)
 
 
 def owner_of(scope: Scope) -> str:
-    """Return whose a request is: the name of its key, or a digest of the bearer token, "" without one.
+    """Return whose a request is: the name of its key, or a digest of the token, "" without one.
 
     Requests of the same owner stand in line together, and lines take turns: see `Request.owner`. A token
     without a name was perhaps not checked, as where no key is asked for.
@@ -85,17 +108,21 @@ def owner_of(scope: Scope) -> str:
     key = exchange_of(scope).key
     if key is not None and key.name:
         return key.name
-    for given in _authorizations(scope):
-        scheme, token = _parts(given)
-        if scheme == SCHEME and token:
+    given = [*bearers(scope), *(named(scope) if speaks_messages(scope["path"]) else ())]
+    for token in given:
+        if token:
             return "~" + blake2b(token, digest_size=DIGEST_BYTES).hexdigest()  # "~" is in no name
     return ""
 
 
-def _authorizations(scope: Scope) -> list[bytes]:
-    return [value for name, value in scope["headers"] if name == b"authorization"]
+def bearers(scope: Scope) -> Iterator[bytes]:
+    """Yield the token of each `Authorization`; an empty one for another scheme."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = value.partition(b" ")
+            yield token.strip(b" \t") if scheme.lower() == SCHEME else b""
 
 
-def _parts(authorization: bytes) -> tuple[bytes, bytes]:
-    scheme, _, key = authorization.partition(b" ")
-    return scheme.lower(), key.strip(b" \t")
+def named(scope: Scope) -> Iterator[bytes]:
+    """Yield each `x-api-key`."""
+    return (value.strip(b" \t") for name, value in scope["headers"] if name == HEADER)

@@ -27,7 +27,7 @@ from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from handlers.http.aside import OnThread, is_large
-from handlers.http.auth import owner_of, security_map
+from handlers.http.auth import opened, owner_of, security_map
 from handlers.http.body import parse_json, read_body, require_json, too_large
 from handlers.http.call import Call, Operation
 from handlers.http.disconnect import UntilDisconnect
@@ -76,8 +76,8 @@ def contract_app(
         resolver=operations.__getitem__,
         security_map=security_map(keyring, document),
     )
-    open_to_all: dict[str, Any] = {} if keyring.locked else {"security": []}
-    stack.add_api({**document, **open_to_all}, service=service, checks=_checks(document, service))
+    asked = document if keyring.locked else opened(document)
+    stack.add_api(asked, service=service, checks=_checks(document, service))
     _build(stack)
     return stack
 

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
+from handlers.http.message_errors import OVERLOADED, message_body, speaks_messages, status_of
 from handlers.http.sender import speaks_openai
 from inference.errors import (
     ContextExceeded,
@@ -39,6 +40,7 @@ RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
 WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
+TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -50,6 +52,7 @@ class Dialect(StrEnum):
     TGI = "tgi"
     OPENAI = "openai"
     RESPONSES = "responses"  # OpenAI's newer one, whose events have names
+    MESSAGES = "messages"  # Anthropic's
 
 
 class Refused(Exception):
@@ -93,7 +96,9 @@ class Failure:
     to_the_letter: bool = False  # TGI's body has no id either
     code: str = ""  # OpenAI's, by which its clients know it; "" for none
     in_openais_words: str = ""  # what its clients look for in the message, behind what TGI says
-    param: str | None = None  # the path of the member that it is about, for OpenAI's clients
+    param: str | None = None  # the path of the member that it is about, for OpenAI's and Anthropic's clients
+    everybodys: bool = False  # there is too much to do, whoever asks
+    in_anthropics_words: str = ""  # what its clients look for in the message, before what TGI says
 
     def body(self, dialect: Dialect = Dialect.TGI) -> dict[str, object]:
         """Return the JSON body as TGI has it, or in another dialect the event of a stream."""
@@ -104,12 +109,19 @@ class Failure:
             return {"error": self.error, **told}
         if dialect is Dialect.RESPONSES:
             return self._event()
+        if dialect is Dialect.MESSAGES:
+            return self._message(status_of(self.status, everybodys=self.everybodys))
         return {"error": {**self._details(), "http_status_code": self.status, **told}}
 
     def _event(self) -> dict[str, object]:
         """Return OpenAI's event for an answer that isn't known any more."""
         told = {"request_id": self.request_id} if self.request_id else {}
         return {"type": "error", "code": self.error_type, "message": self.error, "param": None, **told}
+
+    def _message(self, status: int) -> dict[str, object]:
+        """Return Anthropic's body, or its event, of an error with one of its statuses."""
+        message, id = self.in_anthropics_words + self.error, self.request_id
+        return message_body(status, message, self.error_type, param=self.param, request_id=id)
 
     def detailed(self) -> dict[str, object]:
         """Return the JSON body for clients of OpenAI's API that find a message nowhere else."""
@@ -125,6 +137,10 @@ class Failure:
 
     def reply(self, scope: Scope) -> Response:
         """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""
+        if speaks_messages(scope["path"]):
+            status = status_of(self.status, everybodys=self.everybodys)
+            body = orjson.dumps(self._message(status))
+            return Response(body, status, dict(self.headers), media_type="application/json")
         if self.status == 401:
             return Response(status_code=401, headers=dict(self.headers))
         detailed = reads_details(scope)
@@ -142,7 +158,7 @@ def reads_details(scope: Scope) -> bool:
 
 def is_fault(status: int) -> bool:
     """Return whether a status says that the server has failed, whatever was asked."""
-    return status == 424 or status >= 500
+    return status == 424 or (status >= 500 and status != OVERLOADED)
 
 
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
@@ -157,16 +173,17 @@ class Row:
     error_type: str
     prefix: str = ""
     fixed: str = ""
+    everybodys: bool = False  # as of a `Failure`
 
 
 TABLE: dict[type[Exception], Row] = {
     InvalidInput: Row(422, "validation", "Input validation error: "),
     ToolRefused: Row(422, "tool_error", "Tool error: "),
     TemplateFailed: Row(422, "template_error", "Template error: "),
-    Overloaded: Row(429, "overloaded", fixed="Model is overloaded"),
+    Overloaded: Row(429, "overloaded", fixed="Model is overloaded", everybodys=True),
     OwnerOverloaded: Row(429, "overloaded"),
-    TextsOverloaded: Row(429, "overloaded"),
-    ImagesOverloaded: Row(429, "overloaded"),
+    TextsOverloaded: Row(429, "overloaded", everybodys=True),
+    ImagesOverloaded: Row(429, "overloaded", everybodys=True),
     NotReady: Row(503, "not_ready"),
     ModelUnavailable: Row(503, "not_ready", fixed="The model can't be loaded: see the server's log"),
     GenerationFailed: Row(424, "generation", "Request failed during generation: "),
@@ -216,9 +233,15 @@ def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
     if row is None:
         message = f"Internal error: the server's log has the details under request id {request_id}"
         return Failure(500, message, "internal", unexpected=True)
-    failure = Failure(row.status, _message(row, error), row.error_type, _headers(row, error))
+    message, headers = _message(row, error), _headers(row, error)
+    failure = Failure(row.status, message, row.error_type, headers, everybodys=row.everybodys)
     if isinstance(error, ContextExceeded):
-        return replace(failure, code=TOO_LONG, in_openais_words=WINDOW.format(limit=error.limit))
+        return replace(
+            failure,
+            code=TOO_LONG,
+            in_openais_words=WINDOW.format(limit=error.limit),
+            in_anthropics_words=TOO_MANY.format(given=error.given, limit=error.limit),
+        )
     return failure
 
 

@@ -17,6 +17,7 @@ from handlers.account import DECLINABLE, Observer, open_account
 from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.member import member_of
+from handlers.http.message_errors import speaks_messages
 from handlers.http.sse import CUT
 from handlers.http.support import merged
 
@@ -24,7 +25,7 @@ IGNORED = b"x-ignored-parameters"
 TOO_LATE = "Task cancelled, timeout graceful shutdown exceeded"  # uvicorn's word to what hasn't ended then
 SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 EXPOSED = (
-    *("x-request-id", "x-ignored-parameters", "retry-after"),
+    *("x-request-id", "request-id", "x-ignored-parameters", "retry-after"),
     *("x-compute-type", "x-compute-time", "x-compute-characters", "x-total-time", "x-validation-time"),
     *("x-queue-time", "x-inference-time", "x-time-per-token", "x-prompt-tokens", "x-generated-tokens"),
 )
@@ -72,7 +73,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 exchange.decide()
-                _mark(message, exchange)
+                _mark(message, exchange, scope["path"])
             elif not bodiless:
                 exchange.sent_bytes += len(message.get("body", b""))
             await send(message)
@@ -182,8 +183,11 @@ def look_at_headers(scope: Scope) -> tuple[int, str]:
     return size, given.decode("ascii")
 
 
-def _mark(message: Message, exchange: Exchange) -> None:
-    headers = [*message.get("headers", ()), (b"x-request-id", exchange.request_id.encode("ascii"))]
+def _mark(message: Message, exchange: Exchange, path: str) -> None:
+    id = exchange.request_id.encode("ascii")
+    headers = [*message.get("headers", ()), (b"x-request-id", id)]
+    if speaks_messages(path):
+        headers.append((b"request-id", id))
     # the document's rules found some, and the operation may have found others; an error honours nothing
     if exchange.ignored and message["status"] < 400:
         told = [exchange.ignored, *(value.decode("latin-1") for name, value in headers if name == IGNORED)]

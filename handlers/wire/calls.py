@@ -176,8 +176,10 @@ class CallIds:
     conversations together by them.
     """
 
-    def __init__(self, messages: Messages, choices: int = 1, *, answer: str = "") -> None:
-        self._answer = answer
+    def __init__(
+        self, messages: Messages, choices: int = 1, *, answer: str = "", prefix: str = "call_"
+    ) -> None:
+        self._stem = prefix + answer if answer else ""
         given = list(_ids(messages))
         known = all(id.isascii() and id.isdecimal() and len(id) <= LONGEST_ID for id in given)
         self._first = 1 + max(map(int, given), default=-1) if known else None
@@ -185,8 +187,8 @@ class CallIds:
 
     def of(self, choice: int) -> Iterator[str]:
         """Yield the ids of one answer's calls."""
-        if self._answer:
-            return (f"call_{self._answer}{place}" for place in count(choice, self._choices))
+        if self._stem:
+            return (f"{self._stem}{place}" for place in count(choice, self._choices))
         if self._first is None:
             return (str(uuid4()) for _ in count())
         return map(str, count(self._first + choice, self._choices))

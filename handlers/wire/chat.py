@@ -34,6 +34,7 @@ class Chat:
     top_logprobs: int
     without_effect: tuple[str, ...]  # members that would have one beside others only
     reasoning_format: str | None = None  # None: as the server's settings say
+    tells_thoughts: bool = False  # the answer has a place for them in any case
     thoughts: ThoughtUse | None = None  # told apart from the answer, as is known once there is a prompt
 
 

@@ -17,6 +17,8 @@ from inference.types import Messages
 
 Body: TypeAlias = ChatRequest | ChatTokenizeRequest
 
+THINKING = ("enable_thinking", "thinking")  # what templates call the variable that has a model think
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
@@ -30,13 +32,17 @@ class Conversation:
     reasoning_effort: str | None
     continue_final: bool | None  # None: a last message of the assistant is continued, as in TGI
     effort_member: str = "reasoning_effort"  # that the request has it in
+    thinking: bool | None = None  # None: as the template has it
 
     @property
     def variables(self) -> Mapping[str, object]:
         """Return the template's variables that the client set."""
-        if self.reasoning_effort is None:
-            return self.template_kwargs
-        return {**self.template_kwargs, "reasoning_effort": self.reasoning_effort}
+        effort, thinking = self.reasoning_effort, self.thinking
+        return {
+            **({} if thinking is None else dict.fromkeys(THINKING, thinking)),
+            **self.template_kwargs,
+            **({} if effort is None else {"reasoning_effort": effort}),
+        }
 
     def answering(self, prompt: str) -> Conversation:
         """Return the conversation as the answer to its prompt goes on with it."""
@@ -60,31 +66,41 @@ class Conversation:
         names = [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
         if self.reasoning_effort is not None and "reasoning_effort" not in known:
             names.append(self.effort_member)
+        if self.thinking is not None and known.isdisjoint(THINKING):
+            names.append("thinking")
         if self.tool_prompt is not None and self.tools is None:
             names.append("tool_prompt")
         return tuple(names)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A body understood whose conversation is to be counted."""
+
+    conversation: Conversation
+    without_effect: tuple[str, ...]
+
+
 def to_conversation(body: Body) -> Conversation:
     """Understand what a body says of its prompt; raise InvalidInput or ToolRefused."""
     messages, images = to_template(body["messages"])
+    variables = body.get("chat_template_kwargs") or {}
     return Conversation(
         messages=messages,
         images=images,
         tools=to_tools(body),
         tool_prompt=body.get("tool_prompt") or None,
-        template_kwargs=body.get("chat_template_kwargs") or {},
-        reasoning_effort=_reasoning_effort(body),
+        template_kwargs=variables,
+        reasoning_effort=effort_of(body.get("reasoning_effort"), variables, "reasoning_effort"),
         continue_final=body.get("continue_final_message"),
     )
 
 
-def _reasoning_effort(body: Body) -> str | None:
-    given = body.get("reasoning_effort")
-    other = (body.get("chat_template_kwargs") or {}).get("reasoning_effort", given)
-    if given is not None and other != given:
+def effort_of(given: str | None, variables: Mapping[str, object], member: str) -> str | None:
+    """Return how hard the model is to think, as `member` says; raise InvalidInput if a variable differs."""
+    if given is not None and variables.get("reasoning_effort", given) != given:
         raise InvalidInput(
-            f"`reasoning_effort` is {given!r} and `chat_template_kwargs.reasoning_effort` is not: "
+            f"`{member}` is {given!r} and `chat_template_kwargs.reasoning_effort` is not: "
             "they mean the same, give one"
         )
     return given

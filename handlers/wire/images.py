@@ -19,6 +19,8 @@ TEXTS = ("inputs", "prompt", "data")  # members whose texts may have images
 CLOSED = frozenset(  # members that have no images, whatever their own members are called
     ("chat_template_kwargs", "grammar", "metadata", "parameters", "response_format", "text", "tools")
 )
+OF_PART = re.compile(r"(?:\.image_url)?(?:\.url)?`$|\.source\.(?:url|data)`$")  # the part's own member
+ARGUMENTS = "input"  # of a call, as Anthropic writes it; an array of it is a conversation of Responses
 QUOTED = 80  # characters of what is sent, in a message
 ITSELF = "send the image itself, as data:image/png;base64,..."
 INSTEAD = f"{ITSELF}, or its address, https://..."
@@ -118,7 +120,7 @@ def image_characters(body: object) -> int:
             left += value
         elif isinstance(value, dict):
             for name, item in value.items():
-                if name in CLOSED:
+                if name in CLOSED or (name == ARGUMENTS and isinstance(item, dict)):
                     continue
                 found += _characters(name, item)
                 if isinstance(item, dict | list):
@@ -127,6 +129,9 @@ def image_characters(body: object) -> int:
 
 
 def _characters(name: str, item: object) -> int:
+    if name == "source" and isinstance(item, dict) and item.get("type") == "base64":
+        data = item.get("data")
+        return len(data) if isinstance(data, str) else 0
     if name == "image_url":
         url = item.get("url") if isinstance(item, dict) else item
         return len(url) if isinstance(url, str) and ImageUrl("", url).whole else 0
@@ -145,7 +150,7 @@ def _characters(name: str, item: object) -> int:
 def refuse(image: ImageUrl, vision: VisionInfo | None) -> InvalidInput:
     """Return what is raised because the model takes no images."""
     if vision is None:
-        part = image.where.removesuffix("`").removesuffix(".url").removesuffix(".image_url")
+        part = OF_PART.sub("", image.where)
         text = "input_text" if image.kind == "input_image" else "text"
         return InvalidInput(
             f"{part}.type` is {image.kind!r}; this model reads text only: send parts of type {text!r}"

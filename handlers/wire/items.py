@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.images import ImageUrl, quoted
 from handlers.wire.messages import check_part, joined, parsed_arguments
+from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
 
@@ -25,9 +26,6 @@ BELONGS: Belongs = {
     CALL: ("call_id", "name", "arguments"),
     RESULT: ("call_id", "name", "output"),
 }
-BETWEEN = "\n\n"  # what the system says first, and what it says then
-
-Turn = dict[str, object]  # a message as templates want it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
             turn["reasoning_content"], thought = thought, ""
         unread, thought = unread or bool(thought), ""
         _add(turns, turn)
-    return Turns(_opened(turns), tuple(images), has_unread=unread or bool(thought))
+    return Turns(opened(turns), tuple(images), has_unread=unread or bool(thought))
 
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
@@ -72,13 +70,7 @@ def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
     for place, item in enumerate(items):
         if _kind(item) != CALL:
             continue
-        id = item.get("call_id") or ""
-        if id in names:
-            raise InvalidInput(
-                f"`input[{place}].call_id` is {quoted(id)}, as is that of a call before: give each call "
-                "one of its own"
-            )
-        names[id] = item.get("name") or ""
+        note_call(names, item.get("call_id") or "", item.get("name") or "", f"input[{place}].call_id")
     return names
 
 
@@ -122,15 +114,15 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
 
 def _call(item: InputItem, where: str) -> dict[str, object]:
     function = {
-        "name": _needed(item.get("name"), "name", CALL, where),
+        "name": needed(item.get("name"), "name", CALL, where),
         "arguments": parsed_arguments(item.get("arguments")),
     }
-    id = _needed(item.get("call_id"), "call_id", CALL, where)
+    id = needed(item.get("call_id"), "call_id", CALL, where)
     return {"id": id, "type": "function", "function": function}
 
 
 def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
-    id, output = _needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
+    id, output = needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
     if output is None:
         raise InvalidInput(f"`{where}` is of type {RESULT!r} and has no `output`: add it")
     if id not in names:
@@ -154,12 +146,6 @@ def _thought(item: InputItem, where: str) -> str:
             f"{THOUGHTS[0]!r}"
         )
     return BETWEEN.join(part.get("text") or "" for part in content).strip()
-
-
-def _needed(value: str | None, member: str, kind: str, where: str) -> str:
-    if not value:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `{member}`: add it")
-    return value
 
 
 def _content(content: InputContent, where: str, images: list[ImageUrl]) -> str | list[dict[str, str]]:
@@ -190,16 +176,3 @@ def _add(turns: list[Turn], turn: Turn) -> None:
         last.update({"reasoning_content": BETWEEN.join(thoughts)} if thoughts else {})
     else:
         turns.append(turn)
-
-
-def _opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return messages of which those that the system begins with are one."""
-    count = next((at for at, turn in enumerate(turns) if not _is_text_of_system(turn)), len(turns))
-    if count < 2:
-        return tuple(turns)
-    text = BETWEEN.join(str(turn["content"]) for turn in turns[:count])
-    return ({"role": "system", "content": text}, *turns[count:])
-
-
-def _is_text_of_system(turn: Turn) -> bool:
-    return turn["role"] == "system" and isinstance(turn["content"], str)

@@ -14,6 +14,7 @@ from handlers.wire.types import (
     ChatCompletionTopLogprob,
     ChatRequest,
     CompletionRequest,
+    MessagesRequest,
     ResponsesRequest,
     Usage,
 )
@@ -42,7 +43,9 @@ class Stamp:
     fingerprint: str
 
 
-def to_parameters(body: Body | ResponsesRequest, max_tokens: int | None, limits: Limits) -> Parameters:
+def to_parameters(
+    body: Body | ResponsesRequest | MessagesRequest, max_tokens: int | None, limits: Limits
+) -> Parameters:
     """Return the parameters that all of its routes know; OpenAI samples unless `temperature` is 0.
 
     As in TGI, `model` names an adapter if there is one of that name, and else the model itself.

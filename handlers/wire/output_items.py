@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
+from handlers.wire.parts import Logprobs
 from handlers.wire.types import (
     ChatCompletionLogprob,
     ItemStatus,
     OutputCall,
-    OutputItem,
     OutputText,
     OutputTextMessage,
     ResponseEvent,
 )
 
 Events: TypeAlias = list[ResponseEvent]
-Logprobs: TypeAlias = Sequence[ChatCompletionLogprob]
-
-
-class Item(Protocol):
-    """An item that goes on."""
-
-    def begin(self) -> Events:
-        """Return the events that announce it."""
-
-    def end(self, status: ItemStatus) -> Events:
-        """Return the events that close it."""
-
-    def told(self, status: ItemStatus) -> OutputItem:
-        """Return it, as far as it has come."""
 
 
 class TextItem:

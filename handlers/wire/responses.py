@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from handlers.wire.chat import Chat, echoed
-from handlers.wire.conversation import Conversation
+from handlers.wire.conversation import Conversation, Counted, effort_of
 from handlers.wire.flat_tools import to_tools, told_choice, told_tool
 from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, to_parameters
+from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
 from handlers.wire.types import InputTokensRequest, ModelResponse, ResponsesRequest
-from inference.errors import GrammarRefused, InvalidInput, TemplateFailed
+from inference.errors import InvalidInput
 
+EFFORT = "reasoning.effort"
 LOGPROBS = "message.output_text.logprobs"
 OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items that no answer here has
     *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
@@ -53,27 +55,9 @@ class Asked:
         return _blank(self.body, stamp)
 
 
-@contextmanager
-def own_names() -> Iterator[None]:
+def own_names() -> AbstractContextManager[None]:
     """Have refusals that all routes share name members as they are called here."""
-    try:
-        yield
-    except GrammarRefused:  # it quotes what was sent
-        raise
-    except (InvalidInput, TemplateFailed) as error:
-        message = str(error)
-        for name, own in OWN_NAMES.items():
-            message = message.replace(name, own)
-        error.args = (message,)
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A body understood whose input is to be counted."""
-
-    conversation: Conversation
-    without_effect: tuple[str, ...]
+    return renamed(OWN_NAMES)
 
 
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
@@ -99,6 +83,7 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
         grammar=form,
         model=echoed(body.get("model")),
         choices=1,
+        tells_thoughts=True,
         stream=bool(body.get("stream")),
         include_usage=False,
         continuous_usage=False,
@@ -126,20 +111,15 @@ def _unread(turns: Turns) -> tuple[str, ...]:
 def _conversation(body: ResponsesRequest | InputTokensRequest, turns: Turns) -> Conversation:
     tools = to_tools(body)
     variables, effort = body.get("chat_template_kwargs") or {}, (body.get("reasoning") or {}).get("effort")
-    if effort is not None and variables.get("reasoning_effort", effort) != effort:
-        raise InvalidInput(
-            f"`reasoning.effort` is {effort!r} and `chat_template_kwargs.reasoning_effort` is not: "
-            "they mean the same, give one"
-        )
     return Conversation(
         messages=turns.messages,
         images=turns.images,
         tools=tools,
         tool_prompt=body.get("tool_prompt") or None,
         template_kwargs=variables,
-        reasoning_effort=effort,
+        reasoning_effort=effort_of(effort, variables, EFFORT),
         continue_final=bool(body.get("continue_final_message")),
-        effort_member="reasoning.effort",
+        effort_member=EFFORT,
     )
 
 

@@ -1226,6 +1226,388 @@ ResponseStreamEvent: TypeAlias = ResponseEvent | ResponseFailure
 """One event of a stream."""
 
 
+class BlockSource(TypedDict):
+    """Where an image, or a document's text, is."""
+
+    type: str
+    media_type: NotRequired[str | None]
+    data: NotRequired[str | None]
+    url: NotRequired[str | None]
+    file_id: NotRequired[str | None]
+    content: NotRequired[Json]
+
+
+class ResultBlock(TypedDict):
+    """A part of the result of a call."""
+
+    type: str
+    text: NotRequired[str | None]
+    source: NotRequired[BlockSource | None]
+    title: NotRequired[str | None]
+    context: NotRequired[str | None]
+    citations: NotRequired[Json]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+
+
+ResultContent: TypeAlias = str | list[ResultBlock]
+"""A text, or blocks."""
+
+
+class InputBlock(TypedDict):
+    """A part of a message; `type` names what it is, and so which other members it needs."""
+
+    type: str
+    text: NotRequired[str | None]
+    source: NotRequired[BlockSource | None]
+    title: NotRequired[str | None]
+    context: NotRequired[str | None]
+    id: NotRequired[str | None]
+    name: NotRequired[str | None]
+    input: NotRequired[Mapping[str, Json] | None]
+    tool_use_id: NotRequired[str | None]
+    content: NotRequired[ResultContent | None]
+    is_error: NotRequired[bool | None]
+    thinking: NotRequired[str | None]
+    signature: NotRequired[str | None]
+    data: NotRequired[str | None]
+    citations: NotRequired[Json]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+    caller: NotRequired[Mapping[str, Json] | None]
+    toolset_name: NotRequired[str | None]
+    transformations: NotRequired[Mapping[str, Json] | None]
+
+
+InputMessageContent: TypeAlias = str | list[InputBlock]
+"""A text, or blocks."""
+
+
+class InputMessage(TypedDict):
+    """What was said."""
+
+    role: str
+    content: InputMessageContent
+
+
+InputMessages: TypeAlias = list[InputMessage]
+"""The conversation so far, the oldest first."""
+
+
+class SystemBlock(TypedDict):
+    """A part of what the model is told before all else."""
+
+    type: str
+    text: NotRequired[str | None]
+    citations: NotRequired[Json]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+
+
+SystemPrompt: TypeAlias = str | list[SystemBlock]
+"""A text, or blocks of text, which are put together with an empty line between them."""
+
+
+class ClientTool(TypedDict):
+    """A tool that the model may ask to be used, and the client runs."""
+
+    type: NotRequired[str | None]
+    name: str
+    description: NotRequired[str | None]
+    input_schema: NotRequired[Mapping[str, Json] | None]
+    strict: NotRequired[bool | None]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+    input_examples: NotRequired[list[Mapping[str, Json]] | None]
+    allowed_callers: NotRequired[list[str] | None]
+    defer_loading: NotRequired[bool | None]
+    eager_input_streaming: NotRequired[bool | None]
+
+
+class ToolUseChoice(TypedDict):
+    """Whether a tool is used, and which."""
+
+    type: str
+    name: NotRequired[str | None]
+    disable_parallel_tool_use: NotRequired[bool | None]
+
+
+class ThinkingConfig(TypedDict):
+    """Whether the model thinks before it answers: sets the variables `enable_thinking` and `thinking` of its
+    chat template."""
+
+    type: str
+    budget_tokens: NotRequired[int | None]
+    display: NotRequired[str | None]
+
+
+class OutputFormat(TypedDict):
+    """The form of the text."""
+
+    type: str
+    schema: Mapping[str, Json]
+
+
+class OutputConfig(TypedDict):
+    """How hard the model tries, and the form of the text."""
+
+    effort: NotRequired[str | None]
+    format: NotRequired[OutputFormat | None]
+
+
+class MessagesRequest(TypedDict):
+    """What to answer, and how."""
+
+    messages: InputMessages
+    model: NotRequired[str | None]
+    max_tokens: NotRequired[int | None]
+    system: NotRequired[SystemPrompt | None]
+    stop_sequences: NotRequired[list[str] | None]
+    temperature: NotRequired[float | None]
+    top_p: NotRequired[float | None]
+    top_k: NotRequired[int | None]
+    stream: NotRequired[bool | None]
+    tools: NotRequired[list[ClientTool] | None]
+    tool_choice: NotRequired[ToolUseChoice | None]
+    thinking: NotRequired[ThinkingConfig | None]
+    output_config: NotRequired[OutputConfig | None]
+    seed: NotRequired[int | None]
+    typical_p: NotRequired[float | None]
+    min_p: NotRequired[float | None]
+    repetition_penalty: NotRequired[float | None]
+    frequency_penalty: NotRequired[float | None]
+    presence_penalty: NotRequired[float | None]
+    min_tokens: NotRequired[int | None]
+    ignore_eos: NotRequired[bool | None]
+    logit_bias: NotRequired[LogitBias | None]
+    tool_prompt: NotRequired[str | None]
+    chat_template_kwargs: NotRequired[Mapping[str, Json] | None]
+    cache_salt: NotRequired[str | None]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+    metadata: NotRequired[Mapping[str, Json] | None]
+    context_management: NotRequired[Mapping[str, Json] | None]
+    service_tier: NotRequired[str | None]
+    speed: NotRequired[str | None]
+    inference_geo: NotRequired[str | None]
+    diagnostics: NotRequired[Mapping[str, Json] | None]
+    container: NotRequired[Json]
+    mcp_servers: NotRequired[list[Mapping[str, Json]] | None]
+    output_format: NotRequired[Mapping[str, Json] | None]
+    stop: NotRequired[Stop | None]
+    max_completion_tokens: NotRequired[int | None]
+    response_format: NotRequired[Json]
+    reasoning_effort: NotRequired[str | None]
+    grammar: NotRequired[Json]
+
+
+class MessageTokensRequest(TypedDict):
+    """A conversation to count."""
+
+    messages: InputMessages
+    model: NotRequired[str | None]
+    system: NotRequired[SystemPrompt | None]
+    tools: NotRequired[list[ClientTool] | None]
+    tool_choice: NotRequired[ToolUseChoice | None]
+    thinking: NotRequired[ThinkingConfig | None]
+    output_config: NotRequired[OutputConfig | None]
+    tool_prompt: NotRequired[str | None]
+    chat_template_kwargs: NotRequired[Mapping[str, Json] | None]
+    cache_control: NotRequired[Mapping[str, Json] | None]
+    mcp_servers: NotRequired[list[Mapping[str, Json]] | None]
+
+
+@final
+class MessageTokens(TypedDict):
+    """How many tokens the model is given for a conversation."""
+
+    input_tokens: int
+
+
+@final
+class ThinkingBlock(TypedDict):
+    """What the model thought before it spoke or called, where its chat template shows a notation of thoughts
+    that is known and `--reasoning-format` is neither raw nor hidden."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
+
+
+@final
+class TextBlock(TypedDict):
+    """What the model said."""
+
+    type: Literal["text"]
+    text: str
+
+
+@final
+class ToolUseBlock(TypedDict):
+    """A call that the client is to answer."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Mapping[str, Json]
+
+
+OutputBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
+"""A part of an answer."""
+
+
+StopReason: TypeAlias = Literal[
+    "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
+]
+"""Why an answer ended: the model had said all, `max_tokens` or the context was reached, a sequence of
+`stop_sequences` came, or calls are to be answered."""
+
+
+@final
+class MessageUsage(TypedDict):
+    """How many tokens it took."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+@final
+class ModelMessage(TypedDict):
+    """An answer."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[OutputBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+@final
+class MessageStart(TypedDict):
+    """The answer begins."""
+
+    type: Literal["message_start"]
+    message: ModelMessage
+
+
+BlockIndex: TypeAlias = int
+"""The block's place in `content`."""
+
+
+@final
+class BlockStart(TypedDict):
+    """A block begins, which is empty yet."""
+
+    type: Literal["content_block_start"]
+    index: BlockIndex
+    content_block: OutputBlock
+
+
+@final
+class ThinkingPiece(TypedDict):
+    """A piece of what is thought."""
+
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+@final
+class SignaturePiece(TypedDict):
+    """The signature of what was thought, which is whole."""
+
+    type: Literal["signature_delta"]
+    signature: Literal[""]
+
+
+@final
+class TextPiece(TypedDict):
+    """A piece of a text."""
+
+    type: Literal["text_delta"]
+    text: str
+
+
+@final
+class InputPiece(TypedDict):
+    """A piece of a call's arguments."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+BlockPiece: TypeAlias = ThinkingPiece | SignaturePiece | TextPiece | InputPiece
+"""A piece of a block."""
+
+
+@final
+class BlockDelta(TypedDict):
+    """A block goes on."""
+
+    type: Literal["content_block_delta"]
+    index: BlockIndex
+    delta: BlockPiece
+
+
+@final
+class BlockStop(TypedDict):
+    """A block is whole, or cut."""
+
+    type: Literal["content_block_stop"]
+    index: BlockIndex
+
+
+@final
+class MessageEnd(TypedDict):
+    """Why an answer ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+@final
+class MessageDelta(TypedDict):
+    """What is known of the answer at its end."""
+
+    type: Literal["message_delta"]
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+@final
+class MessageStop(TypedDict):
+    """The answer has ended."""
+
+    type: Literal["message_stop"]
+
+
+MessageEvent: TypeAlias = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+"""One event of a stream, by its `type`."""
+
+
+@final
+class MessageErrorDetails(TypedDict):
+    """What went wrong."""
+
+    type: str
+    message: str
+    param: str | None
+
+
+@final
+class MessageError(TypedDict):
+    """An error in Anthropic's form, on `/v1/messages` and below it; and, as the event `error`, the last one
+    of a stream that failed."""
+
+    type: Literal["error"]
+    error: MessageErrorDetails
+    error_type: str
+    request_id: NotRequired[str]
+
+
+MessageStreamEvent: TypeAlias = MessageEvent | MessageError
+"""One event of a stream."""
+
+
 TokenId: TypeAlias = int
 """A token's id."""
 
@@ -1534,6 +1916,10 @@ class ModelInfo(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    type: Literal["model"]
+    display_name: str
+    created_at: Literal["1970-01-01T00:00:00Z"]
+    lifecycle: Literal["active"]
     parent: NotRequired[str]
     input_modalities: NotRequired[list[Modality]]
 
@@ -1547,3 +1933,6 @@ class ModelList(TypedDict):
     id: str
     created: int
     owned_by: str
+    has_more: Literal[False]
+    first_id: str
+    last_id: str

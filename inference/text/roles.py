@@ -1,23 +1,27 @@
 """Who speaks in a conversation: roles that a chat template leaves out without a word, found by a probe.
 
 Many templates know four roles, and pass over a message of another as if it weren't there. OpenAI's newer
-clients call the system `developer`, so that what it said would be lost.
+clients call the system `developer`, so that what it said would be lost. Claude Code has the system say
+something behind the user, which templates refuse or pass over that know it at the beginning only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from inference.errors import InvalidInput, TemplateFailed
-from inference.tools.habits import QUESTION, SAID, Message, Render
+from inference.tools.habits import ANSWER, QUESTION, SAID, Message, Render
 
-DEVELOPER, SYSTEM = "developer", "system"
+DEVELOPER, SYSTEM, USER = "developer", "system", "user"
+BETWEEN = "\n\n"  # what the user says, and what the system says then
 ROLES = frozenset({SYSTEM, "user", "assistant", "tool"})  # `inference/tools/history.py` sees to the last
 ODD = "probed_role"  # that no template knows by name
+WORDS: Message = {"role": SYSTEM, "content": SAID}
+LATE: tuple[list[Message], ...] = ([QUESTION, WORDS], [QUESTION, WORDS, ANSWER, QUESTION])
 SHOWN_CHARACTERS = 40  # of a role, in messages
 
 
@@ -26,6 +30,7 @@ class RoleHabits:
     """What a template does with roles beyond the four that all know."""
 
     shows_developer: bool = True
+    shows_late_system: bool = True  # what it says behind others
     drops_others: bool = False  # without a word, but for those it knows by name
     knows: Callable[[str], bool] = lambda role: False
 
@@ -40,6 +45,7 @@ def probe_roles(render: Render, constants: frozenset[str]) -> RoleHabits:
 
     return RoleHabits(
         shows_developer=SAID in _attempt(render, DEVELOPER),
+        shows_late_system=all(SAID in _told(render, chat) for chat in LATE),
         drops_others=not shows(ODD),
         knows=lambda role: role in constants and shows(role),
     )
@@ -48,9 +54,11 @@ def probe_roles(render: Render, constants: frozenset[str]) -> RoleHabits:
 def with_known_roles(messages: Iterable[Mapping[str, Any]], habits: RoleHabits) -> list[Mapping[str, Any]]:
     """Return messages with roles that the template shows: what developers say, the system does.
 
+    What the system says behind others the user does, where the template shows it at the beginning only.
     Raises InvalidInput for a message that the template would leave out for its role.
     """
-    return [_known(message, f"messages[{at}]", habits) for at, message in enumerate(messages)]
+    known = [_known(message, f"messages[{at}]", habits) for at, message in enumerate(messages)]
+    return known if habits.shows_late_system else _said_by_user(known)
 
 
 def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mapping[str, Any]:
@@ -66,6 +74,37 @@ def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mappin
     )
 
 
+def _said_by_user(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages of which the system's are the first, or in those of the user that they stand beside."""
+    told: list[tuple[Mapping[str, Any], list[Any]]] = []  # a message, and the contents of which it is made
+    begun = goes_on = False  # others than the system have spoken; the user goes on with what comes
+    for message in messages:
+        late = begun and message["role"] == SYSTEM
+        begun = begun or message["role"] != SYSTEM
+        said = {**message, "role": USER} if late else message
+        if (late or goes_on) and said["role"] == told[-1][0]["role"] == USER:
+            told[-1][1].append(said.get("content"))
+        else:
+            told.append((said, [said.get("content")]))
+        goes_on = late
+    return [
+        message if len(contents) == 1 else {**message, "content": _put_together(contents)}
+        for message, contents in told
+    ]
+
+
+def _put_together(contents: Sequence[str | list[Any] | None]) -> str | list[Any]:
+    """Return contents as one: a text, or parts where some are that."""
+    texts = [content for content in contents if isinstance(content, str)]
+    if len(texts) == len(contents):
+        return BETWEEN.join(texts)
+    parts: list[Any] = []
+    for content in contents:
+        parts += [{"type": "text", "text": BETWEEN}] if parts else []
+        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    return parts
+
+
 def _attempt(render: Render, role: str) -> str:
     """Return what a template makes of words that a role says first and last, or in its turn.
 
@@ -73,6 +112,13 @@ def _attempt(render: Render, role: str) -> str:
     """
     words: Message = {"role": role, "content": SAID}
     for chat in ([words, QUESTION, words], [QUESTION, words, QUESTION]):
-        with suppress(TemplateFailed):
-            return render(chat, None)
+        if told := _told(render, chat):
+            return told
+    return ""
+
+
+def _told(render: Render, chat: list[Message]) -> str:
+    """Return what a template makes of messages; "" if it refuses them."""
+    with suppress(TemplateFailed):
+        return render(chat, None)
     return ""

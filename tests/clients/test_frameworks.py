@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 MODES = {
     "openai": {("openai", "openai")},
     "responses": {("langchain-openai", "openai"), ("openai-agents", "openai")},
+    "anthropic": {("anthropic", "anthropic"), ("litellm", "anthropic")},
     "langchain": {("langchain-openai", "openai"), ("langchain-huggingface", "tgi")},
     "llama_index": {
         ("llama-index-llms-openai-like", "openai"),

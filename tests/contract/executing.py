@@ -33,11 +33,16 @@ def send(client: httpx.Client, operation: Operation, body: Any, **options: Any) 
     return client.request(operation.method, address(operation), json=body, **options)
 
 
+def refusing(operation: Operation) -> int:
+    """Return the status of a body that an operation refuses."""
+    return 422 if "422" in operation.node["responses"] else 400
+
+
 def asking(operation_id: str, text: str) -> dict[str, Any]:
     """Return a body that asks an operation to continue, or to cut up, a text."""
     messages = [{"role": "user", "content": text}]
     match operation_id:
-        case "chat_completions" | "get_chat_tokenize":
+        case "chat_completions" | "get_chat_tokenize" | "create_message" | "count_message_tokens":
             return {"messages": messages}
         case "create_response" | "count_input_tokens":
             return {"input": text}

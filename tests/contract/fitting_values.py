@@ -9,6 +9,7 @@ from tests.contract.members import Place
 VALUES = [  # of any member, as far as they fit its schema
     *(True, False, 0, 1, 3, 0.25, "", "x", {}, [], {"a": 1}, [{}], ["x"], {"7": 1.5}, [0.5]),
     *({"url": "https://example.com/cat.png"}, {"type": "json_object"}, {"type": "regex", "value": "a"}),
+    {"type": "json_schema", "schema": {"type": "object"}},
     *([{"type": "function", "function": {"name": "f"}}], {"type": "function", "function": {"name": "f"}}),
 ]
 

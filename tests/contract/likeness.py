@@ -19,7 +19,17 @@ ITS_OWN = {
     *("id", "created", "prompt_tokens_details"),
     *("item_id", "call_id", "created_at", "completed_at", "input_tokens_details"),
 }
-MARKS = {"created", "created_at", "prompt_tokens_details", "input_tokens_details", "item_id", "status"}
+OF_CACHE = "cache_read_input_tokens"  # beside the tokens that weren't found there
+MARKS = {
+    "stop_reason",
+    "input",
+    "created",
+    "created_at",
+    "prompt_tokens_details",
+    "input_tokens_details",
+    "item_id",
+    "status",
+}
 ECHOED = {  # in OpenAI's Responses: a member that is told and forgotten is to show
     *("instructions", "max_output_tokens", "temperature", "top_p", "top_logprobs", "text", "reasoning"),
     *("tools", "tool_choice", "parallel_tool_calls"),
@@ -85,6 +95,8 @@ def without_its_own(said: Any) -> Any:
     left_out = (ITS_OWN if said.keys() & MARKS else set()) | (
         ECHOED if said.get("object") == "response" else set()
     )
+    if OF_CACHE in said:
+        left_out |= {OF_CACHE, "input_tokens"}
     return {name: without_its_own(value) for name, value in said.items() if name not in left_out}
 
 

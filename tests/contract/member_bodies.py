@@ -22,6 +22,9 @@ CHAT = {"messages": [MESSAGE], "temperature": 0, "max_tokens": 80}  # enough for
 ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 FLAT_CALL = {"type": "function_call", "call_id": "0", "name": "f", "arguments": "{}"}
 RESPONSES = {"input": [ITEM, FLAT_CALL], "temperature": 0, "max_output_tokens": 80}
+SAID = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+USES: list[dict[str, Any]] = [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in ("0", "11")]
+SPOKEN = [SAID, {"role": "assistant", "content": USES}]
 BASES: dict[str, dict[str, Any]] = {  # by the body's schema
     "GenerateRequest": GENERATE,
     "CompatGenerateRequest": GENERATE,
@@ -31,6 +34,8 @@ BASES: dict[str, dict[str, Any]] = {  # by the body's schema
     "CompletionRequest": {"prompt": "Hello", **OPENAI, "stream_options": {}},
     "ResponsesRequest": RESPONSES,
     "InputTokensRequest": {"input": [ITEM, FLAT_CALL]},
+    "MessagesRequest": {"messages": SPOKEN, "temperature": 0, "max_tokens": 80},
+    "MessageTokensRequest": {"messages": SPOKEN},
     "VertexRequest": {"instances": [GENERATE, CHAT]},
     "KserveInferRequest": {
         "inputs": [{"name": "in", "shape": [1], "data": ["Hello"]}],
@@ -63,10 +68,31 @@ OF_INPUT: dict[str, dict[str, Any]] = {
     "reasoning": {"reasoning": {}},
     "output": {**RESULT, "output": ITEM["content"]},
 }
+CLIENT_TOOL = {"name": "f", "description": "It does f."}
+OTHER_CLIENT_TOOL = {"name": "g", "description": "It does g, too."}
+RED_SOURCE = {"type": "base64", "media_type": "image/png", "data": RED.partition(",")[2]}
+BLUE_SOURCE = {**RED_SOURCE, "data": BLUE.partition(",")[2]}
+PICTURE = {"type": "image", "text": ABSENT}
+ANSWERED = {"type": "tool_result", "tool_use_id": "0", "text": ABSENT}
+OF_MESSAGES: dict[str, dict[str, Any]] = {
+    "system": {"system": [{"type": "text", "text": "Be short."}]},
+    "content": {**ANSWERED, "content": SAID["content"]},
+    "source": {**PICTURE, "source": RED_SOURCE},
+    "tools": {"tools": [CLIENT_TOOL], "tool_choice": {"type": "any"}},
+    "tool_choice": {
+        "tools": [CLIENT_TOOL, OTHER_CLIENT_TOOL],
+        "tool_choice": {"type": "tool", "name": "f"},
+    },
+    "thinking": {"thinking": {"type": "enabled"}},
+    "output_config": {"output_config": {}},
+    "format": {"format": {"type": "json_schema", "schema": SCHEMA}},
+}
 HOLDERS_OF: dict[str, dict[str, dict[str, Any]]] = {  # of one body's schema, where it is another
     "ResponsesRequest": {
         **OF_INPUT,
         "text": {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
     },
     "InputTokensRequest": OF_INPUT,
+    "MessagesRequest": OF_MESSAGES,
+    "MessageTokensRequest": OF_MESSAGES,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.contract.member_bodies import (
@@ -31,19 +30,10 @@ from tests.contract.member_bodies import (
     TOOL,
     TOOLS,
 )
+from tests.contract.member_values_of_messages import PAIRS as PAIRS_OF_MESSAGES
+from tests.contract.member_values_of_messages import PAIRS_OF as PAIRS_OF_COUNTS
 from tests.contract.members import Place
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two values of a member, and what else is as it isn't in the base."""
-
-    one: Any
-    other: Any
-    beside: Mapping[str, Any] = field(default_factory=dict)  # in the object that has the member
-    request: Mapping[str, Any] = field(default_factory=dict)  # in the body, or the instance of it
-    prompt: str | None = None
-
+from tests.contract.pair import Pair
 
 # --- the values -------------------------------------------------------------------------------
 
@@ -109,6 +99,7 @@ ASKED = {  # what a prompt of Responses is made of
 }
 THOUGHT = {"chat_template_kwargs": {"open_thought": True}}
 PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
+    **PAIRS_OF_MESSAGES,
     "GenerateRequest": INPUTS_AND_PARAMETERS,
     "CompatGenerateRequest": {**INPUTS_AND_PARAMETERS, "stream": Pair(False, True)},
     "GenerateInstance": INPUTS_AND_PARAMETERS,
@@ -289,6 +280,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
 }
 REFUSED_BEST_OF = Pair(1, 3, {"temperature": 1.0})  # more than the server allows
 PAIRS_OF: dict[tuple[str, str], Pair] = {  # where the answer shows less: by the body's schema and the member
+    **PAIRS_OF_COUNTS,
     ("VertexRequest", "best_of"): REFUSED_BEST_OF,
     ("KserveInferRequest", "best_of"): REFUSED_BEST_OF,
     # What an image shows isn't looked at there
@@ -309,13 +301,17 @@ def body_of(place: Place, value: Any, pair: Pair | None = None) -> dict[str, Any
     body: dict[str, Any] = copy.deepcopy(BASES[place.root])
     request: Any = body["instances"][place.steps[1]] if place.steps[:1] == ("instances",) else body
     holder: Any = body
+    above: list[Any] = []  # what has it, from the body on
     for step in place.steps:
+        above.append(holder)
         if isinstance(step, str) and step not in holder:
             set_all(holder, {**HOLDERS, **HOLDERS_OF.get(place.root, {})}[step])
         holder = holder[step]
     if pair is not None:
         set_all(request, pair.request)
         set_all(holder, pair.beside)
+        if pair.around:
+            set_all(above[-2], pair.around)
         if pair.prompt is not None:
             set_prompt(request, pair.prompt)
     set_all(holder, {place.member: value})

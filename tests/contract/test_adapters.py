@@ -106,10 +106,13 @@ async def test_adapters_are_listed_beside_their_model() -> None:
         second = (await server.http.get("/v1/models/org/second")).json()
         unknown = await server.http.get("/v1/models/third")
     model = {"id": "org/m", "object": "model", "created": 0, "owned_by": "org/m"}
-    model |= {"input_modalities": ["text"]}
-    adapters = [{**model, "id": name, "parent": "org/m"} for name in ("first", "org/second")]
+    model |= {"input_modalities": ["text"], "type": "model", "lifecycle": "active"}
+    model |= {"display_name": "org/m", "created_at": "1970-01-01T00:00:00Z"}
+    adapters = [
+        {**model, "id": name, "display_name": name, "parent": "org/m"} for name in ("first", "org/second")
+    ]
     assert listed["data"] == [model, *adapters]
-    assert listed["id"] == "org/m"
+    assert (listed["id"], listed["last_id"]) == ("org/m", "org/second")
     assert second == adapters[1]
     assert unknown.status_code == 404
     words = "The model `third` is not served here; `org/m` and `first` and `org/second` are."

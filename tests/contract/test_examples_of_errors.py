@@ -25,7 +25,7 @@ from handlers.keys import GENERATE, SCOPES, TOKENIZE
 from handlers.operations import OPERATIONS
 from handlers.service import Service
 from inference.client import EngineClient
-from inference.errors import GenerationFailed, IncompleteGeneration
+from inference.errors import GenerationFailed, IncompleteGeneration, Overloaded
 from inference.fake import FakeCore, fake_client
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
@@ -65,9 +65,13 @@ BY_STATE = {
     ("ServerError", "internal"),
     ("NotReady", "loading"),
     ("Unhealthy", "unhealthy"),
+    *(("MessageUnauthorized", "key"), ("MessageForbidden", "scope"), ("MessageTimeout", "slow")),
+    *(("MessageTooLarge", "large"), ("MessageUnsupported", "text"), ("MessageRateLimited", "rate")),
+    *(("MessageFailed", "failed"), ("MessageFailed", "internal")),
+    *(("MessageNotReady", "loading"), ("MessageOverloaded", "overloaded")),
 }
 
-COUNTING = "count_input_tokens"  # it takes a place, and computes, for images alone
+COUNTING = {"count_input_tokens", "count_message_tokens"}  # take a place, and compute, for images alone
 
 Asked = Callable[[Operation], httpx.Response]
 
@@ -85,6 +89,7 @@ def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         hurried() as hasty,
         failing() as failed,
         unseeing() as blind,
+        unseeing(Overloaded(1.0)) as crowded,
         broken() as faulty,
         gone() as dead,
     ):
@@ -103,12 +108,15 @@ def asked(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "415": lambda operation: plain.post(address(operation), content="{}"),
             "422": lambda operation: send(plain, operation, {}),
             "424": lambda operation: send(
-                blind if operation.id == COUNTING else failed, operation, asking(operation.id, FAILING)
+                blind if operation.id in COUNTING else failed, operation, asking(operation.id, FAILING)
             ),
             "429": lambda operation: send(
-                spent if operation.id == COUNTING or "Tokens" in operation.node["tags"] else busy,
+                spent if calm(operation) else busy,
                 operation,
                 body_of(operation),
+            ),
+            "529": lambda operation: send(
+                crowded if operation.id in COUNTING else busy, operation, body_of(operation)
             ),
             "500": lambda operation: send(faulty, operation, body_of(operation)),
             "503": lambda operation: send(
@@ -197,6 +205,12 @@ def test_every_documented_status_has_a_state_that_leads_to_it(asked: dict[str, A
     assert {status for _, status in ERRORS} == set(asked)
 
 
+def calm(operation: Operation) -> bool:
+    """Return whether 429 says that a caller asks too often, not that there is too much to do."""
+    said = {"Tokens", "Anthropic"} & set(operation.node["tags"])
+    return operation.id in COUNTING or bool(said)
+
+
 def told(answer: Any) -> tuple[str, str]:
     """Return an error without what differs from server to server."""
     message = without_numbers(message_of(answer), "parley-embedded", "org/m").replace("0.0 s", "0 s")
@@ -233,12 +247,12 @@ def locked() -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def unseeing() -> Iterator[httpx.Client]:
+def unseeing(error: Exception | None = None) -> Iterator[httpx.Client]:
     """Serve with an engine that fails on images, which it looks at to count their tokens."""
     service = make_service()
 
     async def count(_: Request) -> int:
-        raise GenerationFailed("Server error: out of memory")
+        raise error or GenerationFailed("Server error: out of memory")
 
     with pytest.MonkeyPatch.context() as patch, client_of(service) as client:
         patch.setattr(service.engine, "count", count)

@@ -131,6 +131,7 @@ async def test_every_error_has_the_requests_id_and_is_told_with_it(log: io.Strin
         ("/generate_stream", {"inputs": "fail", "parameters": {"max_new_tokens": 9}}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "fail"}], "stream": True}),
         ("/v1/responses", {"input": "fail", "stream": True}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "fail"}], "stream": True}),
     ],
 )
 async def test_a_stream_that_fails_after_it_began_counts_as_a_fault_once(

@@ -64,12 +64,14 @@ async def test_info_tells_how_the_model_is_computed(quantize: str | None) -> Non
 
 async def test_models_are_a_list_and_each_can_be_asked_for() -> None:
     own = {"id": "org/m", "created": 0, "owned_by": "org/m"}
-    flat = {**own, "object": "model", "input_modalities": ["text"]}
+    anthropics = {"type": "model", "display_name": "org/m", "created_at": "1970-01-01T00:00:00Z"}
+    flat = {**own, **anthropics, "object": "model", "lifecycle": "active", "input_modalities": ["text"]}
+    page = {"has_more": False, "first_id": "org/m", "last_id": "org/m"}
     async with served(model_id="org/m") as server:
         listed = (await server.http.get("/v1/models")).json()
         found = [(await server.http.get(f"/v1/models/{name}")).json() for name in ("org/m", "tgi")]
         unknown = await server.http.get("/v1/models/gpt-4")
-    assert listed == {"object": "list", "data": [flat], **own}
+    assert listed == {"object": "list", "data": [flat], **own, **page}
     assert found == [flat, flat]
     assert unknown.status_code == 404
     assert error_of(unknown) == {

@@ -246,11 +246,42 @@ async def test_a_response_has_an_item_for_what_was_thought() -> None:
     assert [{**item, "id": ""} for item in last] == [{**item, "id": ""} for item in whole["output"]]
 
 
-async def test_a_hidden_thought_leaves_no_trace_in_a_response() -> None:
-    async with served(engine=thinking_engine("think", TAGGED), reasoning_format="hidden") as server:
-        whole = (await server.post("/v1/responses", {"input": "Is it?", "temperature": 0})).json()
-    (message,) = whole["output"]
-    assert message["content"][0]["text"] == WORDS
+@pytest.mark.parametrize(
+    ("setting", "words", "thought"),
+    [("auto", WORDS, THOUGHT), ("hidden", WORDS, None), ("raw", TAGGED, None)],
+)
+async def test_responses_and_messages_have_a_place_for_thoughts_unless_told_otherwise(
+    setting: str, words: str, thought: str | None
+) -> None:
+    asked = {"max_tokens": 400, "messages": [{"role": "user", "content": "Is it?"}], "temperature": 0}
+    async with served(engine=thinking_engine("think", TAGGED), reasoning_format=setting) as server:
+        response = (await server.post("/v1/responses", {"input": "Is it?", "temperature": 0})).json()
+        message = (await server.post("/v1/messages", asked)).json()
+    *before, last = response["output"]
+    assert last["content"][0]["text"] == words
+    assert [item["content"][0]["text"] for item in before] == ([thought] if thought else [])
+    *earlier, text = message["content"]
+    assert text == {"type": "text", "text": words}
+    expected = [{"type": "thinking", "thinking": thought, "signature": ""}]
+    assert earlier == (expected if thought else [])
+
+
+async def test_a_message_streams_what_is_thought_before_what_is_said() -> None:
+    asked = {"max_tokens": 400, "messages": [{"role": "user", "content": "Is it?"}], "temperature": 0}
+    async with served(engine=thinking_engine("think", TAGGED)) as server:
+        events = events_of(await server.post("/v1/messages", {**asked, "stream": True}))
+        told = {"role": "assistant", "content": (await server.post("/v1/messages", asked)).json()["content"]}
+        again = [*asked["messages"], told, {"role": "user", "content": "Sure?"}]  # type: ignore[misc]
+        counted = [
+            (await server.post("/v1/messages/count_tokens", {"messages": messages})).json()["input_tokens"]
+            for messages in (again, [again[0], {**told, "content": told["content"][1:]}, again[2]])
+        ]
+    pieces = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(piece.get("thinking", "") for piece in pieces) == THOUGHT
+    assert "".join(piece.get("text", "") for piece in pieces) == WORDS
+    kinds = list(dict.fromkeys(piece["type"] for piece in pieces))
+    assert kinds == ["thinking_delta", "signature_delta", "text_delta"]
+    assert counted[0] - counted[1] == len(f"<think>{THOUGHT}</think>")
 
 
 async def test_thoughts_that_come_back_are_shown_to_the_model() -> None:

@@ -137,6 +137,7 @@ def test_any_look_at_a_file_is_seen(look: Any, tmp_path: Path, opened: list[str]
             {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"messages": 1}},
         ),
         ("/v1/responses", {"input": [{"role": 5}]}),
+        ("/v1/messages", {"messages": [{"role": 5}]}),
         ("/v1/responses", {"input": "Hi", "tools": [{}]}),
         ("/v1/completions", {"prompt": [10**9]}),
         ("/v2/models/m/infer", {"inputs": [{"data": [255]}]}),

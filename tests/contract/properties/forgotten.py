@@ -76,6 +76,8 @@ FORGOTTEN = (
             "completions": ("stop", "logit_bias", "logprobs", "echo"),
             "tokenize": ("add_special_tokens",),
             "count_input_tokens": ("instructions", "tools"),
+            "create_message": ("stop_sequences", "thinking", "system", "tools"),
+            "count_message_tokens": ("system",),
         }.items()
         for name in names
     ),

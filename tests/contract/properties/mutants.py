@@ -13,7 +13,7 @@ from connexion.exceptions import OAuthProblem
 from starlette.responses import Response
 from starlette.types import Scope
 
-from handlers import generate, responses
+from handlers import generate, single_answer
 from handlers.http import auth, contract, errors, middleware, sse, validation
 from handlers.http.errors import Failure
 from handlers.http.support import SupportRules
@@ -257,7 +257,7 @@ MUTANTS = (
         "an event without its name",
         "create_response",
         "a_stream_of_input_has_one_end",
-        value(responses, "named_event", sse.event),
+        value(single_answer, "named_event", sse.event),
     ),
     Mutant(
         "an event too few",
@@ -269,7 +269,7 @@ MUTANTS = (
         "a failure without its event",
         "create_response",
         "a_stream_of_input_fails_in_an_event",
-        value(responses, "_failed", lambda answer, failure: b""),
+        value(single_answer, "_failed", lambda form, answer, failure: b""),
     ),
     # errors, keys, headers
     Mutant("another body of errors", "generate", NO_JSON, value(Failure, "reply", _failure())),

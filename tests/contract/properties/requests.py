@@ -43,9 +43,10 @@ def asks_for_the_key(name: str, target: Target) -> None:
             headers = {} if key is None else {"authorization": key.format(key=target.key)}
             answer = ask(name, target, content, {"content-type": JSON, **headers})
             assert answer.status == 401, key
-            assert answer.content == b""
+            if not promise(name).as_anthropic:
+                assert answer.content == b""
+                assert "content-type" not in answer.headers
             assert answer.headers["www-authenticate"] == "Bearer"
-            assert "content-type" not in answer.headers
             assert list(problems(promise(name), answer)) == []
     assert ask(name, target, b"{}", {"content-type": JSON, **target.headers()}).status != 401
 
@@ -127,7 +128,9 @@ def refuses_values_beyond_ranges(name: str, target: Target) -> None:
             beyond.append((place, value, replace(pair_of(place), beside=beside)))
     for place, value, pair in beyond:
         answer = ask_json(name, target, body_of(place, value, pair))
-        assert answer.status == 422, f"{place} = {value!r}: {answer.status} {answer.content!r}"
+        assert answer.status == promise(name).invalid, (
+            f"{place} = {value!r}: {answer.status} {answer.content!r}"
+        )
         assert list(problems(promise(name), answer)) == []
 
 

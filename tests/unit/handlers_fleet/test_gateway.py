@@ -40,6 +40,8 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", CHAT),
     ("POST", "/v1/chat/completions", {**CHAT, "stream": True}),
     ("POST", "/v1/responses", {"input": "hello", "max_output_tokens": 5, "seed": 1}),
+    ("POST", "/v1/messages", {**CHAT, "max_tokens": 5, "seed": 1}),
+    ("POST", "/v1/messages", {}),
     ("POST", "/v1/completions", {"model": "x", "prompt": "hello", "max_tokens": 3, "seed": 1}),
     ("POST", "/tokenize", {"inputs": "hello"}),
     ("POST", "/generate", {"inputs": ""}),
@@ -59,7 +61,7 @@ def plain(response: httpx.Response) -> tuple[int, dict[str, str], str]:
     headers = {
         name: value
         for name, value in response.headers.items()
-        if not name.startswith("x-") or name in ("x-compute-type", "x-ignored-parameters")
+        if not name.startswith(("x-", "request-id")) or name in ("x-compute-type", "x-ignored-parameters")
     }
     return response.status_code, headers, response.text
 
@@ -263,6 +265,18 @@ async def test_a_stream_of_named_events_whose_replica_is_lost_ends_with_one_that
     assert (name, told["type"], told["code"], told["sequence_number"]) == ("error", "error", "generation", 3)
     assert told["request_id"] == response.headers["x-request-id"]
     assert Draft4Validator(DOCUMENT.draft4({"$ref": SCHEMAS + "ResponseErrorEvent"})).is_valid(told)
+
+
+async def test_a_stream_of_messages_whose_replica_is_lost_ends_with_anthropics_error() -> None:
+    fleet = LocalFleet({"one": streams(b"event: a\ndata: {}\n\n", b"never")}, lost={"one": 1})
+    async with client_of(fleet) as client:
+        response = await client.post("/v1/messages", json={**CHAT, "stream": True})
+    *_, last, end = response.text.split("\n\n")
+    name, data = read_frame(last)
+    told = json.loads(data)
+    assert (end, name, told["error"]["type"]) == ("", "error", "api_error")
+    assert told["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+    assert Draft4Validator(DOCUMENT.draft4({"$ref": SCHEMAS + "MessageError"})).is_valid(told)
 
 
 async def test_a_client_that_leaves_ends_its_request() -> None:

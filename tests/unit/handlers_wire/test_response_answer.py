@@ -14,7 +14,7 @@ from codegen.property_responses import response_problems
 from handlers.wire.calls import CallIds
 from handlers.wire.limits import Limits
 from handlers.wire.openai import Stamp, logprobs
-from handlers.wire.output_items import Logprobs
+from handlers.wire.parts import Logprobs
 from handlers.wire.response_answer import ResponseAnswer
 from handlers.wire.response_output import Output
 from handlers.wire.responses import to_asked

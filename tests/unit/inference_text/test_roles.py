@@ -84,3 +84,35 @@ def test_a_template_that_refuses_a_role_says_so_itself() -> None:
 def test_the_four_roles_are_never_touched() -> None:
     chat = [said_by(role) for role in ("system", "user", "assistant", "tool")]
     assert with_known_roles(chat, roles("{{ messages[0].content }}")) == chat
+
+
+LATE = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Hi"},
+    said_by("system"),
+    {"role": "user", "content": [{"type": "image"}]},
+    {"role": "assistant", "content": "Hello"},
+    said_by("system"),
+]
+FIRST_ONLY = BRANCHES.replace(
+    "%}{% if m.role == 'system'",
+    "%}{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}{% endif %}"
+    "{% if m.role == 'system'",
+    1,
+)
+PASSING = BRANCHES.replace("m.role == 'system'", "(m.role == 'system' and loop.first)")
+
+
+@pytest.mark.parametrize("source", [FIRST_ONLY, PASSING])
+def test_what_the_system_says_late_the_user_says_where_a_template_refuses_or_loses_it(source: str) -> None:
+    first, asked, answer, last = with_known_roles(LATE, roles(source))
+    assert (first, answer) == (LATE[0], LATE[4])
+    assert asked["role"] == last["role"] == "user"
+    texts = [part.get("text") for part in asked["content"]]
+    assert texts == ["Hi", "\n\n", "Be brief.", "\n\n", None]
+    assert last["content"] == "Be brief."
+
+
+@pytest.mark.parametrize("source", [CHATML, BRANCHES, DEVELOPING, PARTS])
+def test_the_system_says_it_itself_where_a_template_shows_that(source: str) -> None:
+    assert with_known_roles(LATE, roles(source)) == LATE

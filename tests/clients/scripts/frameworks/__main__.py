@@ -1,8 +1,8 @@
 """What users of frameworks do with a server: `python frameworks http://127.0.0.1:8080 [name ...]`.
 
-Prints a line for every check: package, version, the API that it speaks (OpenAI's or TGI's), the check,
-and `ok` or what failed. Exits with 1 if anything failed, or if anybody but the server was called. Needs
-the packages of tests/clients/frameworks.txt.
+Prints a line for every check: package, version, the API that it speaks (OpenAI's, Anthropic's or TGI's),
+the check, and `ok` or what failed. Exits with 1 if anything failed, or if anybody but the server was called.
+Needs the packages of tests/clients/frameworks.txt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sys
 
 from checking import Guard, report, stay_offline
 
-FRAMEWORKS = ("openai", "responses", "langchain", "llama_index", "litellm", "instructor", "outlines")
+FRAMEWORKS = (
+    *("openai", "responses", "anthropic", "langchain", "llama_index", "litellm", "instructor", "outlines"),
+)
 
 
 def main(url: str, names: list[str]) -> int:

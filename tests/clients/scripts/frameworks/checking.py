@@ -31,7 +31,7 @@ class Check:
     """One thing that users of a package do; `run` gets the server's address and raises if it went wrong."""
 
     package: str
-    mode: str  # whose API it speaks: openai or tgi
+    mode: str  # whose API it speaks: openai, anthropic or tgi
     run: Callable[[str], None]
 
 
