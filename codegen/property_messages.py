@@ -49,6 +49,8 @@ def put_together(events: Sequence[Any]) -> dict[str, Any]:
         pieces = [event["delta"] for event in events if event["type"] == PIECE and event["index"] == at]
         if block["type"] == "text":
             block["text"] = "".join(piece["text"] for piece in pieces)
+        elif block["type"] == "thinking":
+            block["thinking"] = "".join(piece.get("thinking", "") for piece in pieces)
         else:
             block["input"] = _input("".join(piece["partial_json"] for piece in pieces))
     return {**answer, "content": blocks}

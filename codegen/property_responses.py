@@ -11,6 +11,8 @@ BEGIN = ["response.created", "response.in_progress"]
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 ADDED, DONE = "response.output_item.added", "response.output_item.done"
 TEXT, ARGUMENTS = "response.output_text", "response.function_call_arguments"
+MESSAGE = "message"
+STEMS = {MESSAGE: TEXT, "reasoning": "response.reasoning_text", "function_call": ARGUMENTS}
 LOGPROBS = "message.output_text.logprobs"
 ECHOED: Mapping[str, Any] = {  # what absence stands for in the answer
     "instructions": None,
@@ -68,7 +70,7 @@ def echo_problems(body: Body, answer: Body) -> Iterator[str]:
 
 
 def _logprob_problems(body: Body, answer: Body) -> Iterator[str]:
-    texts = [part for item in answer["output"] for part in item.get("content", ())]
+    texts = [part for item in answer["output"] if item["type"] == MESSAGE for part in item["content"]]
     wanted = LOGPROBS in (body.get("include") or ())
     if any(bool(part["logprobs"]) is not wanted for part in texts if part["text"]):
         yield f"log-probabilities were {'' if wanted else 'not '}asked for"
@@ -81,13 +83,13 @@ def _item_problems(events: Sequence[Any], item: Body) -> Iterator[str]:
         yield f"an item is added once, and then done once: {kinds}"
     if {event.get("item_id", item["id"]) for event in events} != {item["id"]}:
         yield f"an event of the item {item['id']} has another item's id"
-    stem = TEXT if item["type"] == "message" else ARGUMENTS
+    stem = STEMS[item["type"]]
     pieces = "".join(event["delta"] for event in events if event["type"] == f"{stem}.delta")
     (whole,) = [event for event in events if event["type"] == f"{stem}.done"] or [{}]
-    told = item["content"][0]["text"] if item["type"] == "message" else item["arguments"]
+    told = item["arguments"] if stem == ARGUMENTS else item["content"][0]["text"]
     if not pieces == whole.get("text", whole.get("arguments")) == told:
         yield f"the pieces of an item are {pieces[:80]!r}, and the whole of it is {told[:80]!r}"
-    if item["type"] == "message":
+    if item["type"] == MESSAGE:
         tokens = [each for event in events if event["type"] == f"{TEXT}.delta" for each in event["logprobs"]]
         if not tokens == whole.get("logprobs") == item["content"][0]["logprobs"]:
             yield "the log-probabilities of a text's pieces aren't those of the whole of it"

@@ -62,9 +62,9 @@ class RequestSettings(ImageSettings):
         "are made with, everybody's, or nobody's", tgi=False, effect=effects.GRAMMARS)
     reasoning_format: str = row("auto", choice("auto", "raw", "parsed", "hidden"), REQUEST,
         "where chats, Responses and messages have what a model thinks before it answers: in the text, as the "
-        "model writes it and as from TGI (raw), apart from it (parsed), or nowhere (hidden); auto: apart where "
-        "the marks around it are special tokens, which no text shows, and in Responses and messages; in the "
-        "text otherwise", tgi=False)
+        "model writes it and as from TGI (raw), apart from it (parsed), or nowhere (hidden); auto: apart "
+        "where the marks around it are special tokens, which no text shows, and in Responses and messages; "
+        "in the text otherwise", tgi=False)
     reasoning_field: str = row("reasoning_content", choice("reasoning_content", "reasoning"), REQUEST,
         "member of a chat's message that has it apart: as DeepSeek, SGLang and llama.cpp call it, or as "
         "vLLM, OpenRouter and huggingface_hub do", tgi=False)

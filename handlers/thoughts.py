@@ -8,6 +8,7 @@ from handlers.settings import Settings
 from handlers.wire.calls import Parser
 from handlers.wire.chat import Chat
 from inference.client import EngineClient
+from inference.errors import InvalidInput
 from inference.thoughts.formats import ChannelFormat
 from inference.thoughts.lead import led
 from inference.thoughts.reader import AnswerReader
@@ -22,10 +23,13 @@ APART = ("parsed", "hidden")
 def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: str) -> ThoughtUse | None:
     """Return how thoughts are told apart from the answer to a prompt; None if they are a part of its text."""
     fmt, wanted = engine.thought_format, chat.reasoning_format or settings.reasoning_format
-    if fmt is None or wanted == "raw":
+    if fmt is None:
         return None
-    if wanted == "auto" and not (fmt.is_hidden or chat.tells_thoughts):
-        return None
+    if not _calls_in_channels(engine, chat):  # which are found by telling the channels apart
+        if wanted == "raw":
+            return None
+        if wanted == "auto" and not (fmt.is_hidden or chat.tells_thoughts):
+            return None
     place, begun = fmt.place(prompt), chat.conversation.begun(prompt)
     if place is Place.START and begun:
         place = fmt.place_within(begun)
@@ -34,6 +38,8 @@ def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: st
 
 def idle(engine: EngineClient, chat: Chat) -> tuple[str, ...]:
     """Return the member that says where thoughts are told, if it has no effect with this model."""
+    if _calls_in_channels(engine, chat):
+        return (MEMBER,) if chat.reasoning_format == "raw" else ()
     return (MEMBER,) if chat.reasoning_format in APART and engine.thought_format is None else ()
 
 
@@ -49,7 +55,13 @@ def with_room(engine: EngineClient, chat: Chat, grammar: Grammar | None) -> Gram
     is_free = chat.grammar is None and (tools is None or not tools.required)
     if is_free and not isinstance(fmt, ChannelFormat):
         return grammar
-    return led(grammar, fmt, chat.thoughts.place)
+    in_channels = _calls_in_channels(engine, chat)
+    if in_channels and chat.thoughts.place is Place.WORDS:
+        raise InvalidInput(
+            "a message that is begun can't be gone on with where tools may be called: set "
+            "`continue_final_message` to false, or leave the tools out"
+        )
+    return led(grammar, fmt, chat.thoughts.place, in_channels=in_channels)
 
 
 def reader_of(engine: EngineClient, chat: Chat) -> Parser | None:
@@ -57,5 +69,12 @@ def reader_of(engine: EngineClient, chat: Chat) -> Parser | None:
     tools, thoughts = chat.conversation.tools, chat.thoughts
     if thoughts is None:
         return None if tools is None else CallParser(engine.tool_format, tools)
-    calls = None if tools is None else CallParser(engine.tool_format, replace(tools, thinking=False))
+    calls = None
+    if tools is not None and not _calls_in_channels(engine, chat):
+        calls = CallParser(engine.tool_format, replace(tools, thinking=False))
     return AnswerReader(engine.splitter(thoughts, tools), calls)
+
+
+def _calls_in_channels(engine: EngineClient, chat: Chat) -> bool:
+    """Return whether tools may be called, by messages in channels."""
+    return chat.conversation.tools is not None and engine.tool_format.channels is not None

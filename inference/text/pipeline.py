@@ -197,7 +197,7 @@ class TextPipeline:
         No stop ends a call of `tools`, or one of `thoughts`.
         """
         matcher: Stops | None = None
-        if stops and tools is not None:
+        if stops and tools is not None and self.tool_format.channels is None:
             rest = tools if thoughts is None else replace(tools, thinking=False)
             matcher = WordStops(stops, Opening(self.tool_format, rest))
         if stops and thoughts is not None:
@@ -207,7 +207,9 @@ class TextPipeline:
     def splitter(self, thoughts: ThoughtUse, tools: ToolUse | None) -> Splitter:
         """Return what tells an answer's thoughts from its words, for a model that has a `thought_format`."""
         assert self.thought_format is not None, "thoughts are told apart where there is a format"
-        return splitter_of(self.thought_format, thoughts.place, None if tools is None else self.tool_format)
+        return splitter_of(
+            self.thought_format, thoughts.place, None if tools is None else self.tool_format, tools
+        )
 
     def close(self) -> None:
         """Give the threads back."""
@@ -260,7 +262,10 @@ def tool_format(template: ChatTemplate, special: Mapping[str, int]) -> ToolForma
         found = detect(template.habits(has_tools=True).sample)
     except TemplateFailed:  # nobody can chat with this model, with tools or without
         found = GENERIC
-    return with_tokens(found, special)
+    fmt = with_tokens(found, special)
+    if fmt.channels is not None and any(marker.id is None for marker in fmt.channels.markers):
+        return with_tokens(GENERIC, special)  # as text nobody would know where a message ends
+    return fmt
 
 
 def refuse_surrogates(text: str) -> None:

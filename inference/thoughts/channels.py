@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
 
 from inference.thoughts.formats import ChannelFormat
 from inference.thoughts.tags import Trimmed
 from inference.thoughts.types import Place, Split
+from inference.tools.channel_rules import FUNCTION
 
+CALLED = re.compile(rf"{re.escape(FUNCTION)}(?P<name>\S+)")
 BETWEEN = "\n\n"  # stands between messages of one kind
 HEAD_CHARACTERS = 256  # of a head; a longer one is none
 
@@ -18,6 +21,7 @@ class Stage(Enum):
     HEAD = auto()
     THOUGHT = auto()
     WORDS = auto()
+    CALL = auto()
 
 
 STAGES = {Place.START: Stage.HEAD, Place.THOUGHT: Stage.THOUGHT, Place.WORDS: Stage.WORDS}
@@ -26,10 +30,13 @@ STAGES = {Place.START: Stage.HEAD, Place.THOUGHT: Stage.THOUGHT, Place.WORDS: St
 class ChannelSplitter:
     """Tells messages that are thoughts from all others, whose channel only says what they are."""
 
-    def __init__(self, fmt: ChannelFormat, place: Place) -> None:
+    def __init__(self, fmt: ChannelFormat, place: Place, functions: frozenset[str] = frozenset()) -> None:
+        """`functions` are those that may be called."""
         self._fmt = fmt
+        self._functions = functions
         self._stage = STAGES[place]
         self._head = ""  # text of a head, of which the channel's name is the end
+        self._author = ""  # of this message, with whom it is for
         self._has_channel = False  # in this head
         self._has_heads = place is not Place.START  # some message had one
         self._spoke = place is Place.WORDS  # there have been words
@@ -40,6 +47,11 @@ class ChannelSplitter:
     def unsure(self) -> bool:
         """Return whether it isn't known yet if there is a thought: what no head precedes is words."""
         return False
+
+    @property
+    def calling(self) -> bool:
+        """Return whether what comes are a call's arguments."""
+        return self._stage is Stage.CALL
 
     @property
     def within(self) -> bool:
@@ -57,6 +69,8 @@ class ChannelSplitter:
             return Split(text, self._thought.more(text))
         if self._stage is Stage.WORDS:
             return self._words(text)
+        if self._stage is Stage.CALL:
+            return Split(text, arguments=text)
         self._head += text
         if len(self._head) <= HEAD_CHARACTERS:
             return Split()
@@ -67,14 +81,19 @@ class ChannelSplitter:
         """Take a special token; return what it makes sure of the text before it."""
         if self._stage is not Stage.HEAD:
             if token_id in (self._fmt.start.id, self._fmt.end.id):
-                self._stage, self._has_channel = Stage.HEAD, False
+                self._stage, self._has_channel, self._author = Stage.HEAD, False, ""
             return Split()
         if token_id == self._fmt.channel.id:
             self._has_channel = self._has_heads = True
-            return Split(self._taken())
+            self._author = self._taken()
+            return Split(self._author)
         if token_id != self._fmt.message.id:
             return Split()
         head = self._taken()
+        called = CALLED.search(f"{self._author} {head}")
+        if called is not None and called["name"] in self._functions:
+            self._stage = Stage.CALL
+            return Split(head, call=called["name"])
         if self._has_channel and head.strip() == self._fmt.thoughts:
             self._stage = Stage.THOUGHT
             self._thought.part(BETWEEN)

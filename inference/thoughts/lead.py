@@ -17,11 +17,17 @@ ANY = "(?s:.*)"
 BLANKS = r"[ \t\n\r]{0,8}"
 
 
-def led(grammar: Grammar, fmt: ThoughtFormat, place: Place) -> Grammar:
-    """Return a grammar with room for a thought before it, in an answer that begins at this place."""
+def led(grammar: Grammar, fmt: ThoughtFormat, place: Place, *, in_channels: bool = False) -> Grammar:
+    """Return a grammar with room for a thought before it, in an answer that begins at this place.
+
+    `in_channels`: the grammar is one of messages, which name their channels themselves.
+    """
     if place is Place.WORDS:
         return grammar
-    rules = _of_channels(fmt, place) if isinstance(fmt, ChannelFormat) else _of_tags(fmt, place)
+    if isinstance(fmt, ChannelFormat):
+        rules = _of_channels(fmt, place, in_channels=in_channels)
+    else:
+        rules = _of_tags(fmt, place)
     return replace(grammar, lead="\n".join(rules) + "\n")
 
 
@@ -41,14 +47,15 @@ def _of_tags(fmt: TagFormat, place: Place) -> list[str]:
     ]
 
 
-def _of_channels(fmt: ChannelFormat, place: Place) -> list[str]:
+def _of_channels(fmt: ChannelFormat, place: Place, *, in_channels: bool) -> list[str]:
     start, channel, message, end = (
         f"<[{each.id}]>" for each in (fmt.start, fmt.channel, fmt.message, fmt.end)
     )
     again = f"{end} {start} {literal(fmt.author)}"
     first = f"INSIDE {again} " if place is Place.THOUGHT else ""
+    head = "" if in_channels else f"{channel} {literal(fmt.words)} {message} "
     return [
-        f"start: {first}thought* {channel} {literal(fmt.words)} {message} answer",
+        f"start: {first}thought* {head}answer",
         f"thought: {channel} {literal(fmt.thoughts)} {message} INSIDE {again}",
         f"INSIDE: /{ANY}/",
     ]

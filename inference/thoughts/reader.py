@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inference.thoughts.types import Split, Splitter
+from inference.tools.objects import JsonObject
 from inference.tools.parser import CallParser, joined, shown
 from inference.tools.pieces import Piece, Pieces
-from inference.tools.types import Part, ThoughtPart
+from inference.tools.types import CallArguments, CallEnd, CallStart, Part, ThoughtPart
 from inference.types import Event
 
 
@@ -22,6 +23,8 @@ class AnswerReader:
         self._calls = calls
         self._pieces = Pieces()
         self._unsure = 0  # tokens that may be the first ones of a thought
+        self._called = 0  # calls that the splitter told
+        self._object = JsonObject()  # the arguments of the last one
         self.thought_tokens = 0  # of what was thought, and of the marks around it
 
     def push(self, event: Event) -> tuple[Part, ...]:
@@ -46,9 +49,21 @@ class AnswerReader:
     def _split(self, split: Split) -> Iterator[Part]:
         if split.thought:
             yield ThoughtPart(split.thought)
+        if split.call:
+            self._object, self._called = JsonObject(), self._called + 1
+            yield CallStart(self._called - 1, split.call)
+        if split.arguments and not self._object.complete:
+            yield from self._arguments(split.arguments)
         words = split.between + split.words
         if words:
             yield from shown(words) if self._calls is None else self._calls.take(words)
+
+    def _arguments(self, text: str) -> Iterator[Part]:
+        told, _ = self._object.read(text)
+        if told:
+            yield CallArguments(self._called - 1, told)
+        if self._object.complete:
+            yield CallEnd(self._called - 1)
 
     def _rest(self) -> Iterator[Part]:
         for piece in self._pieces.rest():
@@ -61,5 +76,5 @@ class AnswerReader:
         """Count the token of an event, once it is known what it was of."""
         if self._splitter.unsure:
             self._unsure += 1
-        elif self._splitter.thinking or was_within:
+        elif was_within or (self._splitter.thinking and not self._splitter.calling):
             self.thought_tokens += 1 + (self._unsure if was_unsure else 0)

@@ -37,6 +37,8 @@ class TagSplitter:
         self._held = ""  # text of which it isn't known yet what it is
         self._thought = Trimmed()
 
+    calling = False  # calls are told from the words elsewhere
+
     @property
     def unsure(self) -> bool:
         """Return whether it isn't known yet if there is a thought."""

@@ -30,6 +30,8 @@ class Split(NamedTuple):
     thought: str = ""  # what of it was thought, without white space around
     words: str = ""  # what is said, behind `lead`
     between: str = ""  # what is put before these words, and wasn't generated
+    call: str = ""  # the name of a function that is called from here on
+    arguments: str = ""  # a piece of what it is called with, a part of `lead`
 
 
 class Splitter(Protocol):
@@ -42,6 +44,10 @@ class Splitter(Protocol):
     @property
     def within(self) -> bool:
         """Return whether what comes is thought."""
+
+    @property
+    def calling(self) -> bool:
+        """Return whether what comes are a call's arguments."""
 
     @property
     def thinking(self) -> bool:

@@ -10,7 +10,7 @@ generic       {"name": "f", "parameters": {}}, one below the other: what TGI's p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 CALLS_LIMIT = 64  # calls in one answer
 TOKEN = "\ud800"  # before the text of a special token; half a surrogate pair, which no text has
@@ -45,6 +45,22 @@ class Tags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Channels:
+    """Calls that are messages to functions, in the frames that all messages have (OpenAI's harmony)."""
+
+    start: Marker
+    channel: Marker
+    message: Marker
+    end: Marker
+    kind: Marker  # may stand before the word that arguments are JSON
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """Return every marker of a message."""
+        return (self.start, self.channel, self.message, self.end, self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """A way to write calls: `opening`, calls with `closing` behind and `between` between them, `ending`.
 
@@ -66,6 +82,7 @@ class ToolFormat:
     id_form: str = "[a-zA-Z0-9]{9}"
     needs_id: bool = False  # `call_id` has to
     tags: Tags | None = None
+    channels: Channels | None = None  # of which each call is one's message, and nothing above is said
     bare: bool = False  # a call may begin the answer, or follow a thought, without `opening` too
     native: bool = True  # the template tells the model of it, so nobody else has to
     silent_ids: tuple[int, ...] = ()  # special tokens that are no part of calls, ascending
@@ -76,7 +93,8 @@ class ToolFormat:
         """Return every marker of the format."""
         names = (self.name_end or ()) + (() if self.call_id is None else (self.call_id,))
         tags = () if self.tags is None else self.tags.markers
-        return self.opening + self.closing + self.between + self.ending + names + tags
+        channels = () if self.channels is None else self.channels.markers
+        return self.opening + self.closing + self.between + self.ending + names + tags + channels
 
 
 def unlike_text(markers: Iterable[Marker]) -> str:
@@ -86,6 +104,8 @@ def unlike_text(markers: Iterable[Marker]) -> str:
 
 def name_marks(fmt: ToolFormat) -> tuple[str, ...]:
     """Return the texts that a bare name can't hold, since they end it or begin a call."""
+    if fmt.channels is not None:
+        return (" ", "\n", "\t", *(marker.text for marker in fmt.channels.markers))
     if fmt.name_end is None:
         return ()
     before = () if fmt.tags is None else fmt.tags.before
@@ -112,8 +132,12 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
         opening = ()
     if tags is not None:
         tags = replace(tags, before=known(tags.before), middle=known(tags.middle), after=known(tags.after))
+    channels = fmt.channels
+    if channels is not None:
+        channels = Channels(**{each.name: one(getattr(channels, each.name)) for each in fields(channels)})
     found = replace(
         fmt,
+        channels=channels,
         opening=opening,
         closing=known(fmt.closing),
         between=known(fmt.between),

@@ -21,6 +21,7 @@ from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, check_given, embedded_json
 from inference.tools.arguments import notation_of
 from inference.tools.calls import BLANK, call_rules, head
+from inference.tools.channel_rules import channel_rules
 from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks
 from inference.tools.heads import json_string
 from inference.tools.lark import ANY, id_ranges, in_regex, literal, symbols
@@ -41,7 +42,10 @@ def call_grammar(
     answer is a text that follows it, or calls and nothing before them.
     """
     check_names(fmt, use.tools)
-    rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
+    if fmt.channels is not None:
+        rules = [*channel_rules(fmt.channels, use, formed=form is not None)]
+    else:
+        rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
     left_out: set[str] = set()
     notation, schemas = notation_of(fmt), []
     members = [member_of(tool, use.schemas_at) for tool in use.tools]

@@ -20,6 +20,7 @@ command       [\\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {}}\
 deepseek      <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}\\n```<｜tool▁call▁end｜>, in a frame
 deepseek_v31  <｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>, in the same frame
 kimi          <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>, in a frame
+harmony       <|channel|>commentary to=functions.f <|constrain|>json<|message|>{}, one in an answer
 generic       {"name": "f", "parameters": {}}, one below the other: what TGI's prompt asks for
 """
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import re
 
-from inference.tools.formats import Marker, Tags, ToolFormat
+from inference.tools.formats import Channels, Marker, Tags, ToolFormat
 
 LINE = Marker("\n")
 
@@ -190,6 +191,17 @@ KIMI = ToolFormat(
 GENERIC = ToolFormat(name="generic", between=(LINE,), arguments_key="parameters", bare=True, native=False)
 
 # What reveals each native format: in a call as the template writes it, or in what it tells of calls
+HARMONY = ToolFormat(
+    name="harmony",
+    between=(),
+    channels=Channels(
+        start=Marker("<|start|>"),
+        channel=Marker("<|channel|>"),
+        message=Marker("<|message|>"),
+        end=Marker("<|end|>"),
+        kind=Marker("<|constrain|>"),
+    ),
+)
 SIGNS = {
     HERMES: r'<tool_call>\s*\{\s*"(name|arguments)"\s*:',
     QWEN: r"<tool_call>\n<function=[^<>]+>\n<parameter=[^<>]+>\n",
@@ -210,6 +222,7 @@ SIGNS = {
     DEEPSEEK: r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>[^\n]+\n```json\n",
     DEEPSEEK_V31: r"<｜tool▁call▁begin｜>[^<\n]+<｜tool▁sep｜>(\{|tool_call_arguments)",
     KIMI: r"<\|im_system\|>tool_declare<|<\|tool_call_begin\|>.+<\|tool_call_argument_begin\|>",
+    HARMONY: r"to=functions\.[^<]+<\|channel\|>commentary",
     LLAMA3: r'(\n|<\|python_tag\|>)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:',
 }
 FORMATS = {fmt.name: fmt for fmt in (*SIGNS, GENERIC)}

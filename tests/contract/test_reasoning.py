@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.serving import Served, events_of, served
-from tests.contract.thinking import thinking_engine
+from tests.contract.serving import events_of, served
+from tests.contract.thinking import PATH, answers, chat, thinking_engine
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/v1/chat/completions"
 THOUGHT, WORDS = "Is it?\n\nIt is.", "Yes. It is."
 TAGGED = f"<think>\n{THOUGHT}\n</think>\n\n{WORDS}"
 SAYS = {
@@ -30,53 +29,6 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum":
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def chat(**members: Any) -> dict[str, Any]:
-    return {
-        "messages": [{"role": "user", "content": "Is it?"}],
-        "temperature": 0,
-        "max_tokens": 400,
-        **members,
-    }
-
-
-async def answers(server: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of an answer, each with its reason, which are the same when streamed."""
-    response = await server.post(PATH, body)
-    assert response.status_code == 200, response.text
-    whole = response.json()
-    streaming = {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, done = events_of(await server.post(PATH, {**body, **streaming}))
-    assert done == "[DONE]"
-    told = [message_of(choice["message"], choice["finish_reason"]) for choice in whole["choices"]]
-    assert told == [gathered(chunks, at) for at in range(len(told))]
-    assert chunks[-1]["usage"] == whole["usage"] | {
-        "prompt_tokens_details": chunks[-1]["usage"]["prompt_tokens_details"]
-    }
-    return [{**each, "usage": whole["usage"]} for each in told]
-
-
-def message_of(message: dict[str, Any], reason: str) -> dict[str, Any]:
-    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
-    told: dict[str, Any] = {"content": message["content"] or "", "calls": names, "reason": reason}
-    return told | {name: message[name] for name in ("reasoning_content", "reasoning") if name in message}
-
-
-def gathered(chunks: list[Any], index: int) -> dict[str, Any]:
-    """Return the message that the chunks of a choice add up to."""
-    told: dict[str, Any] = {"content": "", "calls": [], "reason": None}
-    for part in (part for chunk in chunks for part in chunk["choices"] if part["index"] == index):
-        assert told["reason"] is None
-        delta = part["delta"]
-        assert delta["role"] == "assistant"
-        for name in ("content", "reasoning_content", "reasoning"):
-            if name in delta:
-                told[name] = told.get(name, "") + delta[name]
-        for call in delta.get("tool_calls", ()):
-            told["calls"] += [call["function"]["name"]] if call["function"]["name"] else []
-        told["reason"] = part["finish_reason"]
-    return told
 
 
 @pytest.mark.parametrize("kind", SAYS)
@@ -194,25 +146,6 @@ async def test_whatever_is_thought_the_answer_has_its_form(kind: str, seed: int)
     async with served(engine=thinking_engine(kind, None)) as server:
         (answer,) = await answers(server, body)
     assert answer["reason"] == "length" or json.loads(answer["content"]) in ("yes", "no")
-
-
-@pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_calls_follow_a_thought(choice: str) -> None:
-    body = chat(reasoning_format="parsed", tools=[NOW], tool_choice=choice)
-    async with served(
-        engine=thinking_engine("think", f"<think>{CALL} {BARE_CALL}?</think>\n{BARE_CALL}")
-    ) as server:
-        (answer,) = await answers(server, body)
-    assert answer["reasoning_content"] == f"{CALL} {BARE_CALL}?"
-    assert (answer["content"], answer["calls"], answer["reason"]) == ("", ["now"], "tool_calls")
-
-
-async def test_calls_follow_a_thought_that_the_prompt_opened() -> None:
-    body = chat(reasoning_format="parsed", tools=[NOW], stop=["now", "\n"])
-    async with served(engine=thinking_engine("hermes", f"{CALL}?</think>\n\nSo.\n{CALL}")) as server:
-        (answer,) = await answers(server, body)
-    assert answer["reasoning_content"] == f"{CALL}?"
-    assert (answer["content"], answer["calls"], answer["reason"]) == ("So.", ["now"], "tool_calls")
 
 
 async def test_a_prediction_has_no_thoughts() -> None:

@@ -293,7 +293,7 @@ MUTANTS = (
         CASES,
         result(errors.Failure, "body", _with("request_id", "id-0")),
     ),
-    Mutant("a lost request id", "ping", CASES, value(middleware, "_mark", lambda message, exchange: None)),
+    Mutant("a lost request id", "ping", CASES, value(middleware, "_mark", lambda *_: None)),
     Mutant(
         "broken JSON passes", "tokenize", NO_JSON, value(contract, "parse_json", lambda raw: {"inputs": "Hi"})
     ),

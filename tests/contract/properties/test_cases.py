@@ -71,4 +71,5 @@ def test_values_beyond_ranges_are_found_where_another_member_bounds_them() -> No
         ("CompletionRequest", "min_tokens", 3, ("max_tokens", 2)),
         ("ChatRequest", "min_tokens", 3, ("max_tokens", 2)),
         ("ResponsesRequest", "min_tokens", 3, ("max_output_tokens", 2)),
+        ("MessagesRequest", "min_tokens", 3, ("max_tokens", 2)),
     }

@@ -21,6 +21,7 @@ NATIVE = {
     "Reka-Edge": "hermes",
     "granite-4.": "hermes",
     "granite-3.3": "granite",
+    "openai-gpt-oss": "harmony",
     "Qwen3-Coder": "qwen",
     "Qwen3.5-4B": "qwen",
     "Nemotron-3-Nano": "qwen",
