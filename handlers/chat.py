@@ -96,11 +96,9 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
     engine, limits = service.engine, limits_of(service.settings)
     check_images(service, call, chat.conversation.images)
     prompt = await prompts.render(engine, chat.conversation)
-    chat = replace(
-        chat,
-        conversation=chat.conversation.answering(prompt),
-        thoughts=thoughts.thoughts_of(engine, service.settings, chat, prompt),
-    )
+    apart = thoughts.thoughts_of(engine, service.settings, chat, prompt)
+    whole = chat.conversation.answering(prompt) if apart is None else chat.conversation
+    chat = replace(chat, conversation=whole, thoughts=apart)
     grammar = await _grammar(engine, chat, aside, limits)
     images = await gather(service, call, chat.conversation.images)
     mode, id = logprobs_mode(service.settings, LogprobsMode.RAW), new_id()

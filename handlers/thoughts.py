@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from handlers.settings import Settings
 from handlers.wire.calls import Parser
 from handlers.wire.chat import Chat
+from handlers.wire.conversation import Turn
 from inference.client import EngineClient
 from inference.errors import InvalidInput
-from inference.thoughts.formats import ChannelFormat
+from inference.thoughts.formats import ChannelFormat, ThoughtFormat
 from inference.thoughts.lead import led
 from inference.thoughts.reader import AnswerReader
 from inference.thoughts.types import Place, ThoughtUse
@@ -30,10 +29,14 @@ def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: st
             return None
         if wanted == "auto" and not (fmt.is_hidden or chat.tells_thoughts):
             return None
-    place, begun = fmt.place(prompt), chat.conversation.begun(prompt)
-    if place is Place.START and begun:
-        place = fmt.place_within(begun)
-    return ThoughtUse(place=place, shown=wanted != "hidden")
+    return ThoughtUse(place=_place(fmt, chat.conversation.ending(prompt), prompt), shown=wanted != "hidden")
+
+
+def _place(fmt: ThoughtFormat, last: Turn | None, prompt: str) -> Place:
+    """Return where a prompt leaves off, which may end with the `last` message's text."""
+    if last is None:
+        return fmt.place(prompt)
+    return fmt.place_within(str(last["content"])) if last.get("role") == "assistant" else Place.START
 
 
 def idle(engine: EngineClient, chat: Chat) -> tuple[str, ...]:
@@ -46,14 +49,13 @@ def idle(engine: EngineClient, chat: Chat) -> tuple[str, ...]:
 def with_room(engine: EngineClient, chat: Chat, grammar: Grammar | None) -> Grammar | None:
     """Return the grammar of an answer with room for a thought that is told apart from it.
 
-    Beside tools that may be called text is free, and may be a thought; but what is said in a channel has to
-    name it.
+    Without a form text is free, and where a call is bare, it is looked for behind any thought.
     """
     fmt, tools = engine.thought_format, chat.conversation.tools
     if grammar is None or fmt is None or chat.thoughts is None:
         return grammar
-    is_free = chat.grammar is None and (tools is None or not tools.required)
-    if is_free and not isinstance(fmt, ChannelFormat):
+    is_free = chat.grammar is None and tools is not None and not tools.required
+    if is_free and engine.tool_format.bare and not isinstance(fmt, ChannelFormat):
         return grammar
     in_channels = _calls_in_channels(engine, chat)
     if in_channels and chat.thoughts.place is Place.WORDS:
@@ -71,7 +73,7 @@ def reader_of(engine: EngineClient, chat: Chat) -> Parser | None:
         return None if tools is None else CallParser(engine.tool_format, tools)
     calls = None
     if tools is not None and not _calls_in_channels(engine, chat):
-        calls = CallParser(engine.tool_format, replace(tools, thinking=False))
+        calls = CallParser(engine.tool_format, tools)
     return AnswerReader(engine.splitter(thoughts, tools), calls)
 
 

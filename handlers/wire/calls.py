@@ -37,6 +37,10 @@ class Parser(Protocol):
     def thought_tokens(self) -> int:
         """Return how many tokens were thought so far, the marks around it counted."""
 
+    @property
+    def untold_tokens(self) -> int:
+        """Return how many tokens were none of what is said or called so far."""
+
     def push(self, event: Event) -> tuple[Part, ...]:
         """Return what an event adds."""
 
@@ -64,6 +68,11 @@ class CallDeltas:
     def thought_tokens(self) -> int:
         """Return how many tokens were thought so far."""
         return self._parser.thought_tokens
+
+    @property
+    def untold_tokens(self) -> int:
+        """Return how many tokens were none of what is said or called so far."""
+        return self._parser.untold_tokens
 
     @property
     def complete(self) -> bool:

@@ -121,11 +121,11 @@ class PartsChoice:
         return self._calls.thought_tokens
 
     def _push(self, event: Event) -> list[ChatCompletionDelta]:
-        """Return the deltas of an event, which is told of later unless it turns out to be thought."""
-        known = self.thought_tokens
+        """Return the deltas of an event, which is told of later unless nothing of it turns out to be said."""
+        known = self._calls.untold_tokens
         self._untold.append(event)
         deltas = self._calls.push(event)
-        del self._untold[len(self._untold) - (self.thought_tokens - known) :]
+        del self._untold[len(self._untold) - (self._calls.untold_tokens - known) :]
         return deltas
 
     def _chunk(self, delta: ChatCompletionDelta, told: Sequence[Event]) -> ChatCompletionChoice:

@@ -15,6 +15,7 @@ from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import ToolUse
 from inference.types import Messages
 
+Turn: TypeAlias = Mapping[str, object]  # a message as templates want it
 Body: TypeAlias = ChatRequest | ChatTokenizeRequest
 
 THINKING = ("enable_thinking", "thinking")  # what templates call the variable that has a model think
@@ -50,13 +51,12 @@ class Conversation:
             return self
         return replace(self, tools=replace(self.tools, thinking=True))
 
-    def begun(self, prompt: str) -> str:
-        """Return the text of a last message of the assistant's with which a prompt ends, "" without one."""
-        last = self.messages[-1] if self.messages else {}
+    def ending(self, prompt: str) -> Turn | None:
+        """Return the last message if a prompt ends with its text."""
+        last: Turn = self.messages[-1] if self.messages else {}
         content = last.get("content")
-        if last.get("role") != "assistant" or not isinstance(content, str):
-            return ""
-        return content if content.strip() and prompt.endswith(content.rstrip()) else ""
+        text = content.rstrip() if isinstance(content, str) else ""
+        return last if text and prompt.rstrip().endswith(text) else None
 
     def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
         """Return the members that change nothing here.

@@ -104,12 +104,16 @@ class Parts(Generic[Happening, Told]):
         """Return how many tokens were thought so far, where that is told apart."""
         return 0 if self._parser is None else self._parser.thought_tokens
 
+    @property
+    def _untold_tokens(self) -> int:
+        return 0 if self._parser is None else self._parser.untold_tokens
+
     def push(self, event: Event) -> list[Happening]:
         """Return what an event brings about."""
-        known, parts = self.thought_tokens, list(self._parts(event))
+        known, parts = self._untold_tokens, list(self._parts(event))
         if self._tell is not None:
             self._untold.append(event)
-            del self._untold[len(self._untold) - (self.thought_tokens - known) :]
+            del self._untold[len(self._untold) - (self._untold_tokens - known) :]
         told = [each for part in parts for each in self._part(part)]
         if event.finish is not None:
             told += self._end(event.finish)
@@ -142,6 +146,7 @@ class Parts(Generic[Happening, Told]):
         if self._text is not None:
             return self._text.add(text, self._logprobs())
         before = self._close(cut=False)
+        text = text.lstrip("\n") if self._done else text  # what stands between texts that are put together
         self._text = self._kinds.text(len(self._done))
         begun = [*before, *self._text.begin()]
         return [*begun, *(self._text.add(text, self._logprobs()) if text or self._untold else ())]
@@ -151,7 +156,7 @@ class Parts(Generic[Happening, Told]):
             return self._thought.add(text)
         before = self._close(cut=False)
         self._thought = self._kinds.thought(len(self._done))
-        return [*before, *self._thought.begin(), *self._thought.add(text)]
+        return [*before, *self._thought.begin(), *self._thought.add(text.lstrip("\n"))]
 
     def _begin_call(self, name: str) -> Sequence[Happening]:
         assert self._call_ids is not None, "where there is a parser, there are ids for calls"

@@ -20,6 +20,7 @@ from inference.text.sequence import SequenceText
 from inference.text.stop import StopMatcher, Stops
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
+from inference.thoughts.formats import CHANNELS_SIGN, TagFormat, ThoughtFormat
 from inference.thoughts.formats import detect as detect_thoughts
 from inference.thoughts.splitters import splitter_of
 from inference.thoughts.stops import AnswerStops
@@ -92,7 +93,9 @@ class TextPipeline:
         self.longest_token = tokenizer.longest_token
         special = special_tokens(tokenizer)
         self.tool_format = tool_format(template, special)
-        self.thought_format = detect_thoughts(template.texts, special)  # None: it isn't known to think
+        self.thought_format = thought_format(template, self.tool_format, special)
+        if isinstance(self.thought_format, TagFormat):
+            self.tool_format = replace(self.tool_format, thought_end=self.thought_format.closing)
         self.template_names = template.names  # of the variables that the chat template may read
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -198,8 +201,7 @@ class TextPipeline:
         """
         matcher: Stops | None = None
         if stops and tools is not None and self.tool_format.channels is None:
-            rest = tools if thoughts is None else replace(tools, thinking=False)
-            matcher = WordStops(stops, Opening(self.tool_format, rest))
+            matcher = WordStops(stops, Opening(self.tool_format, tools))
         if stops and thoughts is not None:
             matcher = AnswerStops(matcher or StopMatcher(stops), self.splitter(thoughts, tools))
         return SequenceText(self._tokenizer.stream(prompt_ids), stops, self._tokenizer.token_text, matcher)
@@ -266,6 +268,14 @@ def tool_format(template: ChatTemplate, special: Mapping[str, int]) -> ToolForma
     if fmt.channels is not None and any(marker.id is None for marker in fmt.channels.markers):
         return with_tokens(GENERIC, special)  # as text nobody would know where a message ends
     return fmt
+
+
+def thought_format(
+    template: ChatTemplate, calls: ToolFormat, special: Mapping[str, int]
+) -> ThoughtFormat | None:
+    """Return how the model writes thoughts; None if its chat template shows none."""
+    shown = () if calls.channels is None else (CHANNELS_SIGN,)  # who calls in channels thinks in one
+    return detect_thoughts((*template.texts, *shown), special)
 
 
 def refuse_surrogates(text: str) -> None:

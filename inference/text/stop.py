@@ -86,6 +86,8 @@ class StopMatcher:
     def flush(self) -> str:
         """Return what was held back; call it when no more text comes."""
         held, self._held = self._held, ""
+        for each in self._long:
+            each.begun = 0
         return held
 
     def _ends(self, text: str, seen: int) -> list[tuple[int, int]]:

@@ -34,8 +34,10 @@ class ChannelSplitter:
         """`functions` are those that may be called."""
         self._fmt = fmt
         self._functions = functions
+        self._longest = HEAD_CHARACTERS + max(map(len, functions), default=0)
         self._stage = STAGES[place]
-        self._head = ""  # text of a head, of which the channel's name is the end
+        self._head = ""  # text of a head
+        self._named = ""  # the same, with a space for each special token in it
         self._author = ""  # of this message, with whom it is for
         self._has_channel = False  # in this head
         self._has_heads = place is not Place.START  # some message had one
@@ -46,7 +48,12 @@ class ChannelSplitter:
     @property
     def unsure(self) -> bool:
         """Return whether it isn't known yet if there is a thought: what no head precedes is words."""
-        return False
+        return self._stage is Stage.HEAD and not self._has_heads
+
+    @property
+    def naming(self) -> bool:
+        """Return whether what comes says what the message is."""
+        return self._stage is Stage.HEAD and self._has_heads
 
     @property
     def calling(self) -> bool:
@@ -72,10 +79,11 @@ class ChannelSplitter:
         if self._stage is Stage.CALL:
             return Split(text, arguments=text)
         self._head += text
-        if len(self._head) <= HEAD_CHARACTERS:
+        self._named += text
+        if len(self._head) <= self._longest and (self._has_heads or begins_head(self._head)):
             return Split()
         self._stage = Stage.WORDS
-        return self._words(self._taken())
+        return self._words(self._taken()[0])
 
     def special(self, token_id: int) -> Split:
         """Take a special token; return what it makes sure of the text before it."""
@@ -85,16 +93,17 @@ class ChannelSplitter:
             return Split()
         if token_id == self._fmt.channel.id:
             self._has_channel = self._has_heads = True
-            self._author = self._taken()
-            return Split(self._author)
+            head, self._author = self._taken()
+            return Split(head)
         if token_id != self._fmt.message.id:
+            self._named += " "
             return Split()
-        head = self._taken()
-        called = CALLED.search(f"{self._author} {head}")
+        head, named = self._taken()
+        called = CALLED.search(f"{self._author} {named}")
         if called is not None and called["name"] in self._functions:
             self._stage = Stage.CALL
             return Split(head, call=called["name"])
-        if self._has_channel and head.strip() == self._fmt.thoughts:
+        if self._has_channel and named.strip() == self._fmt.thoughts:
             self._stage = Stage.THOUGHT
             self._thought.part(BETWEEN)
         else:
@@ -104,7 +113,7 @@ class ChannelSplitter:
 
     def rest(self) -> Split:
         """Return what was held back; use it once, at the end: a head that is cut is none of the words."""
-        head = self._taken()
+        head, _ = self._taken()
         return Split(head) if self._has_heads else Split(words=head)
 
     def _words(self, text: str) -> Split:
@@ -113,6 +122,13 @@ class ChannelSplitter:
         between, self._between, self._spoke = self._between, "", True
         return Split(words=text, between=between)
 
-    def _taken(self) -> str:
-        head, self._head = self._head, ""
-        return head
+    def _taken(self) -> tuple[str, str]:
+        taken = self._head, self._named
+        self._head = self._named = ""
+        return taken
+
+
+def begins_head(text: str) -> bool:
+    """Return whether a text that no special token precedes may be a head: it says whom a message is for."""
+    named = text.lstrip()
+    return FUNCTION.startswith(named[: len(FUNCTION)])

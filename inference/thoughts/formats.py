@@ -34,7 +34,7 @@ class TagFormat:
 
     def place_within(self, said: str) -> Place:
         """Return where an answer is that was begun with this text."""
-        is_open = said.rfind(self.opening.text) > said.rfind(self.closing.text)
+        is_open = said.lstrip().startswith(self.opening.text) and self.closing.text not in said
         return Place.THOUGHT if is_open else Place.WORDS
 
 
@@ -75,6 +75,7 @@ def _tags(name: str, opening: str, closing: str, label: str = "") -> TagFormat:
     return TagFormat(name=name, opening=Marker(opening), closing=Marker(closing), label=label)
 
 
+CHANNELS_SIGN = "<|channel|>analysis"  # by which a template shows that messages have channels
 FORMATS: tuple[ThoughtFormat, ...] = (
     ChannelFormat(
         name="harmony",
@@ -100,7 +101,7 @@ def detect(constants: Iterable[str], special: Mapping[str, int]) -> ThoughtForma
     """
     texts = tuple(constants)
     for fmt in FORMATS:
-        sign = fmt.closing.text if isinstance(fmt, TagFormat) else fmt.channel.text + fmt.thoughts
+        sign = fmt.closing.text if isinstance(fmt, TagFormat) else CHANNELS_SIGN
         if any(sign in text for text in texts):
             found = _with_tokens(fmt, special)
             if found is not None:

@@ -34,16 +34,16 @@ def led(grammar: Grammar, fmt: ThoughtFormat, place: Place, *, in_channels: bool
 def _of_tags(fmt: TagFormat, place: Place) -> list[str]:
     opening, closing = fmt.opening, fmt.closing
     if closing.id is not None:
-        thought = f"INSIDE <[{closing.id}]> BLANKS?"
+        thought = f"WITHIN <[{closing.id}]> BLANKS?"
         if place is Place.START:
             thought = f"(BLANKS? <[{opening.id}]> {thought})?"
-        return [f"start: {thought} answer", f"INSIDE: /{ANY}/", r"BLANKS: /[ \t\n\r]{1,8}/"]
+        return [f"start: {thought} answer", f"WITHIN: /{ANY}/", r"BLANKS: /[ \t\n\r]{1,8}/"]
     begun, end = in_regex(opening.text), in_regex(closing.text)
     before = f"/{BLANKS}{begun}/ " if place is Place.START else ""
     return [
         f"start: THOUGHT{'?' if before else ''} answer",
-        f"INSIDE: /{ANY}/ & ~/{ANY}{end}{ANY}/",
-        f"THOUGHT: {before}INSIDE /{end}{BLANKS}/",
+        f"WITHIN: /{ANY}/ & ~/{ANY}{end}{ANY}/",
+        f"THOUGHT: {before}WITHIN /{end}{BLANKS}/",
     ]
 
 
@@ -52,10 +52,10 @@ def _of_channels(fmt: ChannelFormat, place: Place, *, in_channels: bool) -> list
         f"<[{each.id}]>" for each in (fmt.start, fmt.channel, fmt.message, fmt.end)
     )
     again = f"{end} {start} {literal(fmt.author)}"
-    first = f"INSIDE {again} " if place is Place.THOUGHT else ""
+    first = f"WITHIN {again} " if place is Place.THOUGHT else ""
     head = "" if in_channels else f"{channel} {literal(fmt.words)} {message} "
     return [
         f"start: {first}thought* {head}answer",
-        f"thought: {channel} {literal(fmt.thoughts)} {message} INSIDE {again}",
-        f"INSIDE: /{ANY}/",
+        f"thought: {channel} {literal(fmt.thoughts)} {message} WITHIN {again}",
+        f"WITHIN: /{ANY}/",
     ]

@@ -25,13 +25,15 @@ class AnswerReader:
         self._unsure = 0  # tokens that may be the first ones of a thought
         self._called = 0  # calls that the splitter told
         self._object = JsonObject()  # the arguments of the last one
+        self._named = 0  # tokens of a head, of which it isn't known yet whether a thought follows
         self.thought_tokens = 0  # of what was thought, and of the marks around it
+        self.untold_tokens = 0  # these, and those that say what follows them: none of them is said
 
     def push(self, event: Event) -> tuple[Part, ...]:
         """Return what an event completes."""
-        was_unsure, was_within = self._splitter.unsure, self._splitter.within
+        was_unsure, was_within, was_naming = self._where()
         parts = joined(part for piece in self._pieces.of(event) for part in self._read(piece))
-        self._count(was_unsure=was_unsure, was_within=was_within)
+        self._count(1 + (self._unsure if was_unsure else 0), was_within=was_within, was_naming=was_naming)
         return parts
 
     def finish(self) -> tuple[Part, ...]:
@@ -72,9 +74,24 @@ class AnswerReader:
         if self._calls is not None:
             yield from self._calls.finish()
 
-    def _count(self, *, was_unsure: bool, was_within: bool) -> None:
-        """Count the token of an event, once it is known what it was of."""
-        if self._splitter.unsure:
+    def _where(self) -> tuple[bool, bool, bool]:
+        splitter = self._splitter
+        return splitter.unsure, splitter.within, splitter.naming
+
+    def _count(self, tokens: int, *, was_within: bool, was_naming: bool) -> None:
+        """Count the tokens of an event, and of those before it that were unsure, now that it is known."""
+        unsure, within, naming = self._where()
+        if unsure:
             self._unsure += 1
-        elif was_within or (self._splitter.thinking and not self._splitter.calling):
-            self.thought_tokens += 1 + (self._unsure if was_unsure else 0)
+            return
+        self._unsure = 0
+        behind = self._splitter.thinking and not (naming or self._splitter.calling)
+        if not (naming or was_naming or within or was_within or behind):
+            return
+        self.untold_tokens += tokens
+        if naming:
+            self._named += tokens
+            return
+        if within or was_within or behind:
+            self.thought_tokens += tokens + self._named
+        self._named = 0

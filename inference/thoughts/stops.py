@@ -50,7 +50,9 @@ class AnswerStops:
         return shown + self._words.flush()
 
     def _shown(self, split: Split) -> str:
+        """Return what may be shown; a stop sequence that has begun ends where the words are interrupted."""
+        before = self._words.flush() if split.lead else ""
         self._early = max(0, self._early - len(split.lead))
         early, self._early = split.words[: self._early], max(0, self._early - len(split.words))
         shown = self._words.push(early, may_stop=False)
-        return split.lead + shown + self._words.push(split.words[len(early) :])
+        return before + split.lead + shown + self._words.push(split.words[len(early) :])

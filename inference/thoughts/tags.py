@@ -8,6 +8,8 @@ from inference.text.stop import overlap
 from inference.thoughts.formats import TagFormat
 from inference.thoughts.types import Place, Split
 
+BLANK_CHARACTERS = 1024  # of white space before a thought, which else is words
+
 
 class Stage(Enum):
     """Where in the answer a splitter is."""
@@ -37,6 +39,7 @@ class TagSplitter:
         self._held = ""  # text of which it isn't known yet what it is
         self._thought = Trimmed()
 
+    naming = False  # marks alone say what is what
     calling = False  # calls are told from the words elsewhere
 
     @property
@@ -115,9 +118,10 @@ class TagSplitter:
     def _before(self, text: str) -> int:
         body, opening = text.lstrip(), self._fmt.opening
         begins = opening.id is None and opening.text.startswith(body[: len(opening.text)])
-        if not body or (begins and len(body) < len(opening.text)):
+        if len(text) <= BLANK_CHARACTERS and (not body or (begins and len(body) < len(opening.text))):
             self._held = text
             return 0
+        begins = begins and len(body) >= len(opening.text)
         self._stage = Stage.LABEL if begins else Stage.WORDS
         return len(text) - len(body) + len(opening.text) if begins else 0
 
@@ -147,16 +151,19 @@ class Trimmed:
 
     def __init__(self) -> None:
         self._begun = False
-        self._white = ""
+        self._white: list[str] = []  # a text is put together of it once, however many pieces come
 
     def more(self, text: str) -> str:
         """Return what may be told now."""
-        whole = self._white + text if self._begun else text.lstrip()
-        told = whole.rstrip()
-        self._white = whole[len(told) :]
-        self._begun = self._begun or bool(told)
-        return told
+        text = text if self._begun else text.lstrip()
+        told = text.rstrip()
+        if not told:
+            self._white += [text] if text else []
+            return ""
+        before, self._white = "".join(self._white), [text[len(told) :]]
+        self._begun = True
+        return before + told
 
     def part(self, between: str) -> None:
         """Begin a further part of the text, behind `between` if there is one before it."""
-        self._white = between if self._begun else ""
+        self._white = [between] if self._begun else []

@@ -46,6 +46,10 @@ class Splitter(Protocol):
         """Return whether what comes is thought."""
 
     @property
+    def naming(self) -> bool:
+        """Return whether what comes only says what follows it."""
+
+    @property
     def calling(self) -> bool:
         """Return whether what comes are a call's arguments."""
 

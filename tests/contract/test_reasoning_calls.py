@@ -49,6 +49,7 @@ ADD = {
     "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}},
 }
 CALLS_IN_CHANNELS = [
+    "<|channel|>commentary to=functions.add<|constrain|>json",
     "<|channel|>commentary to=functions.add <|constrain|>json",
     "<|channel|>commentary to=functions.add",
     " to=functions.add<|channel|>commentary json",
@@ -110,3 +111,59 @@ async def test_a_message_in_channels_that_is_begun_is_not_gone_on_with_beside_to
         taken = await server.post(PATH, {**body, "continue_final_message": False})
     assert (refused.status_code, taken.status_code) == (422, 200)
     assert "continue_final_message" in refused.json()["error"]
+
+
+async def test_a_stop_sequence_that_begins_before_a_call_leaves_it_whole() -> None:
+    says = f'<|channel|>commentary{MESSAGE}I add.{AGAIN}{CALLS_IN_CHANNELS[0]}{MESSAGE}{{"a": 1}}'
+    async with served(engine=thinking_engine("harmony", says)) as server:
+        (answer,) = await answers(server, chat(tools=[ADD], stop=[".X"]))
+        message = await server.post("/v1/messages", anthropic(stop_sequences=[".X"]))
+    assert (answer["content"], answer["calls"], answer["reason"]) == ("I add.", ["add"], "tool_calls")
+    assert [block["type"] for block in message.json()["content"]] == ["text", "tool_use"]
+
+
+async def test_texts_of_several_messages_are_put_together_where_they_are_one() -> None:
+    says = f"<|channel|>analysis{MESSAGE}Hm.{AGAIN}<|channel|>commentary{MESSAGE}So.{AGAIN}"
+    says += f"<|channel|>analysis{MESSAGE}Well.{AGAIN}<|channel|>final{MESSAGE}Yes."
+    async with served(engine=thinking_engine("harmony", says)) as server:
+        (answer,) = await answers(server, chat())
+        message = await server.post("/v1/messages", anthropic(tools=None))
+    assert (answer["content"], answer["reasoning_content"]) == ("So.\n\nYes.", "Hm.\n\nWell.")
+    told = [block.get("text", block.get("thinking")) for block in message.json()["content"]]
+    assert told == ["Hm.", "So.", "Well.", "Yes."]
+
+
+async def test_a_tool_of_any_name_can_be_called_in_a_channel() -> None:
+    tool = {"type": "function", "function": {"name": "n" * 300}}
+    says = f"<|channel|>commentary to=functions.{'n' * 300}{MESSAGE}{{}}"
+    async with served(engine=thinking_engine("harmony", says)) as server:
+        (answer,) = await answers(server, chat(tools=[tool]))
+    assert answer["calls"] == ["n" * 300]
+
+
+@pytest.mark.parametrize("kind", ["mistral", "think"])
+async def test_a_call_behind_any_mark_is_held_to_its_schema(kind: str) -> None:
+    marks = {"mistral": ("[THINK]", "[/THINK]"), "think": ("<think>", "</think>")}[kind]
+    says = f'{marks[0]}Hm{marks[1]}{{"name": "add", "parameters": {{"bogus": [}}'
+    body = chat(tools=[ADD], reasoning_format="parsed", parallel_tool_calls=False)
+    async with served(engine=thinking_engine(kind, says)) as server:
+        whole = (await server.post(PATH, body)).json()["choices"][0]
+    (call,) = whole["message"]["tool_calls"]
+    assert whole["finish_reason"] == "tool_calls"
+    assert isinstance(json.loads(call["function"]["arguments"])["a"], int)
+
+
+@pytest.mark.parametrize("begun", [None, "<think>I"])
+async def test_a_sign_of_calls_that_is_thought_forces_none(begun: str | None) -> None:
+    says = f"{'' if begun else '<think>'}could write {CALL} so</think>Done."
+    body = chat(reasoning_format="parsed", tools=[NOW])
+    body["messages"] += [{"role": "assistant", "content": begun}] if begun else []
+    async with served(engine=thinking_engine("hermes", says)) as server:
+        (answer,) = await answers(server, body)
+    assert (answer["content"], answer["calls"], answer["reason"]) == ("Done.", [], "stop")
+
+
+def anthropic(**members: Any) -> dict[str, Any]:
+    tool = {"name": "add", "input_schema": ADD["function"]["parameters"]}  # type: ignore[index]
+    asked = {"max_tokens": 400, "temperature": 0, "messages": [{"role": "user", "content": "Is it?"}]}
+    return {**asked, "tools": [tool], **members}

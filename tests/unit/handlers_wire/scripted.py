@@ -11,7 +11,7 @@ from inference.types import Event
 class ScriptedParser:
     """Gives parts for each event, and parts at the end."""
 
-    thought_tokens = 0
+    thought_tokens = untold_tokens = 0
 
     def __init__(self, pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = ()) -> None:
         self._pushes = iter(pushes)

@@ -74,6 +74,7 @@ def test_what_an_answer_was_begun_with_says_where_it_is() -> None:
     assert tags.place_within("<think>Hm") is Place.THOUGHT
     assert tags.place_within("<think>Hm</think>So") is Place.WORDS
     assert tags.place_within("So") is Place.WORDS
+    assert tags.place_within("In HTML the <think> tag") is Place.WORDS
     assert isinstance(channels, ChannelFormat)
     assert channels.place("<|start|>assistant<|channel|>analysis<|message|>Hm") is Place.THOUGHT
     assert channels.place("<|start|>assistant<|channel|>final<|message|>So") is Place.WORDS

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.thoughts.splitters import splitter_of
 from inference.thoughts.types import Place
 from inference.tools.formats import with_tokens
 from inference.tools.known_formats import FORMATS
@@ -61,7 +63,7 @@ ANSWERS = [  # (format, place, answer, thought, words)
     ("harmony", Place.START, "<|channel|>analysis<|message|>Hm, and cut", "Hm, and cut", ""),
     ("harmony", Place.START, "<|channel|>analysis<|message|>Hm<|end|><|start|>assist", "Hm", ""),
     ("harmony", Place.START, "No channel at all", "", "No channel at all"),
-    ("harmony", Place.START, "x" * 300, "", "x" * 300),
+    ("harmony", Place.START, " to=" + "x" * 300, "", " to=" + "x" * 300),
     ("harmony", Place.WORDS, "es.", "", "es."),
     ("harmony", Place.THOUGHT, "m<|end|><|start|>assistant<|channel|>final<|message|>Yes", "m", "Yes"),
 ]
@@ -92,6 +94,9 @@ def test_it_is_the_same_however_the_tokens_cut_it(answer: str, data: st.DataObje
         ("think", Place.START, ["\n", "Yes"], 0),
         ("think", Place.THOUGHT, ["Hm", "</think>", "Yes"], 2),
         ("mistral", Place.START, ["[THINK]", "Hm", "[/THINK]", "Yes"], 3),
+        ("harmony", Place.START, ["Hello", " there"], 0),
+        ("harmony", Place.START, ["<|channel|>", "final", "<|message|>", "Yes"], 0),
+        ("harmony", Place.START, ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>"], 4),
     ],
 )
 def test_tokens_of_thoughts_are_counted(name: str, place: Place, pieces: list[str], counted: int) -> None:
@@ -99,6 +104,37 @@ def test_tokens_of_thoughts_are_counted(name: str, place: Place, pieces: list[st
     for event in events(SPECIAL.get(piece, piece) for piece in pieces):
         reading.push(event)
     assert reading.thought_tokens == counted
+
+
+def test_tokens_that_name_a_channel_are_none_of_what_is_said() -> None:
+    reading, told = reader(known("harmony")), []
+    for event in events(
+        cut("<|channel|>final<|message|>Yes<|end|><|start|>assistant<|channel|>final<|message|>No")
+    ):
+        known_before = reading.untold_tokens
+        reading.push(event)
+        told += [event.delta] if reading.untold_tokens == known_before else []
+    assert told == ["Yes", "No"]
+    assert reading.thought_tokens == 0
+
+
+@pytest.mark.parametrize("piece", [" " * 16, "\n"])
+def test_white_space_without_end_takes_time_in_proportion(piece: str) -> None:
+    def seconds(count: int) -> float:
+        splitter = splitter_of(known("think"), Place.THOUGHT)
+        began = time.process_time()
+        for _ in range(count):
+            splitter.push(piece)
+        return time.process_time() - began
+
+    assert seconds(64_000) < 2  # quadratic it took a minute
+    assert said(read(known("think"), [piece] * 200)) == ("", piece * 200)
+
+
+def test_so_much_white_space_is_said() -> None:
+    splitter = splitter_of(known("think"), Place.START)
+    shown = "".join(splitter.push(" " * 16).words for _ in range(100))
+    assert shown == " " * 1600
 
 
 def test_special_tokens_keep_their_place_behind_text_that_comes_late() -> None:

@@ -69,6 +69,16 @@ def test_calls_behind_thoughts_are_ended_by_none() -> None:
     assert matcher.in_calls
 
 
+@pytest.mark.parametrize("stop", ["bX", "bc", "b" + "X" * 70])
+def test_one_that_has_begun_ends_with_its_message(stop: str) -> None:
+    heads = "<|channel|>commentary<|message|>{}<|end|><|start|>assistant<|channel|>{}<|message|>{}"
+    again = "<|end|><|start|>assistant<|channel|>final<|message|>cd"
+    answer = heads.format("ab", "analysis", "Hm") + again
+    shown = "commentaryabassistantanalysisHmassistantfinalcd"
+    for pieces in (cut(answer), letters(cut(answer))):
+        assert stopped(stops_of("harmony", Place.START, stop), pieces) == (shown, None)
+
+
 @given(st.text("<think>/ \nab", max_size=30), st.sampled_from(["\n", "a", "b<", "ab"]), st.data())
 def test_how_tokens_cut_the_text_changes_nothing(answer: str, stop: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(answer)))) | {0, len(answer)})
