@@ -63,6 +63,7 @@ class Values:
         self._root = parameters
         self._end = end
         self._known: dict[str, Text | None] = {}
+        self._kinds: dict[int, Text | None] = {}  # by schema: many may refer to one, and it may be large
 
     def text(self, name: str) -> Text | None:
         """Return what text a parameter is, None if it is JSON."""
@@ -119,7 +120,9 @@ class Values:
             return self._kind(self._target(schema), steps + 1)
         if len(words) == 1 and words <= {*JOINS}:
             return self._of_alternatives(_list(schema[words.copy().pop()]), "allOf" in words, steps)
-        return self._of_words(schema) if words <= OF_TEXTS else None
+        if id(schema) not in self._kinds:
+            self._kinds[id(schema)] = self._of_words(schema) if words <= OF_TEXTS else None
+        return self._kinds[id(schema)]
 
     def _of_alternatives(self, schemas: list[Any], joined: bool, steps: int) -> Text | None:
         """Return the one text that some schemas are of, and whether null is another."""

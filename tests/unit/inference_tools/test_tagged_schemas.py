@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -142,3 +143,33 @@ def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> 
     with pytest.raises(GrammarRefused) as refusal:
         call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
     assert "tools['f'].function.parameters" in str(refusal.value)
+
+
+DASHES = {f"{at}" + "-" * 2_000: True for at in range(30)}
+TITLES = [{"title": f"{at}"} for at in range(64)]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"additionalProperties": True, "properties": DASHES, "anyOf": TITLES},
+        {"allOf": [{"anyOf": TITLES}, *({"properties": {f"p{at}": True}} for at in range(800))]},
+        {"allOf": [{"properties": {f"p{at}": True for at in range(1_500)}}, *({"required": ["p0"]},) * 1_000]},
+    ],
+)
+def test_a_grammar_that_would_be_far_larger_than_its_schema_is_refused_before_it_is_written(
+    parameters: dict[str, Any],
+) -> None:
+    began = time.process_time()
+    with pytest.raises(ToolRefused, match="too large together|too many properties together"):
+        call_grammar(plain("qwen"), use(Tool(name="f", parameters={"type": "object", **parameters})))
+    assert time.process_time() - began < 1
+
+
+def test_a_large_value_that_many_parameters_refer_to_is_written_once() -> None:
+    words = {"enum": ["-" * 60 + str(at) for at in range(800)]}
+    properties = {f"p{at}": {"$ref": "#/$defs/e"} for at in range(300)}
+    tool = Tool(name="f", parameters={"type": "object", "properties": properties, "$defs": {"e": words}})
+    began = time.process_time()
+    call_grammar(plain("qwen"), use(tool))
+    assert time.process_time() - began < 1
