@@ -173,3 +173,26 @@ def test_a_large_value_that_many_parameters_refer_to_is_written_once() -> None:
     began = time.process_time()
     call_grammar(plain("qwen"), use(tool))
     assert time.process_time() - began < 1
+
+
+def test_a_text_that_cannot_be_a_grammar_is_refused_with_tool_and_parameter() -> None:
+    properties = {"\u2028": {"type": "integer"}, "a": {"type": "string", "pattern": "^a(b$"}}
+    tool_use = use(NOW, Tool(name="f", parameters={"type": "object", "properties": properties}))
+    with pytest.raises(GrammarRefused, match=r"`tools\['f'\].function.parameters 'a'`: the regular expr"):
+        compiled(call_grammar(plain("qwen"), tool_use))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"format": "date", "maxLength": 8},
+        {"format": "date", "pattern": "^x$"},
+        {"enum": ["abc", "d"], "minLength": 4},
+        {"enum": ["a", "b"], "const": "c"},
+        {"minLength": 4, "maxLength": 3},
+    ],
+)
+def test_a_text_that_nothing_fits_is_refused_and_no_dead_end_of_an_answer(words: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": STRING | words}, "required": ["a"]}
+    with pytest.raises(GrammarRefused, match=r"parameters 'a'`: nothing is valid here"):
+        compiled(call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters))))
