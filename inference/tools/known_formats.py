@@ -31,6 +31,9 @@ import re
 from inference.tools.formats import Channels, Marker, Tags, ToolFormat
 
 LINE = Marker("\n")
+# Between calls: Step's models and Reka's write other families' notations without it
+MAY_LINE = Marker("\n", optional=True)
+NO_LINE = Marker("\n", optional=True, unwritten=True)
 
 
 def tagged(before: str, middle: str, after: str) -> Tags:
@@ -39,14 +42,14 @@ def tagged(before: str, middle: str, after: str) -> Tags:
 
 
 OPEN, CLOSE = Marker("<tool_call>"), Marker("</tool_call>")
-HERMES = ToolFormat(name="hermes", opening=(OPEN, LINE), closing=(LINE, CLOSE), between=(LINE, OPEN, LINE))
+HERMES = ToolFormat(name="hermes", opening=(OPEN, LINE), closing=(LINE, CLOSE), between=(MAY_LINE, OPEN, LINE))
 
 FUNCTION, FUNCTION_END = Marker("\n<function="), Marker("</function>\n")
 QWEN = ToolFormat(
     name="qwen",
     opening=(OPEN, FUNCTION),
     closing=(FUNCTION_END, CLOSE),
-    between=(LINE, OPEN, FUNCTION),
+    between=(MAY_LINE, OPEN, FUNCTION),
     name_end=(Marker(">\n"),),
     tags=tagged("<parameter=", ">\n", "\n</parameter>\n"),
 )
@@ -55,7 +58,7 @@ SEED = ToolFormat(
     name="seed",
     opening=(SEED_OPEN, FUNCTION),
     closing=(FUNCTION_END, SEED_CLOSE),
-    between=(LINE, SEED_OPEN, FUNCTION),
+    between=(MAY_LINE, SEED_OPEN, FUNCTION),
     name_end=(Marker(">\n"),),
     tags=tagged("<parameter=", ">", "</parameter>\n"),
 )
@@ -66,7 +69,7 @@ GLM = ToolFormat(
     name="glm",
     opening=(OPEN,),
     closing=(CLOSE,),
-    between=(LINE, OPEN),
+    between=(MAY_LINE, OPEN),
     name_end=(LINE,),
     tags=Tags(before=(KEY,), middle=(KEY_END, LINE, VALUE), after=(VALUE_END,), line=True),
 )
@@ -74,7 +77,7 @@ GLM_TIGHT = ToolFormat(
     name="glm_tight",
     opening=(OPEN,),
     closing=(CLOSE,),
-    between=(OPEN,),
+    between=(NO_LINE, OPEN),
     name_end=(),
     tags=Tags(before=(KEY,), middle=(KEY_END, VALUE), after=(VALUE_END,)),
 )
@@ -143,7 +146,7 @@ FUNCTIONARY = ToolFormat(
     name="functionary",
     opening=(Marker("<function="),),
     closing=(Marker("</function>"),),
-    between=(Marker("<function="),),
+    between=(NO_LINE, Marker("<function=")),
     name_end=(Marker(">"),),
 )
 COMMAND = ToolFormat(
