@@ -39,6 +39,7 @@ class Tags:
     middle: tuple[Marker, ...]
     after: tuple[Marker, ...]
     line: bool = False  # a line break may follow each value, and is written
+    slips: tuple[str, ...] = ()  # no text holds them: an end that was misspelt, and what comes behind it
 
     @property
     def markers(self) -> tuple[Marker, ...]:

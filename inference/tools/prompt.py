@@ -61,7 +61,7 @@ def with_description(schema: object) -> object:
 def with_tool_prompt(
     chat: Sequence[Mapping[str, Any]], use: ToolUse, given: str | None, fmt: ToolFormat, *, shown: bool
 ) -> list[Message]:
-    """Return a chat whose last message of the user's tells how to call, and what, unless the template does it.
+    """Return a chat whose user tells, at last, how to call, and what, unless the template does it.
 
     `given` is the client's prompt for tools: it is added in any case. `shown` says that the
     template lists the tools itself. The message is the last one with content that isn't the

@@ -77,7 +77,7 @@ class TaggedRules:
         return symbols((*self._tags.before, Marker(name), *self._tags.middle))
 
     def _other_names(self, named: Mapping[str, Any]) -> Generator[str, None, str]:
-        """Yield the rules of a name that no schema lists, if they are new; return what it is with its tags."""
+        """Yield the rules of a name that no schema lists, if they are new; return the one with its tags."""
         names = frozenset(named)
         if names in self._others:
             return self._others[names]
@@ -127,6 +127,8 @@ class TaggedRules:
         every = [f"/{expression}/" for expression in text.expressions] or [f"/{ANY}/"]
         if text.may_hold_end and not is_token:
             every += [f"~/{ended}/" for ended in self._early_ends()]
+        if not text.listed and self._tags.slips:
+            every.append(f"~/{ANY}({'|'.join(map(in_regex, self._tags.slips))}){ANY}/")
         null = " | /null/" if text.or_null and text.expressions else ""
         rule = f"({' & '.join(every)}){null}"
         if rule not in self._known:

@@ -32,7 +32,9 @@ TIME = rf"{HOURS}:[0-5][0-9](\.[0-9]{{1,9}})?([Zz]|[+-]{HOURS})"
 BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 SAFE = r"([A-Za-z0-9._~!$\x26'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 PART = rf"({SAFE}|[\/?])"
-BRACKETED = rf"\/\/({SAFE}*@)?\[[0-9A-Fa-f:.]{{2,45}}\](:[0-9]*)?([\/?]{PART}*)?"  # a host as in http://[::1]/
+BRACKETED = (
+    rf"\/\/({SAFE}*@)?\[[0-9A-Fa-f:.]{{2,45}}\](:[0-9]*)?([\/?]{PART}*)?"  # a host as in http://[::1]/
+)
 ATEXT = r"[A-Za-z0-9!#$%\x26'*+\/=?\^_`{|}~-]+"
 FORMS = {  # of formats, each at most what it allows
     "date": DAY,
@@ -63,6 +65,7 @@ class Text:
     expressions: tuple[str, ...] = ()
     or_null: bool = False  # it may be null
     may_hold_end: bool = False  # what matches may hold the end of texts, behind what doesn't match
+    listed: bool = False  # it is one of the texts that its schema lists
 
 
 class Values:
@@ -157,7 +160,12 @@ class Values:
             return None
         or_null = "null" in kinds and (literals is None or None in literals)
         may_hold_end = literals is None and bool(schema.get("minLength") or "pattern" in schema)
-        return Text(tuple(each for each in expressions if each is not None), or_null, may_hold_end)
+        return Text(
+            tuple(each for each in expressions if each is not None),
+            or_null,
+            may_hold_end,
+            literals is not None,
+        )
 
     def _expressions(self, schema: Mapping[str, Any], literals: Any) -> Iterator[str | None]:
         """Yield regular expressions that a text must match, None for what none can say.
