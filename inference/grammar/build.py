@@ -77,14 +77,18 @@ def _located(
 def _embedded_fault(
     complaint: str, lark: str, vocabulary: GrammarVocabulary, limits: GrammarLimits
 ) -> GrammarFault | None:
-    """Return the fault within a `%json` of a grammar; None if the complaint is of something else.
+    """Return the fault within a `%json` or a text of a grammar; None if the complaint is of something else.
 
     A comment in the line before names the schema.
     """
-    found = re.match(r"at (\d+)\(\d+\): failed to compile JSON schema", complaint)
-    lines = [*HEADER.splitlines(), *lark.splitlines()]
-    at = int(found[1]) - 1 if found else len(lines)
-    if at >= len(lines) or "%json " not in lines[at]:
+    found = re.match(r"at (\d+)\(\d+\): (failed to compile JSON schema)?", complaint)
+    lines = (HEADER + lark).split("\n")  # as llguidance counts them: names may hold what else breaks lines
+    if found is None or int(found[1]) > len(lines):
+        return None
+    at = int(found[1]) - 1
+    if not found[2] and lines[at - 1].startswith("// "):
+        return GrammarFault(fault_of(complaint).reason, label=lines[at - 1].removeprefix("// "))
+    if not found[2] or "%json " not in lines[at]:
         return None
     tree, _ = prepare(lines[at].partition("%json ")[2], limits)
     fault = _located(complaint, tree, vocabulary, limits)

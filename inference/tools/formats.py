@@ -23,6 +23,8 @@ class Marker:
     text: str
     id: int | None = None  # of the special token that it is; None: it is generated as text
     spaced: bool = False  # a space may come before it
+    optional: bool = False  # text that some models leave out
+    unwritten: bool = False  # text that some models add, and no template
 
 
 # Thoughts before an answer stand between these, or before the second where the prompt has the first
@@ -37,6 +39,7 @@ class Tags:
     middle: tuple[Marker, ...]
     after: tuple[Marker, ...]
     line: bool = False  # a line break may follow each value, and is written
+    slips: tuple[str, ...] = ()  # no text holds them: an end that was misspelt, and what comes behind it
 
     @property
     def markers(self) -> tuple[Marker, ...]:

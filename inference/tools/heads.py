@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from inference.tools.arguments import notation_of
-from inference.tools.formats import ToolFormat, text_of
+from inference.tools.formats import Marker, ToolFormat, text_of
 from inference.tools.objects import WHITE
 from inference.tools.types import Tool
 
@@ -24,7 +24,7 @@ def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
     begins = "" if clear else f"(?={notation_of(fmt).begins})"
     if fmt.name_end is not None:
         starts = (fmt.opening, fmt.opening[1:], fmt.closing + fmt.between)
-        frames = "|".join(map(re.escape, sorted(map(text_of, starts), key=len, reverse=True)))
+        frames = "|".join(map(in_frame, sorted(starts, key=lambda markers: -len(text_of(markers)))))
         needed = "" if fmt.needs_id else "?"
         call_id = f"(?:{re.escape(fmt.call_id.text)}{fmt.id_form}){needed}" if fmt.call_id is not None else ""
         end = re.escape(text_of(fmt.name_end))
@@ -35,6 +35,11 @@ def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
     return re.compile(
         f'{{{GAP}{kind}{call_id}"{fmt.name_key}"{GAP}:{GAP}(?P<name>{STRING}){GAP},{GAP}{key}{begins}'
     )
+
+
+def in_frame(markers: Sequence[Marker]) -> str:
+    """Return the regular expression of markers."""
+    return "".join(re.escape(marker.text) + ("?" if marker.optional else "") for marker in markers)
 
 
 def written_names(fmt: ToolFormat, tools: Sequence[Tool]) -> dict[str, str]:

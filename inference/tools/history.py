@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from inference.tools.arguments import notation_of
@@ -46,7 +46,8 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
 
 def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return the text with which a model of this format makes calls."""
-    opening, closing, between, ending = map(text_of, (fmt.opening, fmt.closing, fmt.between, fmt.ending))
+    opening, closing, ending = map(text_of, (fmt.opening, fmt.closing, fmt.ending))
+    between = text_of(marker for marker in fmt.between if not marker.unwritten)
     bodies = [body(fmt, call, at) + closing for at, call in enumerate(calls)]
     return opening + between.join(bodies) + ending
 
@@ -129,25 +130,36 @@ def with_numbered_ids(chat: Sequence[Message], fmt: ToolFormat) -> list[Message]
     return numbered
 
 
-def call_names(chat: Iterable[Message]) -> dict[str, str]:
-    """Return which function each call's id stands for."""
+def answered(chat: Iterable[Message]) -> Iterator[tuple[Message, Message, Message]]:
+    """Yield each result with the message that called for it, and the call: the last one before it of its id.
+
+    Ids may come again in a later turn: some clients count the calls of each.
+    """
+    calls: dict[object, tuple[Message, Message]] = {}
+    for message in chat:
+        calls.update({call.get("id"): (message, call) for call in message.get("tool_calls", ())})
+        if is_result(message) and message.get("tool_call_id") in calls:
+            yield (message, *calls[message.get("tool_call_id")])
+
+
+def call_names(chat: Iterable[Message]) -> dict[int, str]:
+    """Return of which function each result is, by the `id()` of its message, where a call tells."""
     return {
-        call["id"]: call["function"]["name"]
-        for message in chat
-        for call in message.get("tool_calls", ())
-        if "id" in call
+        id(result): call["function"]["name"]
+        for result, _, call in answered(chat)
+        if result.get("tool_call_id") is not None
     }
 
 
-def with_name(message: Message, names: Mapping[str, str]) -> Message:
+def with_name(message: Message, names: Mapping[int, str]) -> Message:
     """Return a message that says which function's result it is, if it is one and a call tells."""
     name = function_name(message, names)
     return message | {"name": name} if is_result(message) and name else message
 
 
-def function_name(message: Message, names: Mapping[str, str]) -> str | None:
+def function_name(message: Message, names: Mapping[int, str]) -> str | None:
     """Return which function a result is of; None if neither it nor a call says so."""
-    return message.get("name") or names.get(message.get("tool_call_id", ""))
+    return message.get("name") or names.get(id(message))
 
 
 def one_call_each(chat: Sequence[Message]) -> list[Message]:
@@ -223,32 +235,32 @@ def with_calls_as_text(message: Message, fmt: ToolFormat) -> Message:
     return rest | {"content": f"{content}\n{text}" if content else text}
 
 
-def without_broken_calls(chat: Sequence[Message], names: Mapping[str, str], fmt: ToolFormat) -> list[Message]:
+def without_broken_calls(chat: Sequence[Message], names: Mapping[int, str], fmt: ToolFormat) -> list[Message]:
     """Return a chat with calls as text whose arguments are no object, and with their results as text."""
-    broken = [
-        any(isinstance(call["function"].get("arguments"), str) for call in message.get("tool_calls", ()))
+    broken = {
+        id(message)
         for message in chat
-    ]
-    if not any(broken):
+        if any(isinstance(call["function"].get("arguments"), str) for call in message.get("tool_calls", ()))
+    }
+    if not broken:
         return [*chat]
-    pairs = [*zip(chat, broken, strict=True)]
-    ids = {call.get("id") for message, is_broken in pairs if is_broken for call in message["tool_calls"]}
-    retold = [with_calls_as_text(message, fmt) if is_broken else message for message, is_broken in pairs]
-    return with_results_as_text(retold, names, ids)
+    results = {id(result) for result, caller, _ in answered(chat) if id(caller) in broken}
+    retold = [with_calls_as_text(message, fmt) if id(message) in broken else message for message in chat]
+    return with_results_as_text(retold, names, results)
 
 
 def with_results_as_text(
-    chat: Iterable[Message], names: Mapping[str, str], ids: Collection[object] | None = None
+    chat: Iterable[Message], names: Mapping[int, str], told_ones: Collection[int] | None = None
 ) -> list[Message]:
     """Return a chat whose results are told by the user; what the user says next joins them.
 
-    `ids`: those of the calls whose results they are, None for all. Many templates insist that user and
-    assistant take turns.
+    `told_ones`: the `id()` of those results, None for all. Many templates insist that user and assistant
+    take turns.
     """
     retold: list[Message] = []
     results: list[str] = []  # told, and not yet in `retold`: they are joined once, as there may be many
     for message in chat:
-        if is_result(message) and (ids is None or message.get("tool_call_id") in ids):
+        if is_result(message) and (told_ones is None or id(message) in told_ones):
             results.append(result_text(message, names))
             continue
         if results and message.get("role") == "user" and isinstance(message.get("content"), str):
@@ -265,7 +277,7 @@ def joined(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def result_text(message: Message, names: Mapping[str, str]) -> str:
+def result_text(message: Message, names: Mapping[int, str]) -> str:
     """Return what a function returned, in words."""
     name = function_name(message, names)
     function = f"The function {name}" if name else "The function"

@@ -31,33 +31,45 @@ import re
 from inference.tools.formats import Channels, Marker, Tags, ToolFormat
 
 LINE = Marker("\n")
+# Between calls: Step's models and Reka's write other families' notations without it
+MAY_LINE = Marker("\n", optional=True)
+NO_LINE = Marker("\n", optional=True, unwritten=True)
 
 
-def tagged(before: str, middle: str, after: str) -> Tags:
-    """Return tags of texts that are no tokens of their own in any model."""
-    return Tags(before=(Marker(before),), middle=(Marker(middle),), after=(Marker(after),))
+def tagged(before: str, middle: str, after: str, behind: str) -> Tags:
+    """Return tags of texts that are no tokens of their own in any model; `behind`: what ends the arguments.
+
+    An end that lacks a line break is none. A text would go on behind it, to the end of the answer, so it is
+    made impossible once the next tag shows that it was meant; before that tag ends, as a model that can't
+    write its name may yet write the end.
+    """
+    meant = [after.strip(), after.lstrip()]
+    slips = tuple(end + tag for end in meant for tag in (before, behind) if after not in end)
+    return Tags(before=(Marker(before),), middle=(Marker(middle),), after=(Marker(after),), slips=slips)
 
 
 OPEN, CLOSE = Marker("<tool_call>"), Marker("</tool_call>")
-HERMES = ToolFormat(name="hermes", opening=(OPEN, LINE), closing=(LINE, CLOSE), between=(LINE, OPEN, LINE))
+HERMES = ToolFormat(
+    name="hermes", opening=(OPEN, LINE), closing=(LINE, CLOSE), between=(MAY_LINE, OPEN, LINE)
+)
 
 FUNCTION, FUNCTION_END = Marker("\n<function="), Marker("</function>\n")
 QWEN = ToolFormat(
     name="qwen",
     opening=(OPEN, FUNCTION),
     closing=(FUNCTION_END, CLOSE),
-    between=(LINE, OPEN, FUNCTION),
+    between=(MAY_LINE, OPEN, FUNCTION),
     name_end=(Marker(">\n"),),
-    tags=tagged("<parameter=", ">\n", "\n</parameter>\n"),
+    tags=tagged("<parameter=", ">\n", "\n</parameter>\n", "</function"),
 )
 SEED_OPEN, SEED_CLOSE = Marker("<seed:tool_call>"), Marker("</seed:tool_call>")
 SEED = ToolFormat(
     name="seed",
     opening=(SEED_OPEN, FUNCTION),
     closing=(FUNCTION_END, SEED_CLOSE),
-    between=(LINE, SEED_OPEN, FUNCTION),
+    between=(MAY_LINE, SEED_OPEN, FUNCTION),
     name_end=(Marker(">\n"),),
-    tags=tagged("<parameter=", ">", "</parameter>\n"),
+    tags=tagged("<parameter=", ">", "</parameter>\n", "</function"),
 )
 
 KEY, KEY_END = Marker("<arg_key>"), Marker("</arg_key>")
@@ -66,7 +78,7 @@ GLM = ToolFormat(
     name="glm",
     opening=(OPEN,),
     closing=(CLOSE,),
-    between=(LINE, OPEN),
+    between=(MAY_LINE, OPEN),
     name_end=(LINE,),
     tags=Tags(before=(KEY,), middle=(KEY_END, LINE, VALUE), after=(VALUE_END,), line=True),
 )
@@ -74,7 +86,7 @@ GLM_TIGHT = ToolFormat(
     name="glm_tight",
     opening=(OPEN,),
     closing=(CLOSE,),
-    between=(OPEN,),
+    between=(NO_LINE, OPEN),
     name_end=(),
     tags=Tags(before=(KEY,), middle=(KEY_END, VALUE), after=(VALUE_END,)),
 )
@@ -86,7 +98,7 @@ MINIMAX = ToolFormat(
     between=(INVOKE,),
     ending=(Marker("</minimax:tool_call>"),),
     name_end=(Marker('">\n'),),
-    tags=tagged('<parameter name="', '">', "</parameter>\n"),
+    tags=tagged('<parameter name="', '">', "</parameter>\n", "</invoke"),
 )
 
 LLAMA3 = ToolFormat(
@@ -143,7 +155,7 @@ FUNCTIONARY = ToolFormat(
     name="functionary",
     opening=(Marker("<function="),),
     closing=(Marker("</function>"),),
-    between=(Marker("<function="),),
+    between=(NO_LINE, Marker("<function=")),
     name_end=(Marker(">"),),
 )
 COMMAND = ToolFormat(

@@ -14,14 +14,14 @@ ANY = "(?s:.*)"
 def symbols(markers: Sequence[Marker]) -> str:
     """Return markers as Lark has them: special tokens by their ids, all else as literals."""
     parts = []
-    for spaced, group in groupby(markers, key=lambda marker: marker.spaced):
+    for (spaced, optional), group in groupby(markers, key=lambda marker: (marker.spaced, marker.optional)):
         for special, same in groupby(group, key=lambda marker: marker.id is not None):
             run = list(same)
             if special:
                 parts += [f"<[{marker.id}]>" for marker in run]
             else:
                 text = "".join(marker.text for marker in run)
-                parts.append(f"/ ?{in_regex(text)}/" if spaced else literal(text))
+                parts.append(f"/ ?{in_regex(text)}/" if spaced else literal(text) + ("?" if optional else ""))
     return " ".join(parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from inference.tools.formats import THOUGHT, ToolFormat
 from inference.tools.habits import Habits
-from inference.tools.history import written
+from inference.tools.history import is_result, written
 from inference.tools.types import Tool, ToolUse
 
 Message = dict[str, Any]
@@ -61,11 +61,12 @@ def with_description(schema: object) -> object:
 def with_tool_prompt(
     chat: Sequence[Mapping[str, Any]], use: ToolUse, given: str | None, fmt: ToolFormat, *, shown: bool
 ) -> list[Message]:
-    """Return a chat whose last message tells how to call, and what, unless the template does it.
+    """Return a chat whose user tells, at last, how to call, and what, unless the template does it.
 
     `given` is the client's prompt for tools: it is added in any case. `shown` says that the
     template lists the tools itself. The message is the last one with content that isn't the
-    assistant's, who may have to go on with its own.
+    assistant's, who may have to go on with its own, nor a function's: what stands in a result
+    is what the function said, and some templates show it as JSON.
     """
     changed = [dict(message) for message in chat]
     if fmt.native and shown and not given:
@@ -74,7 +75,8 @@ def with_tool_prompt(
     listed = "" if shown else json.dumps(template_tools(use.tools), ensure_ascii=False) + "\n"
     addition = RULE + listed + prompt
     for message in reversed(changed):
-        if message.get("role") != "assistant" and isinstance(message.get("content"), str):
+        is_theirs = message.get("role") == "assistant" or is_result(message)
+        if not is_theirs and isinstance(message.get("content"), str):
             message["content"] += addition
             return changed
     return [*changed, {"role": "user", "content": addition}]

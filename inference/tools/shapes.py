@@ -13,6 +13,7 @@ from inference.grammar.tree import LISTS, MAPS, SINGLES
 
 ALTERNATIVES = 64  # ways to give arguments, of one tool
 DEPTH = 32  # schemas within each other, all of the arguments as a whole
+NAMES = 100_000  # looked at while schemas are joined, each with what is said of it: some 50 ms of work
 # What a schema says of an object as a whole, and no order of tags can
 LOST_WORDS = frozenset({"enum", "const", "minProperties", "maxProperties", "patternProperties"})
 DEFINITIONS = ("$defs", "definitions")
@@ -49,41 +50,61 @@ def _parts(root: Mapping[str, Any], schema: Schema) -> Iterator[Mapping[str, Any
 
 def shapes(root: Mapping[str, Any]) -> list[Shape]:
     """Return the ways to give arguments that a schema allows; raise ToolRefused for too many."""
-    return _shapes(root, root, {}, 0)
+    return _Shapes(root).of(root, 0)
 
 
-def _shapes(
-    root: Mapping[str, Any], schema: Schema, known: dict[int, list[Shape]], depth: int
-) -> list[Shape]:
-    """Return the ways that one of a document's schemas allows; each is looked at once."""
-    if isinstance(schema, bool):
-        return [Shape({}, frozenset(), ())] if schema else []
-    if id(schema) not in known:
-        if depth > DEPTH:
-            raise too_many()
-        known[id(schema)] = _ways(root, schema, known, depth)
-    return known[id(schema)]
+class _Shapes:
+    """Finds the ways that a document's schemas allow, with a limit on the work."""
 
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[int, list[Shape]] = {}
+        self._names = NAMES  # that may still be looked at
 
-def _ways(
-    root: Mapping[str, Any], schema: Mapping[str, Any], known: dict[int, list[Shape]], depth: int
-) -> list[Shape]:
-    if not may_be(schema, "object"):
-        return []
-    lost = not LOST_WORDS.isdisjoint(schema)
-    listed: dict[str, tuple[Schema, ...]] = {}
-    listed |= {name: (each,) for name, each in schema.get("properties", {}).items()}
-    others = schema.get("additionalProperties", True)
-    ways = [Shape(listed, frozenset(schema.get("required", ())), () if lost or others is True else (others,))]
-    joined = [[each] for each in schema.get("allOf", ())]
-    joined += [[target(root, schema["$ref"])]] if "$ref" in schema else []
-    joined += [schema[word] for word in ("anyOf", "oneOf") if word in schema]
-    for alternatives in joined:
-        more = [way for each in alternatives for way in _shapes(root, each, known, depth + 1)]
-        if len(ways) * len(more) > ALTERNATIVES:
-            raise too_many()
-        ways = [both for one in ways for other in more if (both := united(one, other)) is not None]
-    return [closed for way in ways if (closed := with_required(way)) is not None]
+    def of(self, schema: Schema, depth: int) -> list[Shape]:
+        """Return the ways that one of the schemas allows; each is looked at once."""
+        if isinstance(schema, bool):
+            return [Shape({}, frozenset(), ())] if schema else []
+        if id(schema) not in self._known:
+            if depth > DEPTH:
+                raise too_many()
+            self._known[id(schema)] = self._ways(schema, depth)
+        return self._known[id(schema)]
+
+    def _ways(self, schema: Mapping[str, Any], depth: int) -> list[Shape]:
+        if not may_be(schema, "object"):
+            return []
+        lost = not LOST_WORDS.isdisjoint(schema)
+        listed: dict[str, tuple[Schema, ...]] = {}
+        listed |= {name: (each,) for name, each in schema.get("properties", {}).items()}
+        others = schema.get("additionalProperties", True)
+        required = frozenset(schema.get("required", ()))
+        ways = [Shape(listed, required, () if lost or others is True else (others,))]
+        joined = [[each] for each in schema.get("allOf", ())]
+        joined += [[target(self._root, schema["$ref"])]] if "$ref" in schema else []
+        joined += [schema[word] for word in ("anyOf", "oneOf") if word in schema]
+        for alternatives in joined:
+            more = [way for each in alternatives for way in self.of(each, depth + 1)]
+            if len(ways) * len(more) > ALTERNATIVES:
+                raise too_many()
+            pairs = [(one, other) for one in ways for other in more]
+            ways = [both for one, other in pairs if (both := self._united(one, other)) is not None]
+        return [closed for way in ways if (closed := with_required(way)) is not None]
+
+    def _united(self, one: Shape, other: Shape) -> Shape | None:
+        """Return what both of two shapes allow, None for nothing.
+
+        Hundreds of schemas that are joined, each with a name more, would be looked through again and again.
+        """
+        said = 1 + len(one.others) + len(other.others)  # of one name, about
+        names = len(one.named) + len(other.named) + len(one.required) + len(other.required)
+        self._names -= said * (1 + names)
+        if self._names < 0:
+            raise ToolRefused(
+                "the schemas that `allOf`, `anyOf` and `oneOf` join around the arguments of a tool list too "
+                "many properties together: write fewer, or put them into one `properties`"
+            )
+        return united(one, other)
 
 
 def too_many() -> ToolRefused:

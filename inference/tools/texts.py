@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,19 +28,33 @@ DAY = (
     f"|02-(0[1-9]|1[0-9]|2[0-8]))|{LEAP}-02-29)"
 )
 HOURS = "([01][0-9]|2[0-3]):[0-5][0-9]"
-TIME = rf"{HOURS}:[0-5][0-9](\.[0-9]{{1,9}})?(Z|[+-]{HOURS})"
+TIME = rf"{HOURS}:[0-5][0-9](\.[0-9]{{1,9}})?([Zz]|[+-]{HOURS})"
 BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 SAFE = r"([A-Za-z0-9._~!$\x26'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
-REST = rf"({SAFE}|[\/?])*"
+PART = rf"({SAFE}|[\/?])"
+BRACKETED = (
+    rf"\/\/({SAFE}*@)?\[[0-9A-Fa-f:.]{{2,45}}\](:[0-9]*)?([\/?]{PART}*)?"  # a host as in http://[::1]/
+)
+ATEXT = r"[A-Za-z0-9!#$%\x26'*+\/=?\^_`{|}~-]+"
 FORMS = {  # of formats, each at most what it allows
     "date": DAY,
     "time": TIME,
-    "date-time": f"{DAY}T{TIME}",
+    "date-time": f"{DAY}[Tt]{TIME}",
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "ipv4": rf"{BYTE}(\.{BYTE}){{3}}",
     "hostname": HOST,
-    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+){{0,8}}@{HOST}",
-    "uri": rf"[A-Za-z][A-Za-z0-9+.-]*:\/\/{HOST}(:[0-9]{{1,5}})?(\/{SAFE}*)*(\?{REST})?(#{REST})?",
+    "email": rf"{ATEXT}(\.{ATEXT}){{0,8}}@{HOST}",
+    "uri": rf"[A-Za-z][A-Za-z0-9+.-]*:({PART}+|{BRACKETED})(#{PART}*)?",
+}
+SHORTEST = {  # text of each format: one that may be as long contradicts nothing
+    "date": 10,
+    "time": 9,
+    "date-time": 20,
+    "uuid": 36,
+    "ipv4": 7,
+    "hostname": 1,
+    "email": 3,
+    "uri": 3,
 }
 
 
@@ -50,6 +65,7 @@ class Text:
     expressions: tuple[str, ...] = ()
     or_null: bool = False  # it may be null
     may_hold_end: bool = False  # what matches may hold the end of texts, behind what doesn't match
+    listed: bool = False  # it is one of the texts that its schema lists
 
 
 class Values:
@@ -63,6 +79,7 @@ class Values:
         self._root = parameters
         self._end = end
         self._known: dict[str, Text | None] = {}
+        self._kinds: dict[int, Text | None] = {}  # by schema: many may refer to one, and it may be large
 
     def text(self, name: str) -> Text | None:
         """Return what text a parameter is, None if it is JSON."""
@@ -119,7 +136,9 @@ class Values:
             return self._kind(self._target(schema), steps + 1)
         if len(words) == 1 and words <= {*JOINS}:
             return self._of_alternatives(_list(schema[words.copy().pop()]), "allOf" in words, steps)
-        return self._of_words(schema) if words <= OF_TEXTS else None
+        if id(schema) not in self._kinds:
+            self._kinds[id(schema)] = self._of_words(schema) if words <= OF_TEXTS else None
+        return self._kinds[id(schema)]
 
     def _of_alternatives(self, schemas: list[Any], joined: bool, steps: int) -> Text | None:
         """Return the one text that some schemas are of, and whether null is another."""
@@ -131,7 +150,7 @@ class Values:
 
     def _of_words(self, schema: Mapping[str, Any]) -> Text | None:
         """Return what text a schema's own words speak of."""
-        literals = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        literals = _literals(schema)
         kinds = schema.get("type", _kinds(literals))
         kinds = [kinds] if isinstance(kinds, str) else kinds
         if not isinstance(kinds, list) or "string" not in kinds or not set(kinds) <= {"string", "null"}:
@@ -141,23 +160,37 @@ class Values:
             return None
         or_null = "null" in kinds and (literals is None or None in literals)
         may_hold_end = literals is None and bool(schema.get("minLength") or "pattern" in schema)
-        return Text(tuple(each for each in expressions if each is not None), or_null, may_hold_end)
+        return Text(
+            tuple(each for each in expressions if each is not None),
+            or_null,
+            may_hold_end,
+            literals is not None,
+        )
 
     def _expressions(self, schema: Mapping[str, Any], literals: Any) -> Iterator[str | None]:
-        """Yield regular expressions that a text must match, None for what none can say."""
+        """Yield regular expressions that a text must match, None for what none can say.
+
+        Nor can they say that nothing matches all of them: an answer would end in the midst of such a text.
+        What may contradict itself is left to JSON, whose grammar finds that.
+        """
+        least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
+        if not _is_count(least) or not (most == math.inf or _is_count(most)) or least > most:
+            yield None
+            return
+        has_pattern = isinstance(schema.get("pattern"), str) and not is_lost(schema["pattern"])
+        form = schema["format"] if schema.get("format") in FORMATS else None
         if literals is not None:
-            texts = [each for each in literals if isinstance(each, str)] if isinstance(literals, list) else []
+            texts = [each for each in literals if isinstance(each, str) and least <= len(each) <= most]
             fits = texts and not any(self._end in each + self._end[:-1] for each in texts)
+            fits = fits and form is None and not has_pattern
             yield f"(?:{'|'.join(map(in_regex, texts))})" if fits else None  # nothing would be a comment
-        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-        if least or most != "":
-            yield (
-                f"(?s:.){{{least},{most}}}" if _is_count(least) and (most == "" or _is_count(most)) else None
-            )
-        if isinstance(schema.get("pattern"), str) and not is_lost(schema["pattern"]):
-            yield _searched(schema["pattern"])
-        if schema.get("format") in FORMATS:
-            yield FORMS.get(schema["format"])
+            return
+        if least or most != math.inf:
+            yield f"(?s:.){{{least},{'' if most == math.inf else most}}}"
+        if has_pattern:
+            yield _searched(schema["pattern"]) if form is None else None
+        if form is not None:
+            yield FORMS.get(form) if least <= SHORTEST.get(form, 0) <= most else None
 
     def _target(self, schema: Mapping[str, Any]) -> Any:
         """Return what a schema refers to, None for nothing."""
@@ -167,6 +200,15 @@ class Values:
 
 def _list(value: Any) -> list[Any]:
     return [*value] if isinstance(value, list | tuple) else []
+
+
+def _literals(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values that a schema lists, those of `enum` that `const` allows; None if it lists none."""
+    listed = _list(schema["enum"]) if "enum" in schema else None
+    if "const" not in schema:
+        return listed
+    only = schema["const"]
+    return [only] if listed is None or only in listed else []
 
 
 def _kinds(literals: Any) -> list[str] | None:

@@ -146,7 +146,8 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_tgis_words(tmp_path: 
     assert (
         '<|im_start|>assistant\n{"name": "get_weather", "parameters": {"city": "Oslo"}}<|im_end|>' in prompt
     )
-    assert '<|im_start|>tool\n22\n---\n[{"type": "function"' in prompt
+    assert '<|im_start|>user\nWeather?\n---\n[{"type": "function"' in prompt
+    assert "<|im_start|>tool\n22<|im_end|>" in prompt
     assert INSTRUCTION in prompt
     given = asyncio.run(loaded.render_chat(HISTORY, tools=USE, tool_prompt="Go!"))
     assert "]\nGo!<|im_end|>" in given

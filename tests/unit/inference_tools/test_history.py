@@ -197,6 +197,28 @@ def test_a_result_gets_the_name_of_its_function_where_the_template_wants_one() -
     assert fit(chat, ALL, GENERIC)[2:] == chat[2:]
 
 
+def test_an_id_that_comes_again_in_a_later_turn_is_of_another_call() -> None:
+    chat = [USER, calling(call("0")), result("0"), USER, calling(call("0", "g")), result("0", "23")]
+    habits = replace(ALL, needs_names=True)
+    names = [message.get("name") for message in fit(chat, habits, GENERIC)]
+    assert names == [None, None, "f", None, None, "g"]
+    *_, told, after = fit(chat, Habits(), GENERIC)
+    assert told["role"] == "assistant"
+    assert after["content"] == "The function g returned:\n23"
+
+
+def test_an_id_that_was_a_broken_calls_may_be_a_whole_calls_later() -> None:
+    cut = calling(call("0", arguments='{"a": "cut o'))
+    turn = [USER, calling(call("0", "g")), result("0", "23")]
+    habits = replace(ALL, needs_object=True, needs_names=True)
+    shown = fit([*turn, USER, cut, result("0", "bad JSON"), *turn], habits, GENERIC)
+    assert [message["role"] for message in shown] == [
+        *("user", "assistant", "tool", "user", "assistant", "user", "assistant", "tool")
+    ]
+    assert [message.get("name") for message in shown if message["role"] == "tool"] == ["g", "g"]
+    assert "The function f returned:\nbad JSON\n\nWeather?" in shown[5]["content"]
+
+
 @given(st.lists(st.text(), min_size=2, max_size=20, unique=True))
 def test_short_ids_tell_calls_apart(ids: list[str]) -> None:
     short = [short_id(id) for id in ids]

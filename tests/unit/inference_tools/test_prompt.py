@@ -139,6 +139,13 @@ def test_the_assistants_words_are_left_for_it_to_go_on_with() -> None:
     assert USER["content"] == "Weather?", "what was given stays as it is"
 
 
+def test_results_of_functions_stay_what_functions_said() -> None:
+    calling: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": []}
+    result = {"role": "tool", "content": "22", "tool_call_id": "0"}
+    first, *rest = added([USER, calling, result], "!", shown=True)
+    assert (first["content"], rest) == ("Weather?\n---\n!", [calling, result])
+
+
 def test_a_chat_without_words_gets_a_message_for_the_prompt() -> None:
     calling: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     assert added([calling], "!", shown=True) == [calling, {"role": "user", "content": "\n---\n!"}]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inference.tools.formats import ToolFormat, with_tokens
 from inference.tools.grammar import call_grammar
+from inference.tools.history import written
 from inference.tools.known_formats import FORMATS
 from inference.tools.types import Tool, ToolUse
 from inference.types import CompiledGrammar
@@ -175,6 +176,27 @@ def test_lengths_of_texts_and_ends_within_them(
     end = TAGGED[form][1].partition("{value}")[2].removesuffix("\n" if form == "glm" else "")
     made = tagged(form, [("f", {"a": text.replace("{end}", end)})], {"a"})
     assert accepts(compiled(call_grammar(plain(form), use(tool))), [made]) == is_valid
+
+
+@pytest.mark.parametrize("form", [*FORMS, "hermes", "functionary"])
+def test_a_line_break_between_calls_may_be_there_or_not(form: str) -> None:
+    fmt = FORMS.get(form) or plain(form)
+    if fmt.ending:
+        return  # calls in a frame of their own are written in one way
+    tool_use = use(NOW, Tool(name="add"))
+    one, two, both = (
+        written(fmt, [{"function": {"name": name, "arguments": {}}} for name in names])
+        for names in (["now"], ["add"], ["now", "add"])
+    )
+    assert both in (one + two, f"{one}\n{two}")
+    grammar = compiled(call_grammar(fmt, tool_use))
+    for text in (one + two, f"{one}\n{two}", f"{one}\n", one):
+        pieces = split(fmt, text)
+        assert accepts(grammar, pieces)
+        for size in (1, 3, len(text)):
+            found = [call.name for call in calls_of(whole(fmt, tool_use, events(pieces_of(pieces, [size]))))]
+            assert found == ["now", "add"][: 1 + (two in text)]
+    assert not accepts(grammar, split(fmt, f"{one}\n\n{two}"))
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from inference.errors import GrammarRefused, ToolRefused
 from inference.tools.grammar import call_grammar
 from inference.tools.types import Tool
 from tests.unit.inference_tools.answers import calls_of, plain
-from tests.unit.inference_tools.grammars import accepts, compiled, ids_of, parsed, use
+from tests.unit.inference_tools.grammars import accepts, begins, compiled, ids_of, parsed, use
 from tests.unit.inference_tools.native import TAGGED, tagged
 
 STRING, NULL = {"type": "string"}, {"type": "null"}
@@ -142,3 +143,90 @@ def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> 
     with pytest.raises(GrammarRefused) as refusal:
         call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
     assert "tools['f'].function.parameters" in str(refusal.value)
+
+
+DASHES = {f"{at}" + "-" * 2_000: True for at in range(30)}
+TITLES = [{"title": f"{at}"} for at in range(64)]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"additionalProperties": True, "properties": DASHES, "anyOf": TITLES},
+        {"allOf": [{"anyOf": TITLES}, *({"properties": {f"p{at}": True}} for at in range(800))]},
+        {
+            "allOf": [
+                {"properties": {f"p{at}": True for at in range(1_500)}},
+                *({"required": ["p0"]},) * 1_000,
+            ]
+        },
+    ],
+)
+def test_a_grammar_that_would_be_far_larger_than_its_schema_is_refused_before_it_is_written(
+    parameters: dict[str, Any],
+) -> None:
+    began = time.process_time()
+    with pytest.raises(ToolRefused, match=r"too large together|too many properties together"):
+        call_grammar(plain("qwen"), use(Tool(name="f", parameters={"type": "object", **parameters})))
+    assert time.process_time() - began < 1
+
+
+def test_a_large_value_that_many_parameters_refer_to_is_written_once() -> None:
+    words = {"enum": ["-" * 60 + str(at) for at in range(800)]}
+    properties = {f"p{at}": {"$ref": "#/$defs/e"} for at in range(300)}
+    tool = Tool(name="f", parameters={"type": "object", "properties": properties, "$defs": {"e": words}})
+    began = time.process_time()
+    call_grammar(plain("qwen"), use(tool))
+    assert time.process_time() - began < 1
+
+
+def test_a_text_that_cannot_be_a_grammar_is_refused_with_tool_and_parameter() -> None:
+    properties = {"\u2028": {"type": "integer"}, "a": {"type": "string", "pattern": "^a(b$"}}
+    tool_use = use(NOW, Tool(name="f", parameters={"type": "object", "properties": properties}))
+    with pytest.raises(GrammarRefused, match=r"`tools\['f'\].function.parameters 'a'`: the regular expr"):
+        compiled(call_grammar(plain("qwen"), tool_use))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"format": "date", "maxLength": 8},
+        {"format": "date", "pattern": "^x$"},
+        {"enum": ["abc", "d"], "minLength": 4},
+        {"enum": ["a", "b"], "const": "c"},
+        {"minLength": 4, "maxLength": 3},
+    ],
+)
+def test_a_text_that_nothing_fits_is_refused_and_no_dead_end_of_an_answer(words: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": STRING | words}, "required": ["a"]}
+    with pytest.raises(GrammarRefused, match=r"parameters 'a'`: nothing is valid here"):
+        compiled(call_grammar(plain("qwen"), use(Tool(name="f", parameters=parameters))))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "is_possible"),
+    [
+        ("qwen", "hi</parameter>\n</function>", False),
+        ("qwen", "hi</parameter></function>", False),
+        ("qwen", "hi</parameter>\n<parameter=b>", False),
+        ("qwen", "hi\n</parameter><parameter=b>", False),
+        ("qwen", "hi</parameter>\n</function", False),
+        ("qwen", "hi</parameter>\n</func", True),
+        ("qwen", "hi</parameter> </function>", True),
+        ("seed", "hi</parameter></function>", False),
+        ("seed", "hi</parameter><parameter=b>", False),
+        ("seed", "hi</parameter> </function>", True),
+        ("minimax", "hi</parameter></invoke>", False),
+        ("minimax", 'hi</parameter><parameter name="b">', False),
+        ("minimax", "</invoke>", True),
+    ],
+)
+def test_a_value_does_not_go_on_behind_an_end_that_lacks_its_line_break(
+    form: str, text: str, is_possible: bool
+) -> None:
+    properties = {"a": STRING, "b": STRING, "c": {"enum": ["</parameter></function>"]}}
+    tool_use = use(Tool(name="f", parameters={"type": "object", "properties": properties, "required": ["a"]}))
+    grammar = compiled(call_grammar(plain(form), tool_use))
+    begun = tagged(form, [("f", {"a": "#"})], {"a"}).partition("#")[0]
+    assert begins(grammar, [begun + text]) == is_possible
+    assert accepts(grammar, [tagged(form, [("f", {"a": "x", "c": "</parameter></function>"})], {"a", "c"})])

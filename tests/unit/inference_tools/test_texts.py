@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.grammar.regex import searched
-from inference.tools.texts import FORMS, Text, Values
+from inference.tools.texts import FORMS, SHORTEST, Text, Values
 from inference.types import Grammar, GrammarKind
 from tests.unit.inference_tools.grammars import accepts, compiled
 
@@ -37,6 +37,16 @@ def text_of(schema: Any, **root: Any) -> Text | None:
         ({"enum": ["a", None]}, True),
         ({"type": "string", "enum": ["a", None]}, False),
         ({"const": "a"}, False),
+        ({"const": "a", "enum": ["a", "b"]}, False),
+        ({"const": "c", "enum": ["a", "b"]}, None),  # nothing: JSON's grammar says so
+        ({"enum": ["a", "bcd"], "maxLength": 2}, False),
+        ({"enum": ["abc", "bcd"], "maxLength": 2}, None),
+        ({"enum": ["a"], "pattern": "b"}, None),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, None),
+        ({"type": "string", "format": "date", "maxLength": 9}, None),
+        ({"type": "string", "format": "date", "maxLength": 10}, False),
+        ({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2_083}, False),
+        ({"type": "string", "format": "date", "pattern": "a"}, None),
         ({"type": "string", "format": "date"}, False),
         ({"type": "string", "pattern": "^a|b"}, None),  # of which no one expression is made
         ({"type": "string", "pattern": "(?=a)"}, False),  # which no grammar has, JSON's neither
@@ -83,6 +93,32 @@ def test_others_than_the_listed_are_texts_where_all_of_them_are() -> None:
     assert Values({"properties": {"a": STRING}}, END).text("any") is None
 
 
+def expressions_of(schema: Any) -> tuple[str, ...]:
+    found = text_of(schema)
+    assert found is not None
+    return found.expressions
+
+
+def test_what_a_schema_lists_is_held_to_all_else_that_it_says() -> None:
+    listed = {"enum": ["a", "bcd", "e"]}
+    assert expressions_of(listed | {"maxLength": 2}) == ("(?:a|e)",)
+    assert expressions_of(listed | {"minLength": 2}) == ("(?:bcd)",)
+    assert expressions_of(listed | {"const": "e"}) == ("(?:e)",)
+
+
+def test_the_shortest_texts_of_formats_are_of_their_format() -> None:
+    for name, text in zip(
+        SHORTEST,
+        [
+            *("2024-01-01", "00:00:00Z", "2024-01-01T00:00:00Z", "0" * 8 + "-0000" * 3 + "-" + "0" * 12),
+            *("0.0.0.0", "a", "a@b", "a:b"),
+        ],
+        strict=True,
+    ):
+        assert len(text) == SHORTEST[name]
+        assert re.fullmatch(FORMS[name], text)
+
+
 FORMATTED = [
     ("date", "2024-02-29", True),
     ("date", "2023-02-29", False),
@@ -99,6 +135,23 @@ FORMATTED = [
     ("hostname", "-a.example", False),
     ("email", "a.b+c@example.org", True),
     ("email", "a@b@c", False),
+    ("email", "o'neil@b.co", True),
+    ("email", "a&b/`{c}|d^e@c.d", True),
+    ("email", "a..b@c.d", False),
+    ("email", "a b@c.d", False),
+    ("date-time", "2024-12-31t23:59:59z", True),
+    ("uri", "file:///x", True),
+    ("uri", "mailto:a@b.c", True),
+    ("uri", "urn:isbn:1", True),
+    ("uri", "data:text/plain,hi", True),
+    ("uri", "postgresql://user:pw@host/db", True),
+    ("uri", "http://my_service:8000/x", True),
+    ("uri", "http://[::1]/", True),
+    ("uri", "http://u@[fe80::1]:8000?a=[b", False),
+    ("uri", "http://u@[fe80::1]:8000?a=%5B#b", True),
+    ("uri", "a:<b>", False),
+    ("uri", "a:%zz", False),
+    ("uri", "a:#b#c", False),
     ("uri", "https://example.org:8080/a/b?c=d&e=/#f", True),
     ("uri", "example.org", False),
     ("uri", "https://a b", False),

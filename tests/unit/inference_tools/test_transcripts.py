@@ -108,7 +108,7 @@ def test_what_a_template_writes_as_a_call_is_read_as_that_call_in_any_pieces() -
         "apriel",
     }
     for name, (chat, plain) in native().items():
-        single = chat.habits(has_tools=True).single_calls or "StepFun" in name  # no line between its calls
+        single = chat.habits(has_tools=True).single_calls
         full = PLAIN if plain.name == "seed" else FULL
         arguments = [full] if single else [full, {"path": "."}]
         text = shown_calls(chat, plain, *arguments)
