@@ -103,6 +103,19 @@ async def test_text_and_calls_are_blocks_and_their_results_go_back() -> None:
     assert prompt_tokens(told(again)["usage"]) == other["usage"]["prompt_tokens"]
 
 
+@pytest.mark.parametrize("number", ["9" * 25, "9" * 5000, "1e999"], ids=["wide", "long", "beyond"])
+async def test_a_calls_arguments_are_told_as_they_were_written(number: str) -> None:
+    call = CALL.replace('"Paris"', number)
+    schema = {**SCHEMA, "properties": {"location": {"type": "number"}}}
+    body = {**CALLING, "tools": [{**TOOLS[0], "input_schema": schema}], "max_tokens": 6000}
+    async with served(fake={"replies": {"look it up": call}}, max_total_tokens=8192) as server:
+        whole = await server.post(PATH, body)
+        streamed = await server.post(PATH, {**body, "stream": True})
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    assert re.search(rf'"input":\{{"location": ?{number}\}}', whole.text)
+    assert events_of(streamed)[-1] == {"type": "message_stop"}
+
+
 async def test_what_ends_a_text_is_told() -> None:
     async with served(fake=REPLIES, max_total_tokens=128) as server:
         stopped = told(await server.post(PATH, {**BODY, "stop_sequences": ["Bye", "sunny"], "max_tokens": 9}))
