@@ -161,6 +161,11 @@ def is_fault(status: int) -> bool:
     return status == 424 or (status >= 500 and status != OVERLOADED)
 
 
+def has_failed(status: int, error_type: str) -> bool:
+    """Return whether the server has failed a request; of a stream that had begun its error type says that."""
+    return is_fault(status) or error_type in FAULTS
+
+
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
 ENDING = Failure(503, "The server shuts down", "not_ready", {"retry-after": "10"})
 

@@ -280,6 +280,7 @@ async def test_a_full_server_and_a_caller_with_too_much_are_told_apart() -> None
         with server.service.engine.admit():
             full = await server.post(PATH, BODY)
         faults = server.metric("parley_http_faults")
+        told_by_status = server.metric('parley_http_requests{status="529"}')
     async with served(requests_per_minute=1) as server:
         await server.post(PATH, BODY)
         spent = await server.post(PATH, BODY)
@@ -287,7 +288,7 @@ async def test_a_full_server_and_a_caller_with_too_much_are_told_apart() -> None
     assert (spent.status_code, error_of(spent)["error"]["type"]) == (429, "rate_limit_error")
     assert full.headers["retry-after"].isdigit()
     assert spent.headers["retry-after"].isdigit()
-    assert faults == 0
+    assert (faults, told_by_status) == (0, 1)
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", PATH), ("POST", f"{PATH}/batches")])
