@@ -41,6 +41,10 @@ RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
 WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
 TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
+TOO_MUCH = (  # Anthropic's agents read the numbers, and ask for less
+    "input length and `max_tokens` exceed context limit: {given} + {wanted} > {limit}, decrease input length "
+    "or `max_tokens` and try again. "
+)
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -245,9 +249,15 @@ def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
             failure,
             code=TOO_LONG,
             in_openais_words=WINDOW.format(limit=error.limit),
-            in_anthropics_words=TOO_MANY.format(given=error.given, limit=error.limit),
+            in_anthropics_words=_in_anthropics_words(error),
         )
     return failure
+
+
+def _in_anthropics_words(error: ContextExceeded) -> str:
+    if error.wanted:
+        return TOO_MUCH.format(given=error.given, wanted=error.wanted, limit=error.limit)
+    return TOO_MANY.format(given=error.given, limit=error.prompt_limit)
 
 
 def _row(error: Exception, streamed: bool) -> Row | None:

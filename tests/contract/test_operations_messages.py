@@ -180,7 +180,13 @@ def block(**members: Any) -> dict[str, Any]:
     [
         (
             {"max_tokens": 5000, "messages": [{"role": "user", "content": "sun " * 2100}]},
-            r"^prompt is too long: \d+ tokens > 2048 maximum\. Input validation error: `messages` tokens",
+            r"^prompt is too long: \d+ tokens > 2047 maximum\. Input validation error: `messages` tokens",
+            "messages",
+        ),
+        (
+            {"max_tokens": 900, "messages": [{"role": "user", "content": "sun " * 1500}]},
+            r"^input length and `max_tokens` exceed context limit: \d+ \+ 900 > 2048, decrease input length "
+            r"or `max_tokens` and try again\. Input validation error: `messages` tokens",
             "messages",
         ),
         ({"max_tokens": 0}, r"`max_tokens` must be >= 1\. Given: 0", "max_tokens"),
