@@ -94,9 +94,9 @@ def _called(given: Iterable[InputMessage]) -> Mapping[str, str]:
     for place, message in enumerate(given):
         content = message["content"]
         for at, block in enumerate(() if isinstance(content, str) else content):
-            if block["type"] == USE:
-                where = f"messages[{place}].content[{at}].id"
-                note_call(names, block.get("id") or "", block.get("name") or "", where)
+            id = block.get("id") if block["type"] == USE else None
+            if id:  # one that lacks it is refused when it is read
+                note_call(names, id, block.get("name") or "", f"messages[{place}].content[{at}].id")
     return names
 
 

@@ -137,6 +137,7 @@ def test_a_document_is_its_text_behind_what_is_said_of_it() -> None:
         ([user(RESULT)], "`messages[0].content[0].tool_use_id` is '1', and no `tool_use`"),
         ([assistant(CALL, CALL)], "`messages[0].content[1].id` is '1', as is that of a call before"),
         ([assistant({"type": "tool_use", "name": "f"})], "has no `id`: add it"),
+        ([assistant(*[{"type": "tool_use", "name": "f"}] * 2)], "has no `id`: add it"),
         ([user({"type": "image"})], "is of type 'image' and has no `source`: add it"),
         ([user({"type": "text"})], "has no `text`: add it"),
         ([assistant({"type": "thinking"})], "has no `thinking`: add it"),
