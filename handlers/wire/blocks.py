@@ -215,6 +215,8 @@ def _piece(block: InputBlock | ResultBlock, where: str) -> Piece:
         return text
     if source is None:
         raise InvalidInput(f"`{where}` is of type {kind!r} and has no `source`: add it")
+    if isinstance(source, str):  # as of a `search_result`, which its type refuses
+        raise InvalidInput(f"`{where}.source` is a text: give an object with the `type` of the source")
     if kind == IMAGE:
         return to_image(source, f"{where}.source")
     about = (block.get("title"), block.get("context"))

@@ -204,6 +204,11 @@ def block(**members: Any) -> dict[str, Any]:
             "'server_tool_use', and is one of",
             "messages[0].content[0].type",
         ),
+        (
+            block(type="search_result", source="https://a.example", title="a", content=[]),
+            "'search_result', and is one of",
+            "messages[0].content[0].type",
+        ),
         (block(type="tool_use", id="1", name="f"), "the role 'assistant' only", "messages[0].content[0]"),
         (
             block(type="text", text="a", name="f"),

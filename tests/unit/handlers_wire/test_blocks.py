@@ -140,6 +140,7 @@ def test_a_document_is_its_text_behind_what_is_said_of_it() -> None:
         ([assistant(*[{"type": "tool_use", "name": "f"}] * 2)], "has no `id`: add it"),
         ([user({"type": "image"})], "is of type 'image' and has no `source`: add it"),
         ([user({"type": "text"})], "has no `text`: add it"),
+        ([user({"type": "image", "source": "a.png"})], "`messages[0].content[0].source` is a text: give an"),
         ([assistant({"type": "thinking"})], "has no `thinking`: add it"),
         ([user({"type": "image", "source": {"type": "file"}})], "of type 'base64' or 'url'"),
         ([user({"type": "image", "source": {"type": "base64", "data": ""}})], "has no `media_type`: add it"),
