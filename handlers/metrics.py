@@ -10,7 +10,7 @@ from handlers.account import Account, current_account, note_generation
 from handlers.board import Board
 from handlers.buckets import Histogram
 from handlers.exposition import Exposition
-from handlers.http.errors import FAULTS, is_fault
+from handlers.http.errors import has_failed
 from handlers.http.operations import WATCHING
 from handlers.http.replies import TextReply, text_reply
 from handlers.metric_table import all_series, bounds, width
@@ -184,7 +184,7 @@ class Metrics:
             self._increase_known("parley_http_probes", str(account.status))
             return
         self._increase_known("parley_http_requests", str(account.status))
-        self._increase("parley_http_faults", by=is_fault(account.status) or account.error_type in FAULTS)
+        self._increase("parley_http_faults", by=has_failed(account.status, account.error_type))
         self._observe("parley_http_duration", time.monotonic() - account.received)
 
     # --- the log ----------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Settings(RequestSettings):
 
     max_concurrent_requests: int = row(128, COUNT, ENGINE,
         "requests in flight, counting each prompt, each of `n` and each candidate of `best_of`; one more is "
-        "refused with 429, one that has more with 422", unit="requests")
+        "refused with 429, one that has more with 422; on `/v1/messages` with 529 and 400", unit="requests")
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
         "requests in flight of one API key, counted in the same way; without it as many as of all; of "
         "several API workers each gives its share", unit="requests", tgi=False)
@@ -190,7 +190,8 @@ class Settings(RequestSettings):
     prometheus_port: int | None = row(None, PORT, HTTP,
         "second port to serve /metrics on; the first one serves it always", metavar="PORT")
     api_key: str | None = row(None, bearer_key, HTTP,
-        "key that inference routes ask for as `Authorization: Bearer KEY`", secret=True,
+        "key that inference routes ask for as `Authorization: Bearer KEY`; on `/v1/messages` and below it "
+        "`x-api-key: KEY` does as well", secret=True,
         empty_is_unset=False, metavar="KEY")
     api_keys_file: str | None = row(None, text, HTTP,
         "file of up to 100,000 more keys, as digests with names, scopes and rates; read again when it "

@@ -25,8 +25,8 @@ class ImageSettings:
         "images", unit="bytes", tgi=False)
     max_image_memory: int = row(536_870_912, BYTES, IMAGES,
         "fetched images, and bodies beyond --payload-limit, that one API worker, or the gateway "
-        "of several replicas, holds for requests in flight; one more is refused with 429",
-        unit="bytes", tgi=False)
+        "of several replicas, holds for requests in flight; one more is refused with 429, on `/v1/messages` "
+        "529", unit="bytes", tgi=False)
     image_fetching: str = row("public", choice("public", "named", "off"), IMAGES,
         "which addresses of images are fetched: those of public hosts at the ports 80 and 443, and of "
         "--image-hosts; of --image-hosts alone; or none", tgi=False)

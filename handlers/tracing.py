@@ -24,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import openapi
 from handlers.access_log import texts
 from handlers.account import Account
+from handlers.http.errors import has_failed
 from handlers.http.operations import operation_table
 from handlers.version import version
 from inference.types import Grammar
@@ -118,7 +119,7 @@ class Tracing:
             )
             if account.error_type:
                 span.set_attribute("error.type", account.error_type)
-            if account.status >= 500 or (account.error_type and account.status < 400):
+            if has_failed(account.status, account.error_type):
                 span.set_status(Status(StatusCode.ERROR, account.error_type))
             for request, finish in account.generations:
                 self._generation(span, account.operation, request, finish)

@@ -34,12 +34,19 @@ class InvalidInput(InferenceError):
 
 
 class ContextExceeded(InvalidInput):
-    """The prompt, or the prompt with what is to be generated, has more tokens than fit; `limit` do."""
+    """The prompt, or the prompt with what is to be generated, has more tokens than fit; `limit` do.
 
-    def __init__(self, message: str, limit: int, given: int) -> None:
+    With `wanted`, the prompt alone would fit.
+    """
+
+    def __init__(
+        self, message: str, limit: int, given: int, *, prompt_limit: int | None = None, wanted: int = 0
+    ) -> None:
         super().__init__(message)
         self.limit = limit  # tokens
-        self.given = given  # as many at least
+        self.given = given  # the prompt's tokens, as many at least
+        self.prompt_limit = limit if prompt_limit is None else prompt_limit  # of a prompt alone
+        self.wanted = wanted  # tokens to generate; 0 where the prompt alone is too long
 
 
 class GrammarRefused(InvalidInput):

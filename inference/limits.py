@@ -107,7 +107,7 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
     wanted = room if max_new_tokens is None else max_new_tokens
     checked = min(wanted, SLICE_TOKENS)
     if prompt_tokens + checked > total:
-        raise too_long(total, prompt_tokens, checked)
+        raise too_long(model, prompt_tokens, checked)
     if prompt_tokens > model.max_input_tokens:
         raise too_many(model, prompt_tokens)
     if checked > room:
@@ -116,7 +116,7 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
             f"Given: {checked}"
         )
     if room == 0:
-        raise too_long(total, prompt_tokens, 1)
+        raise too_long(model, prompt_tokens, 1)
     return min(wanted, room)
 
 
@@ -171,11 +171,14 @@ def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
     )
 
 
-def too_long(total: int, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
+def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
     """Return TGI's message for a request that exceeds the context."""
+    total, most = model.max_total_tokens, model.max_input_tokens
     return ContextExceeded(
         f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
         f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`",
         total,
-        prompt_tokens + max_new_tokens,
+        prompt_tokens,
+        prompt_limit=most,
+        wanted=max_new_tokens if prompt_tokens <= most else 0,
     )

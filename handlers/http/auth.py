@@ -87,7 +87,8 @@ class KeyHandler(AbstractSecurityHandler):
                 status=403,
                 error_type="forbidden",
             )
-        exchange_of(request.scope).key = key
+        exchange = exchange_of(request.scope)
+        exchange.key, exchange.token = key, digest_of(given[0])
         return {"sub": key.name}
 
 
@@ -102,17 +103,20 @@ def knows(keyring: Keyring, scope: Scope) -> bool:
 def owner_of(scope: Scope) -> str:
     """Return whose a request is: the name of its key, or a digest of the token, "" without one.
 
-    Requests of the same owner stand in line together, and lines take turns: see `Request.owner`. A token
-    without a name was perhaps not checked, as where no key is asked for.
+    Requests of the same owner stand in line together, and lines take turns: see `Request.owner`. Of several
+    tokens it is the one that was found on the ring: who has a key could else be somebody else with each
+    request, by a wrong token beside it. Where no key is asked for, none was checked.
     """
-    key = exchange_of(scope).key
-    if key is not None and key.name:
-        return key.name
+    exchange = exchange_of(scope)
+    if exchange.key is not None:
+        return exchange.key.name or exchange.token
     given = [*bearers(scope), *(named(scope) if speaks_messages(scope["path"]) else ())]
-    for token in given:
-        if token:
-            return "~" + blake2b(token, digest_size=DIGEST_BYTES).hexdigest()  # "~" is in no name
-    return ""
+    return next((digest_of(token) for token in given if token), "")
+
+
+def digest_of(token: bytes) -> str:
+    """Return what a token without a name is called: "~" is in no name."""
+    return "~" + blake2b(token, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def bearers(scope: Scope) -> Iterator[bytes]:

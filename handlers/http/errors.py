@@ -41,6 +41,10 @@ RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
 WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
 TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
+TOO_MUCH = (  # Anthropic's agents read the numbers, and ask for less
+    "input length and `max_tokens` exceed context limit: {given} + {wanted} > {limit}, decrease input length "
+    "or `max_tokens` and try again. "
+)
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -161,6 +165,11 @@ def is_fault(status: int) -> bool:
     return status == 424 or (status >= 500 and status != OVERLOADED)
 
 
+def has_failed(status: int, error_type: str) -> bool:
+    """Return whether the server has failed a request; of a stream that had begun its error type says that."""
+    return is_fault(status) or error_type in FAULTS
+
+
 # What hasn't come whole, or hasn't ended, when the server has to end; in the words of whoever comes late
 ENDING = Failure(503, "The server shuts down", "not_ready", {"retry-after": "10"})
 
@@ -240,9 +249,15 @@ def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
             failure,
             code=TOO_LONG,
             in_openais_words=WINDOW.format(limit=error.limit),
-            in_anthropics_words=TOO_MANY.format(given=error.given, limit=error.limit),
+            in_anthropics_words=_in_anthropics_words(error),
         )
     return failure
+
+
+def _in_anthropics_words(error: ContextExceeded) -> str:
+    if error.wanted:
+        return TOO_MUCH.format(given=error.given, wanted=error.wanted, limit=error.limit)
+    return TOO_MANY.format(given=error.given, limit=error.prompt_limit)
 
 
 def _row(error: Exception, streamed: bool) -> Row | None:

@@ -27,6 +27,7 @@ class Exchange(Account):
     aside: Aside = AT_ONCE  # set by the validation: where the body is worked on
     hold: Hold | None = None  # set by the validation: what the request holds of images
     key: Key | None = None  # set by the authentication, where a key is asked for
+    token: str = ""  # set by the authentication: a digest of the token that is this key
 
 
 def attach(scope: Scope, exchange: Exchange) -> None:

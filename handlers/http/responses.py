@@ -7,8 +7,10 @@ are not.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +28,9 @@ from openapi.schema import to_draft4
 EVENT_STREAM = "text/event-stream"
 FRAME = re.compile(rb"(?:event: (?P<name>[^\r\n]+)\n)?data: (?P<data>[^\n]*)")
 JSON = "application/json"
+BEYOND = "number is infinity"  # orjson's word for a number beyond all floats, which JSON allows
+LARGEST = sys.float_info.max
+ORDINARY = 19  # characters of an integer that isn't read as a float
 BROKEN = Failure(500, "Internal error: the answer broke the contract; the server's log says how", "internal")
 
 logger = logging.getLogger("parley.contract")
@@ -62,8 +67,8 @@ class Json:
     def misfit(self, raw: bytes) -> str | None:
         """Return why the text isn't what it should be, or None."""
         try:
-            value = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
+            value = _loaded(raw)
+        except ValueError as error:
             return f"not JSON: {error}"
         return None if self.is_valid(value) else explain(self.schema, value)
 
@@ -248,6 +253,22 @@ class StreamCheck:
         if not all(dialect.is_named(data, name) for dialect in self._dialects):
             return f"the name of an event isn't its own: {name!r}"
         return None
+
+
+def _loaded(raw: bytes) -> Any:
+    """Return a JSON text's value; a number that is beyond all floats, as calls may have, is the largest."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if BEYOND not in str(error):
+            raise
+    return json.loads(raw, parse_int=_number, parse_float=_number)
+
+
+def _number(written: str) -> int | float:
+    if written.lstrip("-").isdecimal() and len(written) <= ORDINARY:
+        return int(written)
+    return max(-LARGEST, min(float(written), LARGEST))  # validators take no infinity
 
 
 def _misfit(expected: Expected, media_type: str, body: bytes) -> str | None:

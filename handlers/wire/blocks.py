@@ -49,6 +49,14 @@ class Draft:
     calls: list[dict[str, object]] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     answers: Mapping[str, str] = field(default_factory=dict)  # the call whose result it is, and its tool
+    parted: bool = False  # what is said next is of another message than what was said before
+
+    def say(self, piece: Piece) -> None:
+        """Add a piece; an empty text is no reason to part anything."""
+        if piece and self.parted:
+            self.pieces.append(BETWEEN)
+            self.parted = False
+        self.pieces.append(piece)
 
     def turn(self, images: list[ImageUrl]) -> Turn:
         """Return the message; its images are added to `images`."""
@@ -86,9 +94,9 @@ def _called(given: Iterable[InputMessage]) -> Mapping[str, str]:
     for place, message in enumerate(given):
         content = message["content"]
         for at, block in enumerate(() if isinstance(content, str) else content):
-            if block["type"] == USE:
-                where = f"messages[{place}].content[{at}].id"
-                note_call(names, block.get("id") or "", block.get("name") or "", where)
+            id = block.get("id") if block["type"] == USE else None
+            if id:  # one that lacks it is refused when it is read
+                note_call(names, id, block.get("name") or "", f"messages[{place}].content[{at}].id")
     return names
 
 
@@ -114,28 +122,27 @@ def _system_text(block: Mapping[str, object], where: str) -> str:
 def _read(message: InputMessage, where: str, drafts: list[Draft], names: Mapping[str, str]) -> None:
     role, content = message["role"], message["content"]
     if isinstance(content, str):
-        _draft_of(role, drafts).pieces.append(content)
+        _draft_of(role, drafts).say(content)
         return
-    draft: Draft | None = None
+    others: list[tuple[InputBlock, str]] = []  # said after the results, which templates want behind the calls
     for at, block in enumerate(content):
         place = f"{where}.content[{at}]"
         _check_block(block, role, place)
         if block["type"] == RESULT:
             drafts.append(_result(block, place, names))
-            draft = None
-            continue
-        draft = draft or _draft_of(role, drafts)
-        _add(block, place, draft)
-    if not content:
-        _draft_of(role, drafts)
+        else:
+            others.append((block, place))
+    if others or not content:
+        draft = _draft_of(role, drafts)
+        for block, place in others:
+            _add(block, place, draft)
 
 
 def _draft_of(role: str, drafts: list[Draft]) -> Draft:
     """Return the draft that a message belongs to: that of the message before it if the role is the same."""
     if drafts and drafts[-1].role == role:
         draft = drafts[-1]
-        if draft.pieces:
-            draft.pieces.append(BETWEEN)
+        draft.parted = any(draft.pieces)
     else:
         draft = Draft(role)
         drafts.append(draft)
@@ -169,7 +176,7 @@ def _add(block: InputBlock, where: str, draft: Draft) -> None:
             raise InvalidInput(f"`{where}` is of type {THINKING!r} and has no `thinking`: add it")
         draft.thoughts += [thought] if thought else []
     elif kind != REDACTED:
-        draft.pieces.append(_piece(block, where))
+        draft.say(_piece(block, where))
 
 
 def _call(block: InputBlock, where: str) -> dict[str, object]:
@@ -208,6 +215,8 @@ def _piece(block: InputBlock | ResultBlock, where: str) -> Piece:
         return text
     if source is None:
         raise InvalidInput(f"`{where}` is of type {kind!r} and has no `source`: add it")
+    if isinstance(source, str):  # as of a `search_result`, which its type refuses
+        raise InvalidInput(f"`{where}.source` is a text: give an object with the `type` of the source")
     if kind == IMAGE:
         return to_image(source, f"{where}.source")
     about = (block.get("title"), block.get("context"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from handlers.wire.types import ImageUrl as WireUrl
@@ -20,6 +21,7 @@ CLOSED = frozenset(  # members that have no images, whatever their own members a
     ("chat_template_kwargs", "grammar", "metadata", "parameters", "response_format", "text", "tools")
 )
 OF_PART = re.compile(r"(?:\.image_url)?(?:\.url)?`$|\.source\.(?:url|data)`$")  # the part's own member
+SOURCE = "source"  # of a block of Anthropic's; an image, or the text of a document
 ARGUMENTS = "input"  # of a call, as Anthropic writes it; an array of it is a conversation of Responses
 QUOTED = 80  # characters of what is sent, in a message
 ITSELF = "send the image itself, as data:image/png;base64,..."
@@ -123,15 +125,14 @@ def image_characters(body: object) -> int:
                 if name in CLOSED or (name == ARGUMENTS and isinstance(item, dict)):
                     continue
                 found += _characters(name, item)
-                if isinstance(item, dict | list):
+                if isinstance(item, dict | list) and not (name == SOURCE and isinstance(item, dict)):
                     left.append(item)
     return found
 
 
 def _characters(name: str, item: object) -> int:
-    if name == "source" and isinstance(item, dict) and item.get("type") == "base64":
-        data = item.get("data")
-        return len(data) if isinstance(data, str) else 0
+    if name == SOURCE and isinstance(item, dict):
+        return _of_source(item)
     if name == "image_url":
         url = item.get("url") if isinstance(item, dict) else item
         return len(url) if isinstance(url, str) and ImageUrl("", url).whole else 0
@@ -145,6 +146,15 @@ def _characters(name: str, item: object) -> int:
         for url in split_markdown(text)[1::2]
         if ImageUrl("", url).whole
     )
+
+
+def _of_source(source: Mapping[str, object]) -> int:
+    """Return how much of a source is an image; a document's text is none, whatever is written in it."""
+    kind = source.get("type")
+    given = source.get({"base64": "data", "url": "url"}.get(str(kind), ""))
+    if not isinstance(given, str):
+        return 0
+    return len(given) if kind == "base64" or ImageUrl("", given).whole else 0
 
 
 def refuse(image: ImageUrl, vision: VisionInfo | None) -> InvalidInput:

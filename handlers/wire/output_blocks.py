@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import cast
+
+import orjson
 
 from handlers.wire.parts import Logprobs
-from handlers.wire.types import ItemStatus, MessageEvent, OutputBlock
+from handlers.wire.types import ItemStatus, Json, MessageEvent, OutputBlock
 
 
 class OpenTextBlock:
@@ -124,14 +127,13 @@ class OpenToolUse:
         return [{"type": "content_block_stop", "index": self._index}]
 
     def told(self, status: ItemStatus) -> OutputBlock:
-        """Return the call; one that was cut has no arguments, as a part of them is no object."""
+        """Return the call; one that was cut has no arguments, as a part of them is no object.
+
+        They are sent as they were written: a schema allows numbers, and depths, that no value here can have.
+        """
         arguments = "".join(self._pieces) if status == "completed" else ""
-        return {
-            "type": "tool_use",
-            "id": self._id,
-            "name": self._name,
-            "input": json.loads(arguments or "{}"),
-        }
+        written = cast(Mapping[str, Json], orjson.Fragment(arguments or "{}"))
+        return {"type": "tool_use", "id": self._id, "name": self._name, "input": written}
 
 
 class Blocks:

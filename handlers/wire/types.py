@@ -1237,12 +1237,16 @@ class BlockSource(TypedDict):
     content: NotRequired[Json]
 
 
+SourceOfBlock: TypeAlias = BlockSource | str
+"""Where an image, or a document's text, is."""
+
+
 class ResultBlock(TypedDict):
     """A part of the result of a call."""
 
     type: str
     text: NotRequired[str | None]
-    source: NotRequired[BlockSource | None]
+    source: NotRequired[SourceOfBlock | None]
     title: NotRequired[str | None]
     context: NotRequired[str | None]
     citations: NotRequired[Json]
@@ -1258,7 +1262,7 @@ class InputBlock(TypedDict):
 
     type: str
     text: NotRequired[str | None]
-    source: NotRequired[BlockSource | None]
+    source: NotRequired[SourceOfBlock | None]
     title: NotRequired[str | None]
     context: NotRequired[str | None]
     id: NotRequired[str | None]

@@ -124,3 +124,17 @@ async def test_an_owner_is_no_key_and_the_schemes_case_does_not_matter(
     first, second = seen
     assert first.owner == second.owner
     assert KEY not in first.owner
+
+
+async def test_an_owner_is_the_key_that_was_found_whatever_stands_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    beside = [{}, {"authorization": "Bearer 1"}, {"authorization": "Bearer 2"}]
+    async with served(api_key=KEY) as server:
+        seen = seen_by(server, monkeypatch)
+        for given in [*({"x-api-key": KEY, **wrong} for wrong in beside), {**ALLOWED, "x-api-key": "3"}]:
+            answer = await server.http.post("/v1/messages", json=body, headers=given)
+            assert answer.status_code == 200
+    assert len(seen) == 4
+    assert len({request.owner for request in seen}) == 1

@@ -103,6 +103,19 @@ async def test_text_and_calls_are_blocks_and_their_results_go_back() -> None:
     assert prompt_tokens(told(again)["usage"]) == other["usage"]["prompt_tokens"]
 
 
+@pytest.mark.parametrize("number", ["9" * 25, "9" * 5000, "1e999"], ids=["wide", "long", "beyond"])
+async def test_a_calls_arguments_are_told_as_they_were_written(number: str) -> None:
+    call = CALL.replace('"Paris"', number)
+    schema = {**SCHEMA, "properties": {"location": {"type": "number"}}}
+    body = {**CALLING, "tools": [{**TOOLS[0], "input_schema": schema}], "max_tokens": 6000}
+    async with served(fake={"replies": {"look it up": call}}, max_total_tokens=8192) as server:
+        whole = await server.post(PATH, body)
+        streamed = await server.post(PATH, {**body, "stream": True})
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    assert re.search(rf'"input":\{{"location": ?{number}\}}', whole.text)
+    assert events_of(streamed)[-1] == {"type": "message_stop"}
+
+
 async def test_what_ends_a_text_is_told() -> None:
     async with served(fake=REPLIES, max_total_tokens=128) as server:
         stopped = told(await server.post(PATH, {**BODY, "stop_sequences": ["Bye", "sunny"], "max_tokens": 9}))
@@ -167,7 +180,13 @@ def block(**members: Any) -> dict[str, Any]:
     [
         (
             {"max_tokens": 5000, "messages": [{"role": "user", "content": "sun " * 2100}]},
-            r"^prompt is too long: \d+ tokens > 2048 maximum\. Input validation error: `messages` tokens",
+            r"^prompt is too long: \d+ tokens > 2047 maximum\. Input validation error: `messages` tokens",
+            "messages",
+        ),
+        (
+            {"max_tokens": 900, "messages": [{"role": "user", "content": "sun " * 1500}]},
+            r"^input length and `max_tokens` exceed context limit: \d+ \+ 900 > 2048, decrease input length "
+            r"or `max_tokens` and try again\. Input validation error: `messages` tokens",
             "messages",
         ),
         ({"max_tokens": 0}, r"`max_tokens` must be >= 1\. Given: 0", "max_tokens"),
@@ -183,6 +202,11 @@ def block(**members: Any) -> dict[str, Any]:
         (
             block(type="server_tool_use", id="1"),
             "'server_tool_use', and is one of",
+            "messages[0].content[0].type",
+        ),
+        (
+            block(type="search_result", source="https://a.example", title="a", content=[]),
+            "'search_result', and is one of",
             "messages[0].content[0].type",
         ),
         (block(type="tool_use", id="1", name="f"), "the role 'assistant' only", "messages[0].content[0]"),
@@ -267,6 +291,7 @@ async def test_a_full_server_and_a_caller_with_too_much_are_told_apart() -> None
         with server.service.engine.admit():
             full = await server.post(PATH, BODY)
         faults = server.metric("parley_http_faults")
+        told_by_status = server.metric('parley_http_requests{status="529"}')
     async with served(requests_per_minute=1) as server:
         await server.post(PATH, BODY)
         spent = await server.post(PATH, BODY)
@@ -274,7 +299,7 @@ async def test_a_full_server_and_a_caller_with_too_much_are_told_apart() -> None
     assert (spent.status_code, error_of(spent)["error"]["type"]) == (429, "rate_limit_error")
     assert full.headers["retry-after"].isdigit()
     assert spent.headers["retry-after"].isdigit()
-    assert faults == 0
+    assert (faults, told_by_status) == (0, 1)
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", PATH), ("POST", f"{PATH}/batches")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
+from handlers.account import Account
 from handlers.settings import Settings
 from handlers.tracing import Tracing, duration, exporting_tracer, make_tracer, parameters
 from inference.types import Request, Sampling
@@ -217,6 +221,31 @@ async def test_a_refused_request_has_its_reason() -> None:
     assert (422, "validation") == tuple(
         span.attributes[name] for name in ("http.response.status_code", "error.type")
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type", "failed"),
+    [
+        (200, "", False),
+        (200, "generation", True),  # of a stream that had begun
+        (422, "validation", False),
+        (424, "generation", True),
+        (429, "overloaded", False),
+        (503, "not_ready", True),
+        (529, "overloaded", False),  # Anthropic's 429
+    ],
+)
+def test_a_span_has_failed_where_the_server_has(status: int, error_type: str, failed: bool) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = Tracing(provider.get_tracer("test"), "org/m")
+    scope = {"method": "POST", "path": "/v1/messages", "headers": []}
+    account = Account("id", time.monotonic(), status=status, error_type=error_type)
+    tracing.began(scope, account)
+    tracing.ended(scope, account)
+    (span,) = exporter.get_finished_spans()
+    assert failed == (span.status.status_code is StatusCode.ERROR)
 
 
 @pytest.mark.parametrize(("headers", "count"), [({}, 0), (CALLER, 1), ({"traceparent": "00-junk"}, 1)])

@@ -57,6 +57,34 @@ def test_messages_of_one_role_are_one_and_texts_of_a_message_stand_together() ->
     assert told == (user("ab\n\nc"), assistant("d\n\ne"))
 
 
+@pytest.mark.parametrize(
+    ("said", "text_of_all"),
+    [
+        (["It", ""], "It"),
+        (["It", "", "is"], "It\n\nis"),
+        (["", "It"], "It"),
+        (["It", [text("")], [text(""), text("is")]], "It\n\nis"),
+        (["It", [{"type": "redacted_thinking"}]], "It"),
+    ],
+    ids=str,
+)
+def test_what_adds_no_text_parts_nothing(said: list[Any], text_of_all: str) -> None:
+    told = read(user("Hi"), *({"role": "assistant", "content": content} for content in said))
+    assert told[1:] == (assistant(text_of_all),)
+
+
+def test_results_come_before_what_else_a_message_says() -> None:
+    other = {**CALL, "id": "2"}
+    results = [{**RESULT, "content": "18"}, {**RESULT, "tool_use_id": "2", "content": "19"}]
+    told = read(
+        user("Hi"), assistant(CALL, other), user(text("a"), results[0], text("b"), results[1], text("c"))
+    )
+    assert [(turn["role"], turn["content"]) for turn in told[2:]] == [
+        *(("tool", "18"), ("tool", "19")),
+        ("user", "abc"),
+    ]
+
+
 def test_thoughts_calls_and_results_have_their_places() -> None:
     thought = {"type": "thinking", "thinking": "So.", "signature": ""}
     told = read(
@@ -109,8 +137,10 @@ def test_a_document_is_its_text_behind_what_is_said_of_it() -> None:
         ([user(RESULT)], "`messages[0].content[0].tool_use_id` is '1', and no `tool_use`"),
         ([assistant(CALL, CALL)], "`messages[0].content[1].id` is '1', as is that of a call before"),
         ([assistant({"type": "tool_use", "name": "f"})], "has no `id`: add it"),
+        ([assistant(*[{"type": "tool_use", "name": "f"}] * 2)], "has no `id`: add it"),
         ([user({"type": "image"})], "is of type 'image' and has no `source`: add it"),
         ([user({"type": "text"})], "has no `text`: add it"),
+        ([user({"type": "image", "source": "a.png"})], "`messages[0].content[0].source` is a text: give an"),
         ([assistant({"type": "thinking"})], "has no `thinking`: add it"),
         ([user({"type": "image", "source": {"type": "file"}})], "of type 'base64' or 'url'"),
         ([user({"type": "image", "source": {"type": "base64", "data": ""}})], "has no `media_type`: add it"),
@@ -130,3 +160,14 @@ def test_an_image_that_is_sent_whole_is_not_counted_as_text_and_arguments_are() 
     picture = {"type": "image", "source": PNG}
     assert image_characters({"messages": [user(picture, picture)]}) == 2 * len(PNG["data"])
     assert image_characters({"messages": [assistant({**CALL, "input": picture})]}) == 0
+    source = {"type": "url", "url": f"data:image/png;base64,{PNG['data']}"}
+    assert image_characters({"messages": [user({"type": "image", "source": source})]}) == len(source["url"])
+    source = {"type": "url", "url": "https://a.example/b.png"}
+    assert image_characters({"messages": [user({"type": "image", "source": source})]}) == 0
+
+
+@pytest.mark.parametrize("kind", ["text", "url", "content", None])
+def test_a_documents_text_is_no_image_whatever_is_written_in_it(kind: str | None) -> None:
+    words = f"![](data:{'a' * 100})"
+    for source in ({"type": kind, "data": words}, {"type": kind, "more": {"type": "base64", "data": words}}):
+        assert image_characters({"messages": [user({"type": "document", "source": source})]}) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from codegen.property_messages import answer_problems, message_problems, put_together
@@ -13,7 +14,7 @@ from handlers.wire.message_answer import MessageAnswer, stop_sequence
 from handlers.wire.openai import Stamp
 from handlers.wire.output_blocks import Blocks
 from handlers.wire.parts import Parts
-from handlers.wire.types import MessageEvent, OutputBlock
+from handlers.wire.types import MessageEvent, ModelMessage, OutputBlock
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, FinishReason, Request, Token
 from tests.unit.handlers_wire.conftest import Sample
@@ -42,6 +43,11 @@ def answer(
     return MessageAnswer(STAMP, request, parts, 2)
 
 
+def sent(body: ModelMessage) -> Any:
+    """Return a body as a client has it."""
+    return orjson.loads(orjson.dumps(body))
+
+
 SCRIPTS: list[tuple[Any, Any, int | None]] = [
     (None, EOS, None),
     (None, LENGTH, 2),
@@ -60,7 +66,7 @@ INPUTS: list[list[Any]] = [[], [], [], [{"a": 1}], [{"a": 1}, {}], [{}]]
 @pytest.mark.parametrize(("pushes", "reason", "most"), SCRIPTS)
 def test_a_stream_put_together_is_the_whole(fits: Fits, pushes: Any, reason: Any, most: int | None) -> None:
     events = events_of(2, reason=reason)
-    whole = answer(pushes, most=most).body(events)
+    whole = sent(answer(pushes, most=most).body(events))
     stream = answer(pushes, most=most)
     told = [each for event in events for each in stream.events(0, event)]
     assert put_together(told) == whole
@@ -73,9 +79,21 @@ def test_a_stream_put_together_is_the_whole(fits: Fits, pushes: Any, reason: Any
 @pytest.mark.parametrize(("script", "reason", "inputs"), list(zip(SCRIPTS, REASONS, INPUTS, strict=True)))
 def test_why_it_ends_and_what_is_called(script: Any, reason: str, inputs: list[Any]) -> None:
     pushes, finish, most = script
-    whole = answer(pushes, most=most).body(events_of(2, reason=finish))
+    whole = sent(answer(pushes, most=most).body(events_of(2, reason=finish)))
     assert whole["stop_reason"] == reason
     assert [block["input"] for block in whole["content"] if block["type"] == "tool_use"] == inputs
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 25, "1e999", "9" * 5000, "[" * 300 + "]" * 300], ids=["wide", "beyond", "long", "deep"]
+)
+def test_arguments_are_sent_as_they_were_written(value: str) -> None:
+    arguments = f'{{"a": {value}}}'
+    push: list[Part] = [CallStart(0, "f"), CallArguments(0, arguments), CallEnd(0)]
+    body = orjson.dumps(answer([push]).body(events_of(1, reason=EOS)))
+    assert body.count(f'"input":{arguments}}}'.encode()) == 1
+    streamed = [each for event in events_of(1, reason=EOS) for each in answer([push]).events(0, event)]
+    assert streamed[-1] == {"type": "message_stop"}
 
 
 def test_tokens_of_the_cache_are_told_apart() -> None:
