@@ -121,7 +121,7 @@ LETTERS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_where_words_may_go_on_the_parser_has_found_no_call_and_else_it_has(data: st.DataObject) -> None:
     """The grammar and what reads the answer tell words from calls by the same signs."""
@@ -154,7 +154,7 @@ def test_what_models_of_the_format_write_besides_is_possible(form: str, pieces: 
     assert [part.name for part in parsed(FORMS[form], use(), ids_of(pieces)) if isinstance(part, CallStart)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(FORMS)),
     st.booleans(),

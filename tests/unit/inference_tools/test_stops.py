@@ -178,7 +178,7 @@ some_stops = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(FORMS),
     words,

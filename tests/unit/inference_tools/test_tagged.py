@@ -199,7 +199,7 @@ def test_a_line_break_between_calls_may_be_there_or_not(form: str) -> None:
     assert not accepts(grammar, split(fmt, f"{one}\n\n{two}"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(TAGGED)),
     st.booleans(),

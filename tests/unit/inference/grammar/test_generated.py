@@ -63,7 +63,7 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES, nodes, max_leaves=6), st.integers(0, 1_000))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_text_written_is_a_valid_instance(value: Any, seed: int) -> None:
     try:
         grammar = schema(value)
