@@ -53,24 +53,19 @@ def to_asked(body: MessagesRequest, limits: Limits) -> Asked:
     transcript = to_transcript(body["messages"], body.get("system"))
     form = grammar_or_refusal(lambda: _form(body))
     conversation = _conversation(body, transcript)
-    tools, most = conversation.tools, body.get("max_tokens")
+    most = body.get("max_tokens")
     if most is not None and most < 1:
         raise InvalidInput(f"`max_tokens` must be >= 1. Given: {most}")
     parameters = replace(to_parameters(body, most, limits), stop=tuple(body.get("stop_sequences") or ()))
     with own_names():
         check(parameters, limits)
     chat = Chat(
-        conversation=replace(conversation, tools=tools and replace(tools, formed=form is not None)),
+        conversation=conversation.beside(form),
         parameters=parameters,
         grammar=form,
         model=echoed(body.get("model")),
-        choices=1,
         tells_thoughts=True,
         stream=bool(body.get("stream")),
-        include_usage=False,
-        continuous_usage=False,
-        logprobs=False,
-        top_logprobs=0,
         without_effect=transcript.unread,
     )
     return Asked(chat)

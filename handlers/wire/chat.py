@@ -26,12 +26,12 @@ class Chat:
     parameters: Parameters
     grammar: Wanted  # of `response_format`; that of tools is the engine's to make
     model: str | None  # to echo; None for the served one
-    choices: int
     stream: bool
-    include_usage: bool
-    continuous_usage: bool
-    logprobs: bool
-    top_logprobs: int
+    choices: int = 1
+    include_usage: bool = False
+    continuous_usage: bool = False
+    logprobs: bool = False
+    top_logprobs: int = 0
     without_effect: tuple[str, ...]  # members that would have one beside others only
     reasoning_format: str | None = None  # None: as the server's settings say
     tells_thoughts: bool = False  # the answer has a place for them in any case
@@ -51,9 +51,8 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     parameters = to_parameters(body, _max_tokens(body), limits)
     check(parameters, limits)
     form = grammar_or_refusal(lambda: to_response_format(body.get("response_format"), limits))
-    tools = conversation.tools
     return Chat(
-        conversation=replace(conversation, tools=tools and replace(tools, formed=form is not None)),
+        conversation=conversation.beside(form),
         parameters=parameters,
         grammar=form,
         model=echoed(body.get("model")),

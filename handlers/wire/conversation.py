@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from handlers.wire.images import ImageUrl
 from handlers.wire.messages import to_template
+from handlers.wire.requests import Wanted
 from handlers.wire.tools import to_tools
 from handlers.wire.types import ChatRequest, ChatTokenizeRequest
 from inference.errors import InvalidInput
@@ -44,6 +45,10 @@ class Conversation:
             **self.template_kwargs,
             **({} if effort is None else {"reasoning_effort": effort}),
         }
+
+    def beside(self, form: Wanted) -> Conversation:
+        """Return the conversation where words have a form, or None: then they are told from calls by it."""
+        return replace(self, tools=self.tools and replace(self.tools, formed=form is not None))
 
     def answering(self, prompt: str) -> Conversation:
         """Return the conversation as the answer to its prompt goes on with it."""

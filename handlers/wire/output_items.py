@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -10,16 +11,18 @@ from handlers.wire.types import (
     ChatCompletionLogprob,
     ItemStatus,
     OutputCall,
+    OutputItem,
     OutputText,
     OutputTextMessage,
+    ReasoningText,
     ResponseEvent,
 )
 
 Events: TypeAlias = list[ResponseEvent]
 
 
-class TextItem:
-    """A message of the assistant with one text."""
+class OpenItem(ABC):
+    """An item that goes on."""
 
     def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
         """`index` is its place in the output; `numbers` counts the events of the whole stream."""
@@ -27,20 +30,66 @@ class TextItem:
         self._index = index
         self._numbers = numbers
         self._pieces: list[str] = []
-        self._logprobs: list[ChatCompletionLogprob] = []
+
+    @abstractmethod
+    def told(self, status: ItemStatus) -> OutputItem:
+        """Return it, as far as it has come."""
+
+    def _added(self, item: OutputItem) -> ResponseEvent:
+        return self._item("response.output_item.added", item)
+
+    def _done(self, status: ItemStatus) -> ResponseEvent:
+        return self._item("response.output_item.done", self.told(status))
+
+    def _item(
+        self, kind: Literal["response.output_item.added", "response.output_item.done"], item: OutputItem
+    ) -> ResponseEvent:
+        number = next(self._numbers)
+        return {"type": kind, "sequence_number": number, "output_index": self._index, "item": item}
+
+
+class ContentItem(OpenItem):
+    """An item with one text."""
 
     def begin(self) -> Events:
-        """Return the events that announce the message, and its text."""
-        blank: OutputTextMessage = {**self.told("in_progress"), "content": []}
-        return [
-            {
-                "type": "response.output_item.added",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": blank,
-            },
-            self._part("response.content_part.added"),
-        ]
+        """Return the events that announce the item, and its text."""
+        return [self._added(self._blank()), self._part("response.content_part.added")]
+
+    def end(self, status: ItemStatus) -> Events:
+        """Return the events that close the text, and the item."""
+        return [self._whole(), self._part("response.content_part.done"), self._done(status)]
+
+    @abstractmethod
+    def _blank(self) -> OutputItem:
+        """Return the item before its text."""
+
+    @abstractmethod
+    def _text(self) -> OutputText | ReasoningText:
+        """Return the text, as far as it has come."""
+
+    @abstractmethod
+    def _whole(self) -> ResponseEvent:
+        """Return the event that has all of the text."""
+
+    def _part(
+        self, kind: Literal["response.content_part.added", "response.content_part.done"]
+    ) -> ResponseEvent:
+        return {
+            "type": kind,
+            "sequence_number": next(self._numbers),
+            "output_index": self._index,
+            "item_id": self._id,
+            "content_index": 0,
+            "part": self._text(),
+        }
+
+
+class TextItem(ContentItem):
+    """A message of the assistant with one text."""
+
+    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
+        super().__init__(id, index, numbers)
+        self._logprobs: list[ChatCompletionLogprob] = []
 
     def add(self, text: str, logprobs: Logprobs) -> Events:
         """Return the event of a piece of the text."""
@@ -58,28 +107,6 @@ class TextItem:
             }
         ]
 
-    def end(self, status: ItemStatus) -> Events:
-        """Return the events that close the text, and the message."""
-        text = self._text()
-        return [
-            {
-                "type": "response.output_text.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item_id": self._id,
-                "content_index": 0,
-                "text": text["text"],
-                "logprobs": text["logprobs"],
-            },
-            self._part("response.content_part.done"),
-            {
-                "type": "response.output_item.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": self.told(status),
-            },
-        ]
-
     def told(self, status: ItemStatus) -> OutputTextMessage:
         """Return the message."""
         return {
@@ -90,6 +117,9 @@ class TextItem:
             "content": [self._text()],
         }
 
+    def _blank(self) -> OutputTextMessage:
+        return {**self.told("in_progress"), "content": []}
+
     def _text(self) -> OutputText:
         return {
             "type": "output_text",
@@ -98,40 +128,30 @@ class TextItem:
             "logprobs": list(self._logprobs),
         }
 
-    def _part(
-        self, kind: Literal["response.content_part.added", "response.content_part.done"]
-    ) -> ResponseEvent:
+    def _whole(self) -> ResponseEvent:
+        text = self._text()
         return {
-            "type": kind,
+            "type": "response.output_text.done",
             "sequence_number": next(self._numbers),
             "output_index": self._index,
             "item_id": self._id,
             "content_index": 0,
-            "part": self._text(),
+            "text": text["text"],
+            "logprobs": text["logprobs"],
         }
 
 
-class CallItem:
+class CallItem(OpenItem):
     """A call of a function."""
 
     def __init__(self, id: str, index: int, numbers: Iterator[int], *, call_id: str, name: str) -> None:
-        self._id = id
-        self._index = index
-        self._numbers = numbers
+        super().__init__(id, index, numbers)
         self._call_id = call_id
         self._name = name
-        self._pieces: list[str] = []
 
     def begin(self) -> Events:
         """Return the event that announces it."""
-        return [
-            {
-                "type": "response.output_item.added",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": self.told("in_progress"),
-            }
-        ]
+        return [self._added(self.told("in_progress"))]
 
     def add(self, arguments: str) -> Events:
         """Return the event of a piece of its arguments."""
@@ -157,12 +177,7 @@ class CallItem:
                 "name": self._name,
                 "arguments": "".join(self._pieces),
             },
-            {
-                "type": "response.output_item.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": self.told(status),
-            },
+            self._done(status),
         ]
 
     def told(self, status: ItemStatus) -> OutputCall:

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
-
-from handlers.wire.output_items import Events
+from handlers.wire.output_items import ContentItem, Events
 from handlers.wire.types import ItemStatus, OutputReasoning, ReasoningText, ResponseEvent
 
 
-class ReasoningItem:
+class ReasoningItem(ContentItem):
     """A thought."""
 
-    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
-        """`index` is its place in the output; `numbers` counts the events of the whole stream."""
-        self._id = id
-        self._index = index
-        self._numbers = numbers
-        self._pieces: list[str] = []
-
-    def begin(self) -> Events:
-        """Return the events that announce the item, and its text."""
-        blank: OutputReasoning = {**self.told("in_progress"), "content": []}
-        return [
-            {
-                "type": "response.output_item.added",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": blank,
-            },
-            self._part("response.content_part.added"),
-        ]
-
     def add(self, text: str) -> Events:
-        """Return the event of a piece of the text."""
+        """Return the event of a piece of it."""
         self._pieces.append(text)
         return [
             {
@@ -46,26 +23,6 @@ class ReasoningItem:
             }
         ]
 
-    def end(self, status: ItemStatus) -> Events:
-        """Return the events that close the text, and the item."""
-        return [
-            {
-                "type": "response.reasoning_text.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item_id": self._id,
-                "content_index": 0,
-                "text": "".join(self._pieces),
-            },
-            self._part("response.content_part.done"),
-            {
-                "type": "response.output_item.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item": self.told(status),
-            },
-        ]
-
     def told(self, status: ItemStatus) -> OutputReasoning:
         """Return the item."""
         return {
@@ -76,17 +33,18 @@ class ReasoningItem:
             "content": [self._text()],
         }
 
+    def _blank(self) -> OutputReasoning:
+        return {**self.told("in_progress"), "content": []}
+
     def _text(self) -> ReasoningText:
         return {"type": "reasoning_text", "text": "".join(self._pieces)}
 
-    def _part(
-        self, kind: Literal["response.content_part.added", "response.content_part.done"]
-    ) -> ResponseEvent:
+    def _whole(self) -> ResponseEvent:
         return {
-            "type": kind,
+            "type": "response.reasoning_text.done",
             "sequence_number": next(self._numbers),
             "output_index": self._index,
             "item_id": self._id,
             "content_index": 0,
-            "part": self._text(),
+            "text": self._text()["text"],
         }

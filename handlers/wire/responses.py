@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from handlers.wire.chat import Chat, echoed
 from handlers.wire.conversation import Conversation, Counted, effort_of
@@ -65,7 +65,6 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     turns = to_turns(body["input"], body.get("instructions"))
     form = grammar_or_refusal(lambda: to_form(body.get("text"), limits))
     conversation = _conversation(body, turns)
-    tools = conversation.tools
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
@@ -78,15 +77,12 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
         check(parameters, limits)
     _check_metadata(body.get("metadata") or {})
     chat = Chat(
-        conversation=replace(conversation, tools=tools and replace(tools, formed=form is not None)),
+        conversation=conversation.beside(form),
         parameters=parameters,
         grammar=form,
         model=echoed(body.get("model")),
-        choices=1,
         tells_thoughts=True,
         stream=bool(body.get("stream")),
-        include_usage=False,
-        continuous_usage=False,
         logprobs=wanted,
         top_logprobs=top if wanted else 0,
         without_effect=(

@@ -1087,14 +1087,14 @@ ContentIndex: TypeAlias = int
 
 @final
 class ContentPartEvent(TypedDict):
-    """A message's text begins, or is done."""
+    """A message's text, or what was thought, begins, or is done."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
     sequence_number: SequenceNumber
     output_index: OutputIndex
     item_id: ItemId
     content_index: ContentIndex
-    part: OutputText
+    part: OutputText | ReasoningText
 
 
 @final
@@ -1121,18 +1121,6 @@ class OutputTextDone(TypedDict):
     content_index: ContentIndex
     text: str
     logprobs: list[ChatCompletionLogprob]
-
-
-@final
-class ReasoningPartEvent(TypedDict):
-    """What was thought begins, or is done."""
-
-    type: Literal["response.content_part.added", "response.content_part.done"]
-    sequence_number: SequenceNumber
-    output_index: OutputIndex
-    item_id: ItemId
-    content_index: ContentIndex
-    part: ReasoningText
 
 
 @final
@@ -1188,7 +1176,6 @@ ResponseEvent: TypeAlias = (
     | ContentPartEvent
     | OutputTextDelta
     | OutputTextDone
-    | ReasoningPartEvent
     | ReasoningTextDelta
     | ReasoningTextDone
     | CallArgumentsDelta
