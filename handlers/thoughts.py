@@ -33,10 +33,14 @@ def thoughts_of(engine: EngineClient, settings: Settings, chat: Chat, prompt: st
 
 
 def _place(fmt: ThoughtFormat, last: Turn | None, prompt: str) -> Place:
-    """Return where a prompt leaves off, which may end with the `last` message's text."""
-    if last is None:
-        return fmt.place(prompt)
-    return fmt.place_within(str(last["content"])) if last.get("role") == "assistant" else Place.START
+    """Return where a prompt leaves off, which may end with the `last` message's text.
+
+    A text that is a part of the mark that the template writes is no end of the prompt.
+    """
+    place, text = fmt.place(prompt), "" if last is None else str(last["content"])
+    if last is None or (place is Place.THOUGHT and fmt.place(text) is not Place.THOUGHT):
+        return place
+    return fmt.place_within(text) if last.get("role") == "assistant" else Place.START
 
 
 def idle(engine: EngineClient, chat: Chat) -> tuple[str, ...]:

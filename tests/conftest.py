@@ -24,8 +24,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 # .ci/run asks for it: what is judged there is the change, so that the next run of it draws the same
-# examples. By hand others are drawn each time, and more of them: all of it has to end within 40 minutes.
-settings.register_profile("ci", settings.get_profile("any machine"), derandomize=True, max_examples=30)
+# examples. By hand others are drawn each time, and twice as many: all of it has to end within 40 minutes.
+settings.register_profile("ci", settings.get_profile("any machine"), derandomize=True, max_examples=50)
 
 # While modules come, which all stay, a fifth of the time went to the collector's looks at them; of what tests
 # make, reference counts free nearly all

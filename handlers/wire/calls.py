@@ -21,8 +21,6 @@ from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextP
 from inference.types import Event, Messages
 
 LONGEST_ID = 18  # digits of an id that is counted on from
-
-
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]  # the member that has thoughts
 FIELDS: tuple[ReasoningField, ...] = ("reasoning_content", "reasoning")
 

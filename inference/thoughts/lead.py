@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from inference.thoughts.formats import ChannelFormat, TagFormat, ThoughtFormat
 from inference.thoughts.types import Place
-from inference.tools.lark import in_regex, literal
+from inference.tools.lark import ANY, in_regex, literal, token
 from inference.types import Grammar
 
-ANY = "(?s:.*)"
 BLANKS = r"[ \t\n\r]{0,8}"
 
 
@@ -34,9 +33,9 @@ def led(grammar: Grammar, fmt: ThoughtFormat, place: Place, *, in_channels: bool
 def _of_tags(fmt: TagFormat, place: Place) -> list[str]:
     opening, closing = fmt.opening, fmt.closing
     if closing.id is not None:
-        thought = f"WITHIN <[{closing.id}]> BLANKS?"
+        thought = f"WITHIN {token(closing)} BLANKS?"
         if place is Place.START:
-            thought = f"(BLANKS? <[{opening.id}]> {thought})?"
+            thought = f"(BLANKS? {token(opening)} {thought})?"
         return [f"start: {thought} answer", f"WITHIN: /{ANY}/", r"BLANKS: /[ \t\n\r]{1,8}/"]
     begun, end = in_regex(opening.text), in_regex(closing.text)
     before = f"/{BLANKS}{begun}/ " if place is Place.START else ""
@@ -48,9 +47,7 @@ def _of_tags(fmt: TagFormat, place: Place) -> list[str]:
 
 
 def _of_channels(fmt: ChannelFormat, place: Place, *, in_channels: bool) -> list[str]:
-    start, channel, message, end = (
-        f"<[{each.id}]>" for each in (fmt.start, fmt.channel, fmt.message, fmt.end)
-    )
+    start, channel, message, end = map(token, (fmt.start, fmt.channel, fmt.message, fmt.end))
     again = f"{end} {start} {literal(fmt.author)}"
     first = f"WITHIN {again} " if place is Place.THOUGHT else ""
     head = "" if in_channels else f"{channel} {literal(fmt.words)} {message} "

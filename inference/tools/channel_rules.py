@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inference.tools.formats import Channels, Marker
-from inference.tools.lark import ANY, literal
+from inference.tools.formats import Channels
+from inference.tools.lark import ANY, literal, token
 from inference.tools.types import ToolUse
 
 AUTHOR = "assistant"
@@ -35,8 +35,3 @@ def channel_rules(channels: Channels, use: ToolUse, *, formed: bool) -> Iterator
         behind = f"{channel} {literal(f'{ASIDE} {FUNCTION}{tool.name}')}"
         before = f"{literal(f' {FUNCTION}{tool.name}')} {channel} {literal(ASIDE)}"
         yield f"call_{at}: ({behind} | {before}) kind? {message} args_{at}"
-
-
-def token(marker: Marker) -> str:
-    """Return a special token as Lark has it."""
-    return f"<[{marker.id}]>"

@@ -13,12 +13,12 @@ ANY = "(?s:.*)"
 
 def symbols(markers: Sequence[Marker]) -> str:
     """Return markers as Lark has them: special tokens by their ids, all else as literals."""
-    parts = []
+    parts: list[str] = []
     for (spaced, optional), group in groupby(markers, key=lambda marker: (marker.spaced, marker.optional)):
         for special, same in groupby(group, key=lambda marker: marker.id is not None):
             run = list(same)
             if special:
-                parts += [f"<[{marker.id}]>" for marker in run]
+                parts += map(token, run)
             else:
                 text = "".join(marker.text for marker in run)
                 parts.append(f"/ ?{in_regex(text)}/" if spaced else literal(text) + ("?" if optional else ""))
@@ -44,3 +44,8 @@ def id_ranges(ids: Sequence[int]) -> str:
         else:
             runs.append([id, id])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def token(marker: Marker) -> str:
+    """Return a special token as Lark has it."""
+    return f"<[{marker.id}]>"

@@ -97,6 +97,22 @@ async def test_a_thought_that_the_prompt_opens_is_one() -> None:
     assert (cut["content"], cut["reasoning_content"], cut["reason"]) == ("", THOUGHT, "length")
 
 
+async def test_a_message_that_ends_as_the_mark_does_is_no_end_of_the_prompt() -> None:
+    body = chat(reasoning_format="parsed")
+    body["messages"][-1]["content"] = ">"
+    async with served(engine=thinking_engine("hermes", f"{THOUGHT}</think>{WORDS}")) as server:
+        (answer,) = await answers(server, body)
+    assert (answer["content"], answer["reasoning_content"]) == (WORDS, THOUGHT)
+
+
+async def test_a_mark_that_the_user_writes_opens_no_thought() -> None:
+    body = chat(reasoning_format="parsed")
+    body["messages"][-1]["content"] = "What is <think>"
+    async with served(engine=thinking_engine("think", WORDS)) as server:
+        (answer,) = await answers(server, body)
+    assert (answer["content"], "reasoning_content" in answer) == (WORDS, False)
+
+
 async def test_an_answer_may_be_begun_within_its_thought() -> None:
     begun = chat(reasoning_format="parsed")
     begun["messages"].append({"role": "assistant", "content": "<think>I"})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.contract.tool_conversations import Answer, Json, Question, check, example, questions
 from tests.contract.tool_models import MODELS, ToolModel, tool_model
+from tests.examples import examples
 from tests.unit.inference_tools.answers import Call, Piece, as_json, split, written
 from tests.unit.inference_tools.native import TAGGED, tagged
 
@@ -83,7 +84,7 @@ def asked(model: ToolModel, question: Question) -> Answer:
     return whole
 
 
-@quick(max_examples=12)
+@quick(max_examples=examples(25))
 @given(question=questions())
 def test_whatever_the_model_draws_is_text_or_calls_that_are_valid(
     model: ToolModel, question: Question
@@ -92,7 +93,7 @@ def test_whatever_the_model_draws_is_text_or_calls_that_are_valid(
     asked(model, question)
 
 
-@quick(max_examples=12)
+@quick(max_examples=examples(25))
 @given(question=questions(), remark=REMARKS, count=st.integers(0, 3))
 def test_what_the_model_says_is_what_the_client_gets(
     model: ToolModel, question: Question, remark: str, count: int
@@ -108,7 +109,7 @@ def test_what_the_model_says_is_what_the_client_gets(
     assert answer.reasons == ("tool_calls" if calls else "stop",)
 
 
-@quick(max_examples=12)
+@quick(max_examples=examples(25))
 @given(question=questions(), remark=REMARKS, count=st.integers(0, 2), stops=STOPS)
 def test_stop_sequences_end_what_is_said_and_no_call(
     model: ToolModel, question: Question, remark: str, count: int, stops: list[str]
@@ -143,7 +144,7 @@ def test_a_call_that_is_cut_is_given_as_far_as_it_came(
     assert cut.content == ""
 
 
-@quick(max_examples=12)
+@quick(max_examples=examples(25))
 @given(
     question=questions(),
     thought=st.sampled_from(["Hm.", "I {could} <tool_call>.", '{"name": "a", "parameters": {}}', "\n"]),

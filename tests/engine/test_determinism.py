@@ -27,8 +27,9 @@ from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Heard, Session, request
 from tests.engine.models import make_model
+from tests.examples import examples
 
-EXAMPLES = 6  # of each model
+EXAMPLES = examples(12)  # of each model
 TOKENS = 24
 PREFIXES = [tuple(range(3, 3 + size)) for size in (0, 16, 33, 48)]  # what prompts have in common
 LONGEST = 48 + 20 + TOKENS

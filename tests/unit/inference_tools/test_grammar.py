@@ -15,6 +15,7 @@ from inference.tools.opening import Opening
 from inference.tools.types import CallStart
 from inference.types import CompiledGrammar
 from tests.embedded import tokenizer
+from tests.examples import examples
 from tests.unit.inference_tools.answers import (
     Call,
     Piece,
@@ -121,7 +122,7 @@ LETTERS = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_where_words_may_go_on_the_parser_has_found_no_call_and_else_it_has(data: st.DataObject) -> None:
     """The grammar and what reads the answer tell words from calls by the same signs."""
@@ -154,7 +155,7 @@ def test_what_models_of_the_format_write_besides_is_possible(form: str, pieces: 
     assert [part.name for part in parsed(FORMS[form], use(), ids_of(pieces)) if isinstance(part, CallStart)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.sampled_from(sorted(FORMS)),
     st.booleans(),

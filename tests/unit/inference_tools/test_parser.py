@@ -15,6 +15,7 @@ from inference.tools.formats import ToolFormat
 from inference.tools.heads import head_pattern
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
+from tests.examples import examples
 from tests.unit.inference_tools.answers import (
     FORM_NAMES,
     FORMS,
@@ -291,7 +292,7 @@ def conversations(draw: st.DrawFn) -> tuple[ToolFormat, list[str], str, list[Cal
     return fmt, known, text, calls
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(conversations(), st.lists(st.integers(1, 7), min_size=1, max_size=5))
 def test_any_conversation_is_read_the_same_in_one_piece_and_in_many(
     conversation: tuple[ToolFormat, list[str], str, list[Call]], cuts: list[int]
@@ -309,7 +310,7 @@ def test_any_conversation_is_read_the_same_in_one_piece_and_in_many(
         assert all(isinstance(json.loads(call.arguments), dict) for call in calls_of(parts))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(objects, st.lists(st.text(" \t\n\r", max_size=3), min_size=1), st.lists(st.integers(1, 5), min_size=1))
 def test_arguments_are_compact_whatever_white_space_they_were_written_with(
     value: dict[str, Any], gaps: list[str], cuts: list[int]
@@ -326,7 +327,7 @@ def test_arguments_are_compact_whatever_white_space_they_were_written_with(
     assert calls_of(parts) == [Call("add", compact)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from(FORMS),
     st.booleans(),

@@ -16,6 +16,7 @@ from inference.tools.opening import Opening
 from inference.tools.stops import WordStops
 from inference.tools.types import ToolUse
 from inference.types import Event, Token
+from tests.examples import examples
 from tests.unit.inference_tools.answers import (
     FORM_NAMES,
     FORMS,
@@ -178,7 +179,7 @@ some_stops = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.sampled_from(FORMS),
     words,

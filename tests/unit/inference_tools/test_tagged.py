@@ -18,6 +18,7 @@ from inference.tools.known_formats import FORMATS
 from inference.tools.types import Tool, ToolUse
 from inference.types import CompiledGrammar
 from tests.embedded import tokenizer
+from tests.examples import examples
 from tests.unit.inference_tools.answers import (
     FRAMES,
     TAGS,
@@ -199,7 +200,7 @@ def test_a_line_break_between_calls_may_be_there_or_not(form: str) -> None:
     assert not accepts(grammar, split(fmt, f"{one}\n\n{two}"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(sorted(TAGGED)),
     st.booleans(),
@@ -235,7 +236,7 @@ def small_grammar_of(form: str) -> CompiledGrammar:
     return compiled(call_grammar(FORMS[form], use(SMALL, required=True, parallel=False)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(sorted(FORMS)), st.integers(0, 2**32))
 def test_whatever_a_grammar_lets_through_is_read_as_what_stands_there_and_fits_the_schema(
     form: str, seed: int

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.grammar.fault import GrammarFault
+from tests.examples import examples
 from tests.unit.inference.grammar.vocabularies import schema, written
 
 NAMES = st.sampled_from(["a", "b", 'c"', "d/e"])
@@ -63,7 +64,7 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES, nodes, max_leaves=6), st.integers(0, 1_000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_every_text_written_is_a_valid_instance(value: Any, seed: int) -> None:
     try:
         grammar = schema(value)

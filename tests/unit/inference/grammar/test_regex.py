@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference.grammar.fault import GrammarFault
+from tests.examples import examples
 from tests.unit.inference.grammar.vocabularies import LIMITS, follows, regex, written
 
 PATTERNS = [
@@ -30,7 +31,7 @@ PYTHON, ASCII = 0, re.ASCII  # two readers that differ in what \d, \w and \s are
 
 
 @given(st.sampled_from(PATTERNS), st.integers(min_value=0, max_value=10_000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_what_is_written_matches_from_end_to_end_for_all_readers(pattern: str, seed: int) -> None:
     text = written(regex(pattern), seed, tokens=60)
     if text is not None:
@@ -43,7 +44,7 @@ def test_what_is_written_matches_from_end_to_end_for_all_readers(pattern: str, s
 @example(r"^a|b$", "b")
 @example(r"\$\d+\.\d\d", "$1.11")
 @example("a\nb", "a\nb")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_ascii_texts_pass_as_in_python(pattern: str, text: str) -> None:
     assert follows(regex(pattern), text) == bool(re.fullmatch(pattern, text))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.fault import GrammarFault
+from tests.examples import examples
 from tests.unit.inference.grammar.vocabularies import follows, regex, schema
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python, that it may change its mind
@@ -81,7 +82,7 @@ def test_a_class_ends_where_it_ends_in_python(pattern: str, text: str) -> None:
 
 @given(st.sampled_from(["[", "[^", "[]", "[^]"]), st.lists(st.sampled_from(ATOMS), max_size=6).map("".join))
 @example("[", ":]^|")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_classes_of_any_members_match_as_in_python(opening: str, members: str) -> None:
     pattern = f"{opening}{members}]"
     try:
