@@ -38,7 +38,7 @@ def _place(fmt: ThoughtFormat, last: Turn | None, prompt: str) -> Place:
     A text that is a part of the mark that the template writes is no end of the prompt.
     """
     place, text = fmt.place(prompt), "" if last is None else str(last["content"])
-    if last is None or (place is Place.THOUGHT and fmt.place(text) is not Place.THOUGHT):
+    if last is None or (place is not Place.START and fmt.place(text) is not place):
         return place
     return fmt.place_within(text) if last.get("role") == "assistant" else Place.START
 

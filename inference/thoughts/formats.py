@@ -28,9 +28,11 @@ class TagFormat:
         return self.closing.id is not None
 
     def place(self, prompt: str) -> Place:
-        """Return where a prompt leaves off."""
-        opened = (self.opening.text, self.opening.text + self.label.rstrip())
-        return Place.THOUGHT if prompt.rstrip().endswith(opened) else Place.START
+        """Return where a prompt leaves off; one that ends a thought itself wants none."""
+        text = prompt.rstrip()
+        if text.endswith((self.opening.text, self.opening.text + self.label.rstrip())):
+            return Place.THOUGHT
+        return Place.WORDS if text.endswith(self.closing.text) else Place.START
 
     def place_within(self, said: str) -> Place:
         """Return where an answer is that was begun with this text."""

@@ -43,6 +43,16 @@ async def test_calls_follow_a_thought_that_the_prompt_opened() -> None:
     assert (answer["content"], answer["calls"], answer["reason"]) == ("So.", ["now"], "tool_calls")
 
 
+@pytest.mark.parametrize("wanted", [{"tools": [NOW], "tool_choice": "required"}, {"response_format": SCHEMA}])
+async def test_a_prompt_that_ends_the_thought_leaves_room_for_none(wanted: dict[str, Any]) -> None:
+    body = chat(reasoning_format="parsed", chat_template_kwargs={"no_thought": True}, **wanted)
+    body["messages"][-1]["content"] = ">"
+    async with served(engine=thinking_engine("think", "<think>Hm</think>")) as server:
+        (answer,) = await answers(server, body)
+    assert "reasoning_content" not in answer
+    assert answer["calls"] or json.loads(answer["content"]) in ("yes", "no")
+
+
 AGAIN, MESSAGE = "<|end|><|start|>assistant", "<|message|>"
 ADD = {
     "type": "function",

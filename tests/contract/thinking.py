@@ -25,7 +25,8 @@ TEMPLATES = {  # with what was thought in earlier turns, and how the answer's is
     "think": "{% for m in messages %}"
     + THOUGHT
     + MESSAGE
-    + "{% endfor %}{% if open_thought %}{{ '<think>\n' }}{% endif %}",
+    + "{% endfor %}{% if open_thought %}{{ '<think>\n' }}"
+    "{% elif no_thought %}{{ '<think></think>' }}{% endif %}",
     "hermes": "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
     '{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments | tojson }}}'
     "\n</tool_call>{% endfor %}{% endfor %}{{ '<think>\n' }}{% if false %}</think>{% endif %}",

@@ -35,15 +35,20 @@ def test_a_models_template_shows_how_it_thinks(model: str, name: str | None) -> 
 
 @needs_corpus
 @pytest.mark.parametrize(
-    ("model", "thinks"),
-    [("R1-Distill-Llama-8B", True), ("Qwen3.5-4B", True), ("Qwen3-0.6B", False), ("DeepSeek-V3.1", False)],
+    ("model", "place"),
+    [
+        ("R1-Distill-Llama-8B", Place.THOUGHT),
+        ("Qwen3.5-4B", Place.THOUGHT),
+        ("Qwen3-0.6B", Place.START),
+        ("DeepSeek-V3.1", Place.WORDS),
+    ],
 )
-def test_a_template_may_open_the_thought(model: str, thinks: bool) -> None:
+def test_a_template_may_open_the_thought_or_close_it(model: str, place: Place) -> None:
     chat = template(model)
     fmt, rendered = detect(chat.texts, {}), prompt(chat, [{"role": "user", "content": "Hi"}], WEATHER)
     assert fmt is not None
     assert rendered is not None
-    assert fmt.place(rendered) is (Place.THOUGHT if thinks else Place.START)
+    assert fmt.place(rendered) is place
 
 
 @needs_corpus
@@ -70,7 +75,8 @@ def test_marks_are_text_unless_both_are_special_tokens() -> None:
 def test_what_an_answer_was_begun_with_says_where_it_is() -> None:
     tags, channels = known("think"), known("harmony")
     assert tags.place("...<think>\n") is Place.THOUGHT
-    assert tags.place("...<think>\n\n</think>\n\n") is Place.START
+    assert tags.place("...<think>\n\n</think>\n\n") is Place.WORDS
+    assert tags.place("...assistant\n") is Place.START
     assert tags.place_within("<think>Hm") is Place.THOUGHT
     assert tags.place_within("<think>Hm</think>So") is Place.WORDS
     assert tags.place_within("So") is Place.WORDS
@@ -83,4 +89,4 @@ def test_what_an_answer_was_begun_with_says_where_it_is() -> None:
 
 def test_a_label_behind_the_opening_mark_belongs_to_it() -> None:
     assert known("gemma").place("<|turn>model\n<|channel>thought\n") is Place.THOUGHT
-    assert known("gemma").place("<|turn>model\n<|channel>thought\n<channel|>") is Place.START
+    assert known("gemma").place("<|turn>model\n<|channel>thought\n<channel|>") is Place.WORDS
