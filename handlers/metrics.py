@@ -114,7 +114,7 @@ class Metrics:
             self._set("parley_queue_waiting", rest, obstacle)
         self._set("parley_queue_waiting", step.waiting_prefix, "prefix")
         if self._model is not None:
-            self._set("parley_kv_cache_usage", step.kv_tokens / self._model.max_batch_total_tokens)
+            self._set("parley_kv_cache_usage", step.held_tokens / self._model.max_batch_total_tokens)
         self._count_step(step, "prefill" if step.prefill_tokens else "decode")
 
     def renew(self, life: Life, model: ModelInfo | None) -> None:

@@ -28,8 +28,10 @@ class Limits:
 class Budget:
     """One step's tokens, given to prompts in the order in which they ask.
 
-    A prompt that fits is computed whole. Of those that don't, one at a time is computed in pieces:
-    it leaves a half of the step to prompts behind it that fit, and gets what they leave of that.
+    A prompt that fits is computed whole. The first that doesn't is computed in pieces: it leaves half of the
+    step to prompts behind it. Of these, too, one that doesn't fit and is shorter gets half of what is left,
+    and so on. So a short prompt never waits for a long one to its end, and the long one goes on. What nobody
+    takes goes to the shortest of them.
     """
 
     def __init__(self, limits: Limits, used: int, waiting: int = 0) -> None:
@@ -43,7 +45,8 @@ class Budget:
         self._rows = limits.logit_rows
         self._whole = limits.whole and (limits.whole if used else limits.whole * _WHILE_NONE_GO_ON)
         self._sizes: dict[Sequence, int] = {}
-        self._long: Sequence | None = None  # the prompt that doesn't fit
+        self._pieces: list[Sequence] = []  # of those that don't fit, each shorter than the one before
+        self._shortest = 0  # tokens of the last of them
 
     @property
     def spent(self) -> bool:
@@ -61,21 +64,26 @@ class Budget:
             self._rows -= size
         if not size:
             return False
-        if size < remaining and self._long is None:
-            self._long = sequence
+        if size < remaining:
+            self._pieces.append(sequence)
+            self._shortest = remaining
         self._tokens -= size
         self._sizes[sequence] = size
         return True
 
     def chunks(self) -> list[Chunk]:
-        """Return the pieces, what was left given to the prompt that doesn't fit.
+        """Return the pieces, what was left given to the prompts that don't fit.
 
         Only now it is known where states are to be kept: of a prompt when it is let in, of one that runs when
         another waits for how both begin.
         """
-        if self._long is not None:
-            remaining, size = self._long.remaining, self._sizes[self._long]
-            self._sizes[self._long] += max(min(remaining - size, self._tokens, self._spare_rows()), 0)
+        for sequence in reversed(self._pieces):
+            scored = sequence.wants_prompt_logprobs
+            spare = min(self._tokens, self._rows) if scored else self._tokens
+            more = max(min(sequence.remaining - self._sizes[sequence], spare), 0)
+            self._sizes[sequence] += more
+            self._tokens -= more
+            self._rows -= more if scored else 0
         sizes = {sequence: _cut(sequence, sequence.remaining, size) for sequence, size in self._sizes.items()}
         return [Chunk(s, s.computed, s.computed + size) for s, size in sizes.items()]
 
@@ -86,11 +94,9 @@ class Budget:
             return remaining if remaining <= self._tokens or not self._sizes else 0
         if remaining <= self._tokens:
             return remaining
-        return 0 if self._long is not None else min(self._share, self._tokens)
-
-    def _spare_rows(self) -> int:
-        assert self._long is not None
-        return self._rows if self._long.wants_prompt_logprobs else self._tokens
+        if not self._pieces:
+            return min(self._share, self._tokens)
+        return max(self._tokens + 1, 0) // 2 if remaining < self._shortest else 0
 
 
 def _cut(sequence: Sequence, remaining: int, size: int) -> int:

@@ -206,6 +206,7 @@ class FakeCore:
         decoding = len(self._running)
         admitted = self._admit()
         outputs = [self._advance(sequence) for sequence in list(self._running.values())]
+        held = sum(len(each.request.prompt_ids) + each.generated for each in self._running.values())
         stats = StepStats(
             prefill_tokens=sum(len(each.request.prompt_ids) - each.cached for each in admitted),
             decode_sequences=decoding,
@@ -215,9 +216,8 @@ class FakeCore:
             sample_seconds=0.0,
             waiting=len(self._waiting),
             running=len(self._running),
-            kv_tokens=sum(
-                len(sequence.request.prompt_ids) + sequence.generated for sequence in self._running.values()
-            ),
+            kv_tokens=held,
+            held_tokens=held,
             preempted=0,
         )
         return Frame(tuple(outputs), stats)

@@ -78,6 +78,11 @@ class Scheduler:
         return sum(self._table.computed.tolist())
 
     @property
+    def held_tokens(self) -> int:
+        """Return for how many tokens running sequences hold blocks; one that several hold counts once."""
+        return (self._pool.size - self._pool.available) * PAGE
+
+    @property
     def high_water(self) -> int:
         """Return the block from which on none was in use since the books were begun."""
         return self._pool.high_water

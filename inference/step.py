@@ -323,24 +323,23 @@ class Stepper(Generic[Logits]):
         self._guided.pop(sequence, None)
         self._stuck = False
 
-    def _stats(
-        self, batch: Batch, forward_seconds: float, sample_seconds: float, publish_seconds: float = 0.0
-    ) -> StepStats:
+    def _stats(self, batch: Batch, forward: float, sample: float, publish: float = 0.0) -> StepStats:
         return StepStats(
             prefill_tokens=sum(chunk.size for chunk in batch.pieces.prompts),
             decode_sequences=len(batch.pieces.decodes),
             admitted=batch.admitted,
             cached_tokens=batch.cached_tokens,
-            forward_seconds=forward_seconds,
-            sample_seconds=sample_seconds,
+            forward_seconds=forward,
+            sample_seconds=sample,
             waiting=len(self._scheduler.waiting),
             running=len(self._scheduler.running),
             kv_tokens=self._scheduler.kv_tokens,
+            held_tokens=self._scheduler.held_tokens,
             preempted=batch.preempted,
             obstacle=self._scheduler.obstacle,
             waiting_prefix=self._scheduler.awaiting,
             schedule_seconds=batch.seconds,
-            publish_seconds=publish_seconds,
+            publish_seconds=publish,
             again=batch.again,
         )
 

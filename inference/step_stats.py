@@ -28,6 +28,7 @@ class StepStats:
     running: int
     kv_tokens: int  # tokens held in the KV cache by running sequences
     preempted: int
+    held_tokens: int = 0  # that the cache's blocks of running sequences have room for, a shared block's once
     obstacle: Obstacle = Obstacle.BUDGET  # why those that wait do,
     waiting_prefix: int = 0  # but for these, whose prefix another request is just computing
     failed: bool = False  # nothing was computed: it is computed again in parts, or its requests have failed

@@ -296,7 +296,7 @@ def test_requests_wait_for_a_reason(metrics: Metrics, obstacle: Obstacle) -> Non
 
 def test_steps_tell_tokens_and_how_full_the_cache_is(metrics: Metrics) -> None:
     metrics.on_step(replace(STEP, prefill_tokens=9, decode_sequences=3, kv_tokens=1600))
-    metrics.on_step(replace(STEP, decode_sequences=4, kv_tokens=3200))
+    metrics.on_step(replace(STEP, decode_sequences=4, kv_tokens=6400, held_tokens=3200))
     assert 9 == value(metrics, "parley_computed_tokens", kind="prompt")
     assert 7 == value(metrics, "parley_computed_tokens", kind="generated")
     assert 0.5 == value(metrics, "parley_kv_cache_usage")

@@ -61,7 +61,14 @@ def test_prompt_that_does_not_fit_leaves_half_to_those_that_do() -> None:
 
 def test_prompt_that_does_not_fit_gets_all_that_nobody_wants() -> None:
     assert sizes(limits(40), prompts(100)) == [40]
-    assert sizes(limits(40), prompts(100, 30), used=10) == [30, 0]
+    assert sizes(limits(40), prompts(100, 100), used=10) == [30, 0]
+
+
+def test_short_prompt_that_does_not_fit_shares_the_step_with_a_long_one_before_it() -> None:
+    assert sizes(limits(40), prompts(100, 30), used=10) == [15, 15]
+    assert sizes(limits(400, beside=16), prompts(16_000, 40, 30), used=1) == [8, 4, 4]
+    assert sizes(limits(40), prompts(100, 60, 9)) == [20, 11, 9]
+    assert sizes(limits(40), prompts(30, 100), used=20) == [20, 0]
 
 
 def test_prompts_with_logprobs_share_the_rows() -> None:

@@ -161,11 +161,21 @@ def test_unchunked_prompts_are_whole_and_only_the_first_may_pass_the_budget() ->
 
 def test_short_prompt_passes_a_long_one_that_gets_what_is_left() -> None:
     scheduler = make(tokens=32)
-    queue(scheduler, 100, 40, 9)
+    queue(scheduler, 100, 100, 9)
     assert computed(run(scheduler)) == [("0", 0, 23), ("2", 0, 9)]
     assert computed(run(scheduler)) == [("2", 9, 10), ("0", 23, 54)]
     assert computed(run(scheduler)) == [("2", 10, 11), ("0", 54, 85)]
     assert computed(run(scheduler)) == [("2", 11, 12), ("0", 85, 100), ("1", 0, 16)]
+
+
+def test_short_prompt_that_fits_no_step_is_read_beside_a_long_one_and_not_behind_it() -> None:
+    scheduler = make(blocks=1100, tokens=200, beside=16, prefix_caching=False)
+    queue(scheduler, 4)
+    run(scheduler)
+    _, short = queue(scheduler, 16_000, 40)
+    for _ in range(5):
+        run(scheduler)
+    assert short.generated == 1
 
 
 def test_long_prompt_goes_on_while_short_ones_keep_coming() -> None:
@@ -185,6 +195,15 @@ def share(scheduler: Scheduler, id: str, length: int, *, salt: str = "", owner: 
     sequence = Sequence(request(id, length, 100, prefix=5 * PAGE, salt=salt, owner=owner))
     scheduler.add(sequence)
     return sequence
+
+
+def test_blocks_that_several_share_are_held_once() -> None:
+    scheduler = make(tokens=100, sequences=4)
+    for id in "123":
+        share(scheduler, id, 5 * PAGE)
+        run(scheduler)
+    assert scheduler.kv_tokens > 3 * 5 * PAGE
+    assert scheduler.held_tokens == (5 + 2) * PAGE  # the first two write into blocks of their own by now
 
 
 def test_prompt_of_an_ended_request_is_found_but_for_its_last_token() -> None:
