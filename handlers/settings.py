@@ -148,8 +148,8 @@ class Settings(RequestSettings):
         "whose requests share it: all, or those of one API key, so that the time to an answer tells nobody "
         "what another has asked; auto: key where there is an --api-keys-file", tgi=False,
         effect=effects.CACHED)
-    cpu_isa: str = row("auto", choice("auto", "amx", "avx512", "avx2", "baseline"), ENGINE,
-        "instructions that the CPU's kernels use; auto: the best that the CPU has", tgi=False,
+    cpu_isa: str = row("auto", choice("auto", "amx", "avx512", "avx2", "neon", "baseline"), ENGINE,
+        "instructions that the CPU's kernels use; auto: the best that the CPU has (neon: on ARM)", tgi=False,
         effect=effects.ON_CPU)
     native_kernels: bool = row(True, boolean, ENGINE,
         "compute linears and attention on the CPU, and whole layers on a GPU, by Parley's own kernels, not "

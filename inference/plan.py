@@ -17,6 +17,7 @@ _GIGAFLOPS = {  # of one core, in float32, cautiously
     "amx": 95,
     "avx512": 95,
     "avx2": 45,
+    "neon": 30,
     "baseline": 12,
     "torch": 50,
 }

@@ -24,9 +24,9 @@ from inference.kernels.coding import survey
 from inference.kernels.quantizing import quantize_rows, sums_of_rows
 
 PANEL = 32  # outputs that are packed side by side
-INTERFACE = 18  # as in native.h
-_ISAS = ("baseline", "avx2", "avx512", "amx")  # enum Isa
-_LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16}  # of 32 bits, as in vector.h
+INTERFACE = 19  # as in native.h
+_ISAS = ("baseline", "avx2", "avx512", "amx", "neon")  # enum Isa
+_LANES = {"baseline": 4, "avx2": 8, "avx512": 16, "amx": 16, "neon": 4}  # of 32 bits, as in vector.h
 MOST_INT8_INPUTS = 1 << 16  # of one output: sums of 255 * 128, or of 255 * 255 for two, fit int32
 _ROWS_AT_ONCE = 4096  # of a weight that is converted, to bound memory
 
@@ -67,6 +67,8 @@ class LibraryStruct(ctypes.Structure):
         ("vnni", ctypes.c_int32),
         ("bf16", ctypes.c_int32),
         ("amx", ctypes.c_int32),
+        ("neon", ctypes.c_int32),
+        ("dot", ctypes.c_int32),
         ("threads", ctypes.c_int32),
     )
 
@@ -98,10 +100,11 @@ class Library:
         self.handle = ctypes.c_void_p(handle)
         struct = LibraryStruct.from_address(handle)
         self.has_amx: bool = bool(struct.amx)
-        self.isa: str = "amx" if self.has_amx else _ISAS[struct.isa]
+        self.isa: str = "amx" if self.has_amx else "neon" if struct.neon else _ISAS[struct.isa]
         self.threads: int = struct.threads
         self.has_vnni: bool = bool(struct.vnni)
         self.has_bf16: bool = bool(struct.bf16)
+        self.has_dot: bool = bool(struct.dot)
         self.screens: bool = self.has_vnni or self.isa == "avx2"  # whose inputs screen.inc.h can read
         self.compresses: bool = self.isa != "baseline"  # which has no instruction that decodes
         self.arena = Arena()
@@ -109,20 +112,18 @@ class Library:
         weakref.finalize(self, functions.parley_close, self.handle).atexit = False
 
     def __repr__(self) -> str:
-        extras = [name for name, has in (("vnni", self.has_vnni), ("bf16", self.has_bf16)) if has]
+        extras = [name for name in ("vnni", "bf16", "dot") if getattr(self, f"has_{name}")]
         return f"<Library {'+'.join([self.isa, *extras])}, {self.threads} threads>"
 
 
 def open_library(threads: int | None = None, isa: str = "auto") -> Library | None:
     """Open the extension with `threads` threads, the caller's included; if it can't be, log why, return None.
 
-    No `threads` is as many threads as the process may use cores. `isa`: auto | amx | avx512 | avx2 |
-    baseline. Raises ValueError for any other.
+    No `threads`: as many as the process may use cores. Raises ValueError for an `isa` that isn't known.
     """
     if isa not in ("auto", *_ISAS):
         raise ValueError(f"isa must be auto or one of {', '.join(_ISAS)}, not {isa!r}")
-    path = library_path()
-    if path is None:
+    if (path := library_path()) is None:
         log.warning("native kernels are off: the extension wasn't built, which takes GCC at install")
         return None
     try:
@@ -133,8 +134,7 @@ def open_library(threads: int | None = None, isa: str = "auto") -> Library | Non
         log.warning("native kernels are off: %s can't be used, install again: %s", path.name, error)
         return None
     wanted = -1 if isa == "auto" else _ISAS.index(isa)
-    handle = functions.parley_open(threads or len(os.sched_getaffinity(0)), wanted)
-    if handle is None:
+    if (handle := functions.parley_open(threads or len(os.sched_getaffinity(0)), wanted)) is None:
         log.warning("native kernels are off: this CPU has no %s", isa)
         return None
     return Library(functions, handle)

@@ -5,10 +5,15 @@
 #include "attention.h"
 
 #define PAGE_VECTORS (PAGE / LANES)
+#if defined(NATIVE_NEON)
+#define REGISTERS 32
+#define SCORE_ROWS 4 /* rows whose scores are computed side by side */
+#else
 #define REGISTERS (LANES == 16 ? 32 : 16)
-#define SCORE_ROWS (LANES == 16 ? 8 : LANES == 8 ? 4 : 2) /* rows whose scores are computed side by side */
+#define SCORE_ROWS (LANES == 16 ? 8 : LANES == 8 ? 4 : 2)
+#endif
 #define VALUE_ROWS 6                                      /* rows whose sums are computed side by side */
-#define VALUE_VECTORS (LANES == 16 ? 4 : 2)
+#define VALUE_VECTORS (REGISTERS == 32 ? 4 : 2)
 
 /* Not inlined: attention's own variables left too few registers, so that loops over float32's keys kept a pointer to
  * each row in a vector register, and prompts took 4 % longer. */
@@ -86,7 +91,7 @@ APART void ISA(score_split)(const float *query, int64_t dim, const void *const *
         else ISA(score_rows)(query, dim, keys, values, pages, score, n, 0); \
         break;
             ROWS(1) ROWS(2)
-#if LANES >= 8
+#if LANES >= 8 || defined(NATIVE_NEON)
             ROWS(3) ROWS(4)
 #endif
 #if LANES == 16

@@ -20,7 +20,7 @@ INLINE float scale_of(const float *x, int64_t k) {
 }
 
 /* 64 inputs to int8 + 128 in the order of k (unsigned), or to int16, of every four the even ones first; for AVX2 less
- * 128. */
+ * 128. For SDOT to int8 in the order of k. */
 #if NATIVE_ISA == 2
 INLINE void store_quantized(const vi q[4], char *to, const int is_unsigned) {
     for (int i = 0; i < 4; i++) {
@@ -42,6 +42,15 @@ INLINE void store_quantized(const vi *q, char *to, const int is_unsigned) {
         __m256i words = _mm256_packs_epi32((__m256i)q[2 * i], (__m256i)q[2 * i + 1]); /* by halves of registers */
         words = _mm256_shuffle_epi8(_mm256_permute4x64_epi64(words, 0xd8), order);
         _mm256_storeu_si256((__m256i *)(to + 32 * i), _mm256_sub_epi16(words, _mm256_set1_epi16(128)));
+    }
+}
+#elif defined(NATIVE_DOT)
+INLINE void store_quantized(const vi *q, char *to, const int in_order) {
+    (void)in_order;
+    for (int i = 0; i < 16; i += 4) {
+        int16x8_t low = vcombine_s16(vmovn_s32((int32x4_t)q[i]), vmovn_s32((int32x4_t)q[i + 1]));
+        int16x8_t high = vcombine_s16(vmovn_s32((int32x4_t)q[i + 2]), vmovn_s32((int32x4_t)q[i + 3]));
+        vst1q_s8((int8_t *)to + 4 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
     }
 }
 #else

@@ -6,6 +6,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+
+#define HWCAP_OF_SDOT (1 << 20) /* HWCAP_ASIMDDP. Linux: Documentation/arch/arm64/elf_hwcaps.rst */
+#endif
 #if defined(HAS_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,6 +44,8 @@ static int has(enum Isa isa) {
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     return isa == ISA_BASELINE || (isa == ISA_AVX2 && avx2) || (isa == ISA_AVX512 && avx2 && avx512) ||
            (isa == ISA_AMX && avx2 && avx512 && has_amx());
+#elif defined(__aarch64__)
+    return isa == ISA_BASELINE || isa == ISA_NEON;
 #else
     return isa == ISA_BASELINE;
 #endif
@@ -48,6 +55,8 @@ static void find_features(Library *library) {
 #if defined(__x86_64__)
     library->vnni = library->isa == ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
     library->bf16 = library->isa == ISA_AVX512 && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    library->dot = library->neon && (getauxval(AT_HWCAP) & HWCAP_OF_SDOT);
 #else
     (void)library;
 #endif
@@ -56,13 +65,14 @@ static void find_features(Library *library) {
 int32_t parley_interface(void) { return INTERFACE; }
 
 Library *parley_open(int32_t threads, int32_t isa) {
-    for (int32_t best = ISA_AMX; isa < 0; best--)
+    for (int32_t best = ISA_NEON; isa < 0; best--)
         if (has((enum Isa)best)) isa = best;
-    if (threads < 1 || isa > ISA_AMX || !has((enum Isa)isa)) return NULL;
+    if (threads < 1 || isa > ISA_NEON || !has((enum Isa)isa)) return NULL;
     Library *library = calloc(1, sizeof *library);
     if (!library) return NULL;
-    library->isa = isa == ISA_AMX ? ISA_AVX512 : isa;
+    library->isa = isa == ISA_AMX ? ISA_AVX512 : isa == ISA_NEON ? ISA_BASELINE : isa;
     library->amx = isa == ISA_AMX;
+    library->neon = isa == ISA_NEON;
     find_features(library);
     library->pool = pool_open(library, threads);
     if (!library->pool) {

@@ -14,6 +14,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int kind_of(const Library *library, const Linear *linear) {
     if (linear->kind == KIND_INT8 && library->vnni) return KIND_VNNI;
+    if (linear->kind == KIND_INT8 && library->dot) return KIND_DOT;
     if (library->amx && !linear->round_inputs && linear->kind == KIND_BFLOAT16) return KIND_SPLIT;
     if (library->amx && !linear->round_inputs && linear->kind == KIND_CODED) return KIND_CODED_SPLIT;
     if (!linear->round_inputs || !library->bf16) return linear->kind;
@@ -23,6 +24,9 @@ static int kind_of(const Library *library, const Linear *linear) {
 }
 
 static int is_integer(int kind) { return kind == KIND_INT8 || kind == KIND_INT6; }
+
+/* Whose inputs are bytes. */
+static int takes_bytes(int kind) { return kind == KIND_VNNI || kind == KIND_INT6 || kind == KIND_DOT; }
 
 /* By enum Kind: bytes of an element as rows have it, how many of one output lie together, and a panel's bytes of one k. */
 static int64_t bytes_of(int kind) { return kind == KIND_FLOAT32 ? 4 : is_integer(kind) ? 1 : 2; }
@@ -46,7 +50,7 @@ static int is_rounded(int kind) { return kind == KIND_ROUNDED || kind == KIND_CO
 /* --- inputs --------------------------------------------------------------------------------- */
 
 static int64_t input_bytes(int kind) {
-    if (kind == KIND_VNNI || kind == KIND_INT6) return 1;
+    if (takes_bytes(kind)) return 1;
     if (is_split(kind)) return 6;
     return kind == KIND_INT8 || is_rounded(kind) ? 2 : 4;
 }
@@ -68,7 +72,7 @@ static int64_t beside_bytes(int kind, int64_t rows) { return scales_bytes(kind, 
 
 int linear_needs_input(const Library *library, const Linear *linear) {
     int kind = kind_of(library, linear);
-    return is_integer(kind) || kind == KIND_VNNI || is_rounded(kind) || is_split(kind);
+    return is_integer(kind) || takes_bytes(kind) || is_rounded(kind) || is_split(kind);
 }
 
 size_t linear_input_bytes(const Library *library, const Linear *linear, int64_t rows) {
@@ -84,6 +88,8 @@ static QuantizeFunction *quantizer(const Library *library) {
     if (library->vnni) return quantize_unsigned_avx512;
     if (library->isa == ISA_AVX512) return quantize_signed_avx512;
     if (library->isa == ISA_AVX2) return quantize_signed_avx2;
+#elif defined(__aarch64__)
+    if (library->dot) return quantize_bytes;
 #endif
     (void)library;
     return quantize_signed_baseline;
@@ -158,6 +164,8 @@ static TileFunction *tile_function(const Library *library, int kind, int64_t row
 #endif
     if (library->isa == ISA_AVX512) return avx512[kind];
     if (library->isa == ISA_AVX2) return avx2[kind];
+#elif defined(__aarch64__)
+    if (kind == KIND_DOT) return linear_int8_dot;
 #endif
     (void)library;
     (void)rows;

@@ -8,6 +8,7 @@
 enum { KIND_ROUNDED = 6, KIND_VNNI = 7, KIND_CODED_ROUNDED = 8 }; /* with bfloat16 inputs; int8 with VPDPBUSD, as int6 */
 enum { KIND_WIDENED = 9 }; /* float32's panel, made of the weights by a block before */
 enum { KIND_SPLIT = 10, KIND_CODED_SPLIT = 11 }; /* with inputs as sums of three numbers of bfloat16 (linear_amx.c) */
+enum { KIND_DOT = 12 }; /* int8 with SDOT */
 
 /* bfloat16 in 12 bits. A weight's lower byte is stored as it is; of its upper byte, which is the sign and the upper
  * seven bits of the exponent, there is a code of four: bit 3 the sign, bits 2-0 what the seven are above half of the
@@ -78,6 +79,8 @@ DECLARE_LINEARS(avx512);
 TileFunction linear_vnni_avx512, linear_int6_avx512, linear_rounded_avx512, linear_coded_rounded_avx512;
 TileFunction linear_rounded_amx, linear_coded_rounded_amx, linear_split_amx, linear_coded_split_amx, linear_int8_amx,
     linear_int6_amx;
+#elif defined(__aarch64__)
+TileFunction linear_int8_dot;
 #endif
 
 /* Preparing a row of inputs, in the same ISAs. `k` is rounded up; what lies beyond is zeros. */
@@ -87,6 +90,8 @@ QuantizeFunction quantize_signed_baseline;
 #if defined(__x86_64__)
 QuantizeFunction quantize_signed_avx2, quantize_signed_avx512, quantize_unsigned_avx512;
 RoundFunction round_row_avx512, split_row_amx;
+#elif defined(__aarch64__)
+QuantizeFunction quantize_bytes;
 #endif
 
 #endif

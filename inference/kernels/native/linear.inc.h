@@ -13,6 +13,9 @@
 #elif NATIVE_ISA == 1
 #define MOST_ROWS 6
 #define MOST_INT8_ROWS 4
+#elif defined(NATIVE_NEON) /* which has 32 registers, too */
+#define MOST_ROWS 12
+#define MOST_INT8_ROWS 8
 #else
 #define MOST_ROWS 4
 #define MOST_INT8_ROWS 4
@@ -144,12 +147,12 @@ INLINE void add_pair(const int rows, const int vectors, const Block *b, int64_t 
 #include "linear_int8.inc.h"
 
 INLINE vf finish(const int kind, const Block *b, Sum sum, int row, int column) {
-    if (kind != KIND_INT8 && kind != KIND_VNNI && kind != KIND_INT6) {
+    if (kind != KIND_INT8 && kind != KIND_VNNI && kind != KIND_INT6 && kind != KIND_DOT) {
         if (b->bias) sum.f += vload(b->bias + column);
         return sum.f;
     }
     /* Of inputs that had 128 added, to be unsigned; or of the products of neighbours, the weights' and the inputs' */
-    if (kind != KIND_INT8 || NATIVE_ISA == 1) sum.i -= viload(b->sums + column);
+    if ((kind != KIND_INT8 || NATIVE_ISA == 1) && kind != KIND_DOT) sum.i -= viload(b->sums + column);
     if (kind == KIND_INT8 && NATIVE_ISA == 1) sum.i -= viset1(b->x_pairs[row]);
     vf y = vtofloat(sum.i) * vload(b->scales + column) * vset1(b->x_scales[row]);
     if (b->bias) y += vload(b->bias + column);
@@ -170,6 +173,9 @@ INLINE void multiply(const int kind, const int rows, const int vectors, const Bl
     if (kind == KIND_BFLOAT16) add_bfloat16(rows, vectors, b, sums);
     if (is_coded(kind)) add_coded(kind, rows, vectors, b, sums);
     if (kind == KIND_INT8) add_int8(rows, vectors, b, sums);
+#if defined(NATIVE_DOT)
+    if (kind == KIND_DOT) add_dot(rows, vectors, b, sums);
+#endif
 #if defined(NATIVE_VNNI)
     if (kind == KIND_INT6) add_int6(rows, b, sums);
 #endif
@@ -227,7 +233,7 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
 INLINE int64_t most_rows(const int kind) { return kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS; }
 
 /* With few rows the hardware keeps up, but for int8. */
-INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || shares; }
+INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || kind == KIND_DOT || shares; }
 
 #if NATIVE_ISA == 1
 #include "linear_near.inc.h"

@@ -22,9 +22,13 @@ INLINE vi interleave_low(vi a, vi b) {
 INLINE vi interleave_high(vi a, vi b) {
     return (vi)__builtin_shuffle((vb)a, (vb)b, (vb){8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
 }
+#if defined(NATIVE_NEON)
+INLINE vi upper_bytes(vi codes, vi table) { return (vi)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)codes); }
+#else
 INLINE vi upper_bytes(vi codes, vi table) {
     return (codes & viset1(0x08080808)) << 4 | (vi)((vb)(codes & viset1(0x07070707)) + (uint8_t)table[0]);
 }
+#endif
 #endif
 
 /* The upper bytes of a panel's codes, again for each 16 bytes. */

@@ -1,4 +1,4 @@
-/* The template of int8 without VPDPBUSD. */
+/* The template of int8 without VPDPBUSD; with SDOT at its end. */
 
 #if NATIVE_ISA == 1
 /* By Winograd's inner product (1968): x0 w0 + x1 w1 = (x0 + w1) (x1 + w0) - x0 x1 - w0 w1, of which what is subtracted
@@ -45,6 +45,9 @@ INLINE vi multiply_pairs(vi a, vi b) {
     return (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif defined(__x86_64__)
     return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(NATIVE_NEON)
+    const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+    return (vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
 #else
     return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif
@@ -69,6 +72,23 @@ INLINE void add_int8(const int rows, const int vectors, const Block *b, Sum sums
             const int32_t *x = (const int32_t *)(row_of(b->x, b->x_stride, m) + 2 * k);
             UNROLL for (int v = 0; v < vectors; v++)
                 sums[m][v].i += multiply_pairs(even[v], viset1(x[0])) + multiply_pairs(odd[v], viset1(x[1]));
+        }
+    }
+}
+#endif
+
+#if defined(NATIVE_DOT)
+/* Four bytes of a row with four of each output at once, both signed: nothing is left to subtract. */
+INLINE void add_dot(const int rows, const int vectors, const Block *b, Sum sums[MOST_ROWS][8]) {
+    const char *w = b->w;
+    for (int64_t k = 0; k < b->k; k += 4, w += 4 * PANEL) {
+        vi raw[8];
+        fetch_ahead_int8(2, b, w);
+        UNROLL for (int v = 0; v < vectors; v++) raw[v] = viload(w + 4 * v * LANES);
+        UNROLL for (int m = 0; m < rows; m++) {
+            const vi x = viset1(*(const int32_t *)(row_of(b->x, b->x_stride, m) + k));
+            UNROLL for (int v = 0; v < vectors; v++)
+                sums[m][v].i = (vi)vdotq_s32((int32x4_t)sums[m][v].i, (int8x16_t)raw[v], (int8x16_t)x);
         }
     }
 }

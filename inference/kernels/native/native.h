@@ -20,22 +20,25 @@ typedef struct Pool Pool;
 #define HAS_AMX
 #endif
 
-/* Which copy of each template runs. AMX is AVX-512 but for linears and attention, and asked for by its own number. */
-enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2, ISA_AMX = 3 };
+/* Which copy of each template runs. AMX is AVX-512 but for linears and attention, and NEON the baseline, of ARM's CPUs,
+ * but for int8: both are asked for by their own numbers. */
+enum Isa { ISA_BASELINE = 0, ISA_AVX2 = 1, ISA_AVX512 = 2, ISA_AMX = 3, ISA_NEON = 4 };
 
 /* A handle: what this CPU has, and the threads. Several may live at once, each with its own threads. */
 typedef struct Library {
     Pool *pool;
-    int32_t isa;     /* enum Isa, ISA_AVX512 at most */
+    int32_t isa;     /* ISA_BASELINE, ISA_AVX2 or ISA_AVX512 */
     int32_t vnni;    /* 1: VPDPBUSD on 512 bits */
     int32_t bf16;    /* 1: VDPBF16PS on 512 bits */
     int32_t amx;     /* 1: tiles of bfloat16 and int8, which this process may use */
+    int32_t neon;    /* 1: ISA_NEON was asked for, or is the best */
+    int32_t dot;     /* 1: SDOT, with NEON */
     int32_t threads; /* of the pool, the caller's included */
 } Library;
 
 /* Raised, here and in native.py, whenever a struct or a function changes that Python uses: an extension that
  * was built before the change must not be called. */
-#define INTERFACE 18
+#define INTERFACE 19
 
 EXPORT int32_t parley_interface(void);
 EXPORT Library *parley_open(int32_t threads, int32_t isa); /* isa -1: the best; NULL: no such ISA here */

@@ -24,6 +24,7 @@
 #define SPIN_NANOSECONDS 20000 /* of waiting before sleep: less than a sleep and a wake-up cost */
 #define RANGES 8               /* that a phase's tiles are cut into, at most */
 #define MXCSR_OF_TASKS 0x9fc0  /* all exceptions masked, to nearest, denormals are zero in and out */
+#define FPCR_OF_TASKS (1 << 24) /* the same of ARM's CPUs: FZ */
 
 /* Near tiles that are taken at once. To take is an atomic operation, which waits for all that the thread has begun to
  * read: a tenth of a microsecond where weights come from memory. More of them would keep the others waiting where a
@@ -83,11 +84,17 @@ static void run_task(Pool *pool, int32_t index) {
 #if defined(__x86_64__)
     uint32_t before = _mm_getcsr();
     _mm_setcsr(MXCSR_OF_TASKS);
+#elif defined(__aarch64__)
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)FPCR_OF_TASKS));
 #endif
     pool->task(&worker, pool->argument);
     amx_release();
 #if defined(__x86_64__)
     _mm_setcsr(before);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" ::"r"(before));
 #endif
 }
 

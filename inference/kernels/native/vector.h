@@ -16,6 +16,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__clang__)
@@ -36,6 +38,12 @@
 #else
 #define ISA(name) name##_baseline
 #define LANES 4
+#if defined(__aarch64__)
+#define NATIVE_NEON
+#endif
+#if defined(NATIVE_DOT)
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
@@ -124,25 +132,19 @@ INLINE vf vload_bf16(const uint16_t *p) {
 }
 INLINE vf vload_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 #else
+#if defined(NATIVE_NEON)
+INLINE vf vfma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+INLINE vf vsqrt(vf v) { return (vf)vsqrtq_f32((float32x4_t)v); }
+INLINE vi vtoint(vf v) { return (vi)vcvtnq_s32_f32((float32x4_t)v); }
+INLINE vf vload_bf16(const uint16_t *p) { return (vf)vshll_n_u16(vld1_u16(p), 16); }
+INLINE vf vload_f16(const uint16_t *p) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+#else
 INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
-INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
-INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
-INLINE vi vimax(vi a, vi b) {
-    vi less = a < b;
-    return (less & b) | (~less & a);
-}
 INLINE vf vsqrt(vf v) {
     for (int i = 0; i < LANES; i++) v[i] = __builtin_sqrtf(v[i]);
     return v;
 }
 INLINE vi vtoint(vf v) { return __builtin_convertvector(v + vset1(NO_FRACTION) - vset1(NO_FRACTION), vi); }
-INLINE vf vtofloat(vi v) { return __builtin_convertvector(v, vf); }
-INLINE vf vload_part(const float *p, int64_t n) {
-    vf v = vzero();
-    memcpy(&v, p, (size_t)(n > LANES ? LANES : n) * 4);
-    return v;
-}
-INLINE void vstore_part(float *p, int64_t n, vf v) { memcpy(p, &v, (size_t)(n > LANES ? LANES : n) * 4); }
 INLINE vi vload_u16(const uint16_t *p) {
     vi v;
     for (int i = 0; i < LANES; i++) v[i] = p[i];
@@ -153,10 +155,30 @@ INLINE vf vload_f16(const uint16_t *p) {
     vi h = vload_u16(p), exponent = h & viset1(0x7c00), mantissa = h & viset1(0x3ff);
     vi normal = ((h & viset1(0x7fff)) << 13) + viset1(112 << 23);
     vi infinite = normal + viset1(112 << 23);                          /* inf and NaN keep the top exponent */
-    vi small = (vi)(vtofloat(mantissa) * vset1(5.9604644775390625e-8f)); /* 2^-24 */
+    vi small = (vi)(__builtin_convertvector(mantissa, vf) * vset1(5.9604644775390625e-8f)); /* 2^-24 */
     vi top = exponent == viset1(0x7c00), bottom = exponent == vizero();
     vi bits = (top & infinite) | (bottom & small) | (~(top | bottom) & normal);
     return (vf)(bits | (h & viset1(0x8000)) << 16);
+}
+#endif
+INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
+INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+INLINE vi vimax(vi a, vi b) {
+    vi less = a < b;
+    return (less & b) | (~less & a);
+}
+INLINE vf vtofloat(vi v) { return __builtin_convertvector(v, vf); }
+INLINE vf vload_part(const float *p, int64_t n) {
+    vf v = vzero();
+    if (n >= LANES) return vload(p);
+    memcpy(&v, p, (size_t)n * 4);
+    return v;
+}
+INLINE void vstore_part(float *p, int64_t n, vf v) {
+    if (n >= LANES)
+        vstore(p, v);
+    else
+        memcpy(p, &v, (size_t)n * 4);
 }
 #endif
 

@@ -20,6 +20,8 @@ static inline int64_t nanoseconds(void) {
 static inline void relax(void) {
 #if defined(__x86_64__)
     for (int i = 0; i < 8; i++) _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* YIELD waits for nothing */
 #endif
 }
 

@@ -16,10 +16,11 @@ from inference.kernels.native import Library, open_library
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.reference import Attention
 from inference.paged import LayerShape
+from tests.isas import ISAS as ISAS_OF_ALL
 
 LIBRARIES = {
     (isa, threads): library
-    for isa in ("baseline", "avx2", "avx512", "amx")
+    for isa in ISAS_OF_ALL
     for threads in (1, 3)
     if (library := open_library(threads, isa)) is not None
 }

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from inference.kernels.native import Library, PackedLinear, WeightKind, library_path, open_library
+from tests.isas import ISAS
 
 pytestmark = pytest.mark.skipif(library_path() is None, reason="the extension wasn't built: no GCC")
-every_isa = pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "amx"])
+every_isa = pytest.mark.parametrize("isa", ISAS)
 sizes = st.integers(1, 70) | st.sampled_from([127, 128, 129, 1024, 1027, 2501])
 KINDS = ("trained", "zeros", "one exponent", "any bits", "holes", "strange")
 

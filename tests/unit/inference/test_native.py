@@ -26,9 +26,9 @@ from inference.kernels.native import (
     open_library,
 )
 from inference.kernels.native_rows import row_statistics
+from tests.isas import ISAS
 
 ROOT = Path(__file__).parents[3]
-ISAS = ("baseline", "avx2", "avx512", "amx")
 EXACT = (WeightKind.FLOAT32, WeightKind.BFLOAT16, WeightKind.FLOAT16)
 DTYPES = {
     WeightKind.FLOAT32: torch.float32,

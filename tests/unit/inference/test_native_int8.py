@@ -7,9 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from inference.kernels.native import MOST_INT8_INPUTS, PackedLinear, WeightKind, open_library  # noqa: E402
+from tests.isas import ISAS  # noqa: E402
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("count", [1, 8, 13])  # rows alone, of blocks, and of slices of a panel
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_sums_are_exact_with_the_least_weights(isa: str, count: int, sign: int) -> None:
