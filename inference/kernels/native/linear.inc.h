@@ -13,8 +13,8 @@
 #elif NATIVE_ISA == 1
 #define MOST_ROWS 6
 #define MOST_INT8_ROWS 4
-#elif defined(NATIVE_NEON) /* which has 32 registers, too */
-#define MOST_ROWS 12
+#elif defined(NATIVE_NEON) /* which has 32 registers, too, but too few for pointers to more rows (GCC 12) */
+#define MOST_ROWS 10
 #define MOST_INT8_ROWS 8
 #else
 #define MOST_ROWS 4
@@ -217,6 +217,8 @@ INLINE void multiply_rows(const int kind, int64_t rows, const Block *b) {
         case 8: multiply_columns(kind, 8, *b); break;
         case 9: multiply_columns(kind, 9, *b); break;
         case 10: multiply_columns(kind, 10, *b); break;
+#endif
+#if MOST_ROWS > 10
         case 11: multiply_columns(kind, 11, *b); break;
         case 12: multiply_columns(kind, 12, *b); break;
 #endif
@@ -233,7 +235,9 @@ INLINE int64_t next_weights(const Tile *t, int64_t depth, int shares) {
 INLINE int64_t most_rows(const int kind) { return kind == KIND_INT8 ? MOST_INT8_ROWS : MOST_ROWS; }
 
 /* With few rows the hardware keeps up, but for int8. */
-INLINE int fetches(const int kind, int64_t rows, int shares) { return rows > FEW_ROWS || kind == KIND_VNNI || kind == KIND_DOT || shares; }
+INLINE int fetches(const int kind, int64_t rows, int shares) {
+    return rows > FEW_ROWS || kind == KIND_VNNI || kind == KIND_DOT || shares;
+}
 
 #if NATIVE_ISA == 1
 #include "linear_near.inc.h"

@@ -29,6 +29,7 @@ from triton.runtime.jit import JITFunction
 
 import benchmarks.gpu.absent  # noqa: F401 - for machines that lack what the engine's process has beside it
 from inference.kernels.gpu import launching
+from tests.unit.inference.kernels_gpu import record
 
 CAPABILITY = 90  # of a Hopper
 # What PTX calls what they are compiled to; to read those of the code itself takes as long as to compile it
@@ -144,9 +145,11 @@ def _tool(name: str, *arguments: str) -> str:
 def main(cases: dict[str, Callable[[], object]]) -> None:
     """Compile the cases that are named on the command line, or all, and print what came of it.
 
-    First all of them at once, as when a model is loaded; the last line says what that left out.
+    First all of them at once, as when a model is loaded; the last line says what that left out. What is
+    printed is also kept, with `--write`.
     """
-    names, compiled_so_far = sys.argv[1:] or list(cases), []
+    writes, said = "--write" in sys.argv, []
+    names, compiled_so_far = [each for each in sys.argv[1:] if each != "--write"] or list(cases), []
     triton.knobs.runtime.jit_post_compile_hook = lambda **told: compiled_so_far.append(told["fn"].name)
     driver.set_active(_Absent())
     with launching.compiling():
@@ -157,6 +160,10 @@ def main(cases: dict[str, Callable[[], object]]) -> None:
         with compiling() as compiled:
             cases[name]()
         for each in compiled:
-            print(f"{name:32} {each}", flush=True)
+            said.append(f"{name:32} {each}")
+            print(said[-1], flush=True)
     late = compiled_so_far[together:]
-    print(f"{together} compiled together, {len(late)} later: {' '.join(late)}")
+    said.append(f"{together} compiled together, {len(late)} later: {' '.join(late)}")
+    print(said[-1])
+    if writes:
+        record.write(said)

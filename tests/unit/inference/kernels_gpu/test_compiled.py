@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("triton")
 
 from inference.kernels.gpu.tiles import SHARED_BYTES
+from tests.unit.inference.kernels_gpu import record
 
 MOST_SPILLED = 16  # bytes, which no program feels: Triton 3.6 leaves 8 of one in float32, 3.9 none
 IN_CHUNKS = {"_prepare": 384, "_recur_in_chunks": 96}  # of heads of 256; of 128 it is 48 and none
@@ -59,8 +60,11 @@ def test_no_step_waits_for_the_compiler_once_a_model_was_rehearsed(cache: Path) 
 
 @pytest.mark.slow
 def test_the_compiler_takes_every_kernel_for_a_hopper(cache: Path) -> None:
-    """The interpreter doesn't know what a GPU can't do; nothing may spill registers to speak of, either."""
-    *lines, last = said("hopper_cases", cache)
+    """The interpreter doesn't know what a GPU can't do; nothing may spill registers to speak of, either.
+
+    What was compiled of these very sources isn't compiled again, which takes minutes.
+    """
+    *lines, last = record.lines() or said("hopper_cases", cache)
     together = re.fullmatch(r"(\d+) compiled together, 0 later: ", last)
     assert together, last
     found = [LINE.search(each) for each in lines]
@@ -79,3 +83,19 @@ def test_the_compiler_takes_every_kernel_for_a_hopper(cache: Path) -> None:
     by_tensor_cores = {kernel for kernel, *_, product in compiled if product in ("HGMMA", "HMMA")}
     assert {"_attend", "_rows", "_gated_rows", "_tile"} <= by_tensor_cores
     assert {"_prepare", "_recur_in_chunks"} <= by_tensor_cores
+
+
+def test_the_record_is_of_these_kernels() -> None:
+    write = "python -m tests.unit.inference.kernels_gpu.hopper_cases --write"
+    assert record.of_what()[0] == record.of_sources(), f"kernels were changed: run {write}"
+
+
+@pytest.mark.slow
+def test_what_is_compiled_again_comes_to_what_is_on_record(cache: Path) -> None:
+    recorded = record.lines()
+    if recorded is None:
+        pytest.skip("the record is of another Triton, and all was compiled")
+    names = ("prompt 64", "decode, everything", "rotate", "slots")
+    found = said("hopper_cases", cache, *names)[:-1]
+    assert all(any(line.startswith(f"{name} ") for line in found) for name in names)
+    assert set(found) <= set(recorded)
