@@ -17,8 +17,8 @@ from inference.blocks import PAGE
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.models import FAMILIES, VOCABULARY, generate, prompts, save_model
 
-PROMPTS = prompts(9, 4, 40, 17, 1)
-GROWING = prompts(15, 14, 13)  # a block each, which will be three
+PROMPTS = prompts(15, 17, 40, 14, 1)
+GROWING = (PROMPTS[0], PROMPTS[3], *prompts(13))  # a block each, which will be three
 SHARED = (*PROMPTS[2][:20], *prompts(11)[0])  # begins as another prompt does: one block is the same
 TOKENS = 24
 STEP_TOKENS = 16  # longer prompts are computed in pieces
