@@ -114,8 +114,8 @@ class Settings(SwitchSettings):
         "One more is refused with 429 (529 on `/v1/messages`), one that counts as more than all by itself "
         "with 422 (400)", unit="requests")
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
-        "the same for each API key; several API workers share it out among them; unset: only the limit of "
-        "all holds", unit="requests", tgi=False)
+        "most requests in flight of one API key, counted as for --max-concurrent-requests; several API "
+        "workers share it out among them; unset: only the limit of all holds", unit="requests", tgi=False)
     max_input_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt; unset: one token less than --max-total-tokens, or less if the model has to read "
         "prompts in one piece and memory is short",
@@ -157,9 +157,9 @@ class Settings(SwitchSettings):
         "starts sooner; it changes no answer",
         env=("PREFIX_CACHING", "USE_PREFIX_CACHING"))
     prefix_cache_scope: str = row("auto", choice("auto", "all", "key"), ENGINE,
-        "who shares that cache: all, or key: each API key by itself, so that response times tell nobody "
-        "what others asked. auto: key if there is an --api-keys-file, all otherwise", tgi=False,
-        effect=effects.CACHED)
+        "who shares what --prefix-caching keeps. all: everybody; key: each API key has its own, so that the "
+        "time to an answer tells nobody what others asked; auto: key if there is an --api-keys-file, all "
+        "otherwise", tgi=False, effect=effects.CACHED)
     waiting_served_ratio: float = row(0.3, decimal(0, 1_000_000), ENGINE,
         "TGI: when waiting requests interrupt running ones", support=ACCEPTED,
         reason="every step has room for both, within its token budget")
