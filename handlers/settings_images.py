@@ -19,23 +19,23 @@ class ImageSettings:
     max_images: int = row(32, integer(1, 10_000), IMAGES, "most images in one request",
         unit="images", tgi=False)
     max_image_bytes: int = row(50_000_000, integer(1, ENOUGH_BYTES), IMAGES,
-        "all images of one request together, as files", unit="bytes", tgi=False)
+        "most bytes of all images of one request together, as files", unit="bytes", tgi=False)
     image_payload_limit: int = row(20_000_000, BYTES, IMAGES,
-        "largest request body where the model sees, of which no more than --payload-limit may be other than "
-        "images", unit="bytes", tgi=False)
+        "largest request body if the model takes images; whatever in it isn't an image still has to fit "
+        "--payload-limit", unit="bytes", tgi=False)
     max_image_memory: int = row(536_870_912, BYTES, IMAGES,
-        "fetched images, and bodies beyond --payload-limit, that one API worker, or the gateway "
-        "of several replicas, holds for requests in flight; one more is refused with 429, on `/v1/messages` "
-        "529", unit="bytes", tgi=False)
+        "most memory for fetched images, and for bodies larger than --payload-limit, of all requests in "
+        "flight, in one API worker or in the gateway of several replicas; beyond it the answer is 429 (529 "
+        "on `/v1/messages`)", unit="bytes", tgi=False)
     image_fetching: str = row("public", choice("public", "named", "off"), IMAGES,
-        "which addresses of images are fetched: those of public hosts at the ports 80 and 443, and of "
-        "--image-hosts; of --image-hosts alone; or none", tgi=False)
+        "which addresses of images are fetched. public: those of public hosts at the ports 80 and 443, and "
+        "of --image-hosts; named: those of --image-hosts alone; off: none", tgi=False)
     image_hosts: tuple[str, ...] = row((), host_list, IMAGES,
-        "hosts that images may be fetched from wherever they are, such as an object store of your own: "
-        "minio.internal:9000, *.example.org", metavar="HOSTS", tgi=False, effect=effects.FETCHED)
+        "hosts that images may be fetched from although they aren't public, such as an object store of your "
+        "own: minio.internal:9000, *.example.org", metavar="HOSTS", tgi=False, effect=effects.FETCHED)
     max_image_fetch_size: int = row(20_000_000, integer(0, 2**40), IMAGES,
         "largest image that is fetched; TGI's default is 1 GiB", unit="bytes", effect=effects.FETCHED)
     image_fetch_timeout: float = row(10.0, TIMEOUT, IMAGES,
-        "longest that all images of a request may take to be fetched", unit="seconds", tgi=False,
+        "longest that fetching all images of one request may take", unit="seconds", tgi=False,
         effect=effects.FETCHED)
     # fmt: on

@@ -39,35 +39,38 @@ class RequestSettings(ImageSettings):
         "most prompts in one request to /v1/completions", unit="prompts")
     payload_limit: int = row(2_000_000, BYTES, REQUEST, "largest request body", unit="bytes")
     max_grammar_size: int = row(SOURCE_BYTES, integer(1, SOURCE_BYTES), REQUEST,
-        "largest schema, of `grammar`, `response_format` or one tool, or regular expression", unit="bytes",
+        "largest JSON schema, in `grammar`, `response_format` or one tool, or regular expression",
+        unit="bytes",
         tgi=False, effect=effects.GRAMMARS)
     max_sequence_logprobs: int = row(524_288, TOKENS, REQUEST,
-        "most log-probabilities of alternatives that one body may ask for, those of all its texts, and of "
-        "their prompts, counted; a body without `max_tokens` gets texts no longer than that",
+        "most log-probabilities of alternative tokens that one request may ask for, over all its prompts "
+        "and answers; a request without `max_tokens` gets answers no longer than that allows",
         unit="numbers", tgi=False)
     template_timeout: float = row(5.0, TIMEOUT, REQUEST,
-        "longest that the chat template may take over one conversation", unit="seconds", tgi=False)
+        "longest that the model's chat template may take to render one conversation",
+        unit="seconds", tgi=False)
     max_template_output: int = row(TEMPLATE_CHARACTERS, integer(1, TEMPLATE_CHARACTERS), REQUEST,
         "longest prompt that the chat template may make of one conversation", unit="characters", tgi=False)
     enable_prefill_logprobs: bool = row(False, boolean, REQUEST,
-        "answer `decoder_input_details` with the prompt's log-probabilities")
+        "answer `decoder_input_details` with the log-probabilities of the prompt")
     logprobs_mode: str = row("auto", choice("auto", "raw", "processed"), REQUEST,
-        "distribution that log-probabilities are of: the model's own (raw) or the one that is sampled from "
-        "(processed); auto: processed on TGI's routes, raw on OpenAI's", tgi=False)
+        "which log-probabilities are told: the model's own (raw), or those after temperature, filters and "
+        "penalties, which tokens are drawn by (processed); auto: processed on TGI's routes, raw on OpenAI's",
+        tgi=False)
     disable_grammar_support: bool = row(False, boolean, REQUEST,
         "refuse whatever needs a grammar: `grammar`, `response_format` and tools that may be called")
     response_format_with_tools: str = row("openai", choice("openai", "all", "none"), REQUEST,
-        "whose chats may have `response_format` beside `tools`, which TGI refuses, and are answered by "
-        "calls, or by a text of that form: those of OpenAI's own clients and Vercel's AI SDK, which agents "
-        "are made with, everybody's, or nobody's", tgi=False, effect=effects.GRAMMARS)
+        "whose chats may ask for `response_format` beside `tools`, which TGI refuses: openai: those of "
+        "OpenAI's own clients and Vercel's AI SDK, which agents are built with; all; or none. The answer is "
+        "calls, or a text in that format", tgi=False, effect=effects.GRAMMARS)
     reasoning_format: str = row("auto", choice("auto", "raw", "parsed", "hidden"), REQUEST,
-        "where chats, Responses and messages have what a model thinks before it answers: in the text, as the "
-        "model writes it and as from TGI (raw), apart from it (parsed), or nowhere (hidden); auto: apart "
-        "where the marks around it are special tokens, which no text shows, and in Responses and messages; "
-        "in the text otherwise", tgi=False)
+        "where the thoughts of a model that thinks before it answers are in chats, Responses and Messages: "
+        "raw: in the text, as with TGI; parsed: in a member of their own; hidden: nowhere. auto: parsed in "
+        "Responses and Messages, and in chats if the model marks thoughts by special tokens; raw otherwise. "
+        "See docs/reasoning.md", tgi=False)
     reasoning_field: str = row("reasoning_content", choice("reasoning_content", "reasoning"), REQUEST,
-        "member of a chat's message that has it apart: as DeepSeek, SGLang and llama.cpp call it, or as "
-        "vLLM, OpenRouter and huggingface_hub do", tgi=False)
+        "name of that member in a chat's message: reasoning_content, as with DeepSeek, SGLang and "
+        "llama.cpp, or reasoning, as with vLLM, OpenRouter and huggingface_hub", tgi=False)
     watermark_gamma: float = row(0.5, decimal(0, 1, above=True, below=True), REQUEST,
         "share of the vocabulary that `watermark` prefers at each token")
     watermark_delta: float = row(2.0, decimal(0, 1000), REQUEST,

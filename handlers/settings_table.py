@@ -48,12 +48,13 @@ class Group(StrEnum):
     """The parts of the help and of docs/settings.md, in their order."""
 
     MODEL = "The model"
-    ENGINE = "How much the engine takes on"
+    ENGINE = "The engine: sizes and limits"
     REQUEST = "What a request may ask for"
-    IMAGES = "Images, where the model sees"
-    HTTP = "The HTTP side"
+    IMAGES = "Images, for models that take them"
+    HTTP = "HTTP: address, keys and connections"
     LOGS = "Logs and traces"
-    DEVICES = "TGI's tuning of devices"
+    DEVICES = "GPUs, and one model on several processes"
+    SWITCHES = "Optimisations: leave them on, but to measure what they gain"
 
 
 @dataclass(frozen=True, slots=True)

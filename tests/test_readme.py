@@ -46,13 +46,13 @@ def run_curl(block: str, server: LiveServer) -> str:
 
 
 def test_generate_answers_with_text_and_details(server: LiveServer) -> None:
-    answer = json.loads(run_curl(CURLS[0], server))
+    answer = json.loads(run_curl(CURLS[1], server))
     assert isinstance(answer["generated_text"], str)
     assert answer["details"]["generated_tokens"] > 0
 
 
 def test_chat_answers_with_a_message(server: LiveServer) -> None:
-    answer = json.loads(run_curl(CURLS[1], server))
+    answer = json.loads(run_curl(CURLS[0], server))
     assert answer["choices"][0]["message"]["role"] == "assistant"
 
 
@@ -64,6 +64,14 @@ def test_generate_stream_streams_events(server: LiveServer) -> None:
 
 def test_every_curl_of_the_readme_was_run() -> None:
     assert len(CURLS) == 3
+
+
+def test_openais_client_is_answered(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai")
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    source = block.replace(ASSUMED, f"{server.host}:{server.port}")
+    exec(compile(source, "README.md", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out.strip()
 
 
 def test_the_port_of_the_examples_is_the_default() -> None:
