@@ -13,6 +13,7 @@ from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
 from inference.grammar.tokens import GrammarTokens
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.contents import Images
+from inference.text.encodings import Encodings
 from inference.text.files import find_files
 from inference.text.lanes import Lanes, size_of
 from inference.text.roles import with_known_roles
@@ -51,12 +52,17 @@ class TokenizerPool:
     def __init__(self, tokenizer: TextTokenizer, workers: int) -> None:
         self.tokenizer = tokenizer
         self._lanes = Lanes(workers)
+        self._encodings = Encodings()
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text; raise InvalidInput for what is not Unicode text, or Overloaded."""
         if len(text) <= INLINE_CHARACTERS:
             return contained(lambda: self._encode(text, add_special_tokens))()
-        return await self.run(lambda: self._encode(text, add_special_tokens), len(text))
+
+        async def encode() -> list[int]:
+            return await self.run(lambda: self._encode(text, add_special_tokens), len(text))
+
+        return await self._encodings.get(text, add_special_tokens, encode)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> Sequence[TextToken]:
         """Return the tokens of a text; raise InvalidInput for what is not Unicode text, or Overloaded."""
