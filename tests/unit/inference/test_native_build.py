@@ -55,6 +55,23 @@ def test_where_it_can_be_built_it_was() -> None:
     assert open_library(threads=1) is not None
 
 
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="there is no compiler for ARM")
+def test_arms_compiler_has_nothing_to_say_of_it(tmp_path: Path) -> None:
+    sources = [
+        ROOT / each for each in listed("sources") if not each.endswith("module.c")
+    ]  # which wants Python
+    line = [
+        "aarch64-linux-gnu-gcc",
+        "-fPIC",
+        "-Werror",
+        *listed("extra-compile-args"),
+        "-c",
+        *map(str, sources),
+    ]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 class Compiler:
     """Compiles nothing: each source waits for another one that is compiled beside it."""
 
