@@ -141,6 +141,10 @@ class Settings(RequestSettings):
         "longest that a step of the engine may take, after which its process is killed and started again; 0: "
         "never; without it 60, or 20 times what the longest step is estimated to take", unit="seconds",
         tgi=False, effect=effects.ENGINE_APART)
+    max_engine_restarts: int = row(5, integer(0, 1_000_000), ENGINE,
+        "times that the engine's process is started again, in a row and without a token served between, "
+        "before the server gives it up and ends with exit code 1; 0: any number", unit="restarts",
+        tgi=False, effect=effects.ENGINE_RESTARTED)
     prefix_caching: bool = row(True, boolean, ENGINE,
         "keep keys and values of prompts and answers for requests that begin alike; it changes no answer",
         env=("PREFIX_CACHING", "USE_PREFIX_CACHING"))

@@ -128,8 +128,12 @@ class Server:
 
     def _hear(self, loop: asyncio.AbstractEventLoop, life: Life) -> None:
         """Hear, from the supervisor's thread, that the engine has come or gone."""
-        if self._engine.held and not loop.is_closed():
+        if loop.is_closed():
+            return
+        if self._engine.held:
             loop.call_soon_threadsafe(self._on_held)
+        if self._engine.failure is not None:
+            loop.call_soon_threadsafe(self._fail, self._engine.failure)
 
     def _on_held(self) -> None:
         """Let go of an engine that can't be ended, and have the workers do so, too."""

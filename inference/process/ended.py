@@ -15,6 +15,7 @@ class Ended:
     served_seconds: float | None  # since it was ready; None if it never was
     unavailable: str | None  # why it could not load the model, if it said so
     hung: str | None = None  # why it was killed, if its parent did it
+    served: bool = False  # a token, as its signs of life said: what it did since the last one doesn't count
 
 
 def describe(ended: Ended) -> str:

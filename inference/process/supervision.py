@@ -143,27 +143,32 @@ class EngineProcess:
 
     def _supervise(self) -> None:
         """Keep one engine running; the thread must outlive them, as the kernel ends them with it."""
-        deaths = 0
+        deaths = restarts = 0  # the second without a token between
         while not self._stopping.is_set():
             ended = self._run_one()
             if self._stopping.is_set():
                 break
             steady = ended.served_seconds is not None and ended.served_seconds >= STEADY_SECONDS
             deaths = 1 if steady else deaths + 1
-            failure = self._final(ended, deaths)
+            failure = self._final(ended, deaths, 0 if ended.served else restarts)
             if failure is not None:
                 self._give_up(failure)
                 return
+            restarts = 1 if ended.served else restarts + 1
             self._tell(Life.DOWN)
             seconds = BACK_OFF_SECONDS[min(deaths, len(BACK_OFF_SECONDS)) - 1]
             LOG.error("The engine ended (%s); it is started again in %g s", describe(ended), seconds)
             self._stopping.wait(seconds)
         self._tell(Life.GONE)
 
-    def _final(self, ended: Ended, deaths: int) -> str | None:
+    def _final(self, ended: Ended, deaths: int, restarts: int) -> str | None:
         """Return why no engine is to be started again; None where a model that was served may come back."""
         if self._loaded_once:
-            return None
+            most = self._config.max_restarts
+            if most == 0 or restarts < most:
+                return None
+            again = f"started again {restarts} times, which `max_engine_restarts` sets, it served no token"
+            return f"The engine is given up: {again}, and ended by {describe(ended)}"
         if ended.unavailable is not None:
             return ended.unavailable
         if deaths < LOAD_DEATHS:
@@ -184,7 +189,7 @@ class EngineProcess:
         hung = seen.hung if self._reap(process) else f"{seen.hung or 'it closed its line'}, and has not ended"
         with self._changed:
             self._model = None
-        return Ended(process.returncode, seen.served_seconds, seen.unavailable, hung)
+        return Ended(process.returncode, seen.served_seconds, seen.unavailable, hung, seen.served)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the end of a process, and kill it for that; return false if it can't be ended."""
@@ -270,6 +275,7 @@ class EngineProcess:
             relay(message)
         elif isinstance(message, Pulse):
             seen.watchdog.hear(message.step)
+            seen.served = message.served
         elif isinstance(message, Progress):
             with self._changed:
                 self._lines.append(message.line)
@@ -328,6 +334,7 @@ class Seen:
     ready: float | None = None  # time.monotonic() seconds
     unavailable: str | None = None
     hung: str | None = None  # why it is killed
+    served: bool = False  # a token
 
     @property
     def served_seconds(self) -> float | None:
