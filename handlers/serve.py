@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("parley")
 
 GC_THRESHOLD = (20_000, 20, 100)  # a request makes a few hundred objects, which reference counts free
+NO_ENGINE = "There is no engine any more, and so the server ends"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -187,7 +188,7 @@ class Life:
     def on_life(self, state: EngineState) -> None:
         """End the server once its engine is gone for good, which the log has said."""
         if state is EngineState.FAILED and not self.failed:
-            self.on_unavailable("There is no engine any more, and so the server ends")
+            self.on_unavailable(NO_ENGINE)
 
     def name(self, number: int) -> str:
         """Return what the log calls the end by a signal; "" where it is our own, and the reason was told."""

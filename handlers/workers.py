@@ -24,7 +24,7 @@ from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen, signal_nam
 from handlers.metric_table import width
 from handlers.metrics import Metrics
 from handlers.metrics_port import metrics_port
-from handlers.serve import SIGNALS, say_listening, say_loading, say_served
+from handlers.serve import NO_ENGINE, SIGNALS, say_listening, say_loading, say_served
 from handlers.settings import Settings
 from handlers.staff import Staff
 from handlers.worker import LOST, Post
@@ -133,7 +133,7 @@ class Server:
         if self._engine.held:
             loop.call_soon_threadsafe(self._on_held)
         if self._engine.failure is not None:
-            loop.call_soon_threadsafe(self._fail, self._engine.failure)
+            loop.call_soon_threadsafe(self._fail, NO_ENGINE if self._engine.loaded else self._engine.failure)
 
     def _on_held(self) -> None:
         """Let go of an engine that can't be ended, and have the workers do so, too."""

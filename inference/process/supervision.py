@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import inference
 from inference.config import EngineConfig, Found, again
@@ -19,7 +18,7 @@ from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.process.address import Address
 from inference.process.control import Control, log_levels, relay, socket_pair
-from inference.process.ended import Ended, describe, ends_within
+from inference.process.ended import Ended, Seen, describe, ends_within
 from inference.process.framing import FrameFault, pack
 from inference.process.messages import (
     FROM_CHILD,
@@ -65,7 +64,7 @@ class EngineProcess:
         self._lines: list[str] = []  # of progress
         self._model: ModelInfo | None = None  # of the process that runs
         self._failure: str | None = None  # set once nothing is started any more
-        self._loaded_once = False
+        self.loaded = False  # once, at least
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Control | None = None  # to the process that runs
@@ -163,7 +162,7 @@ class EngineProcess:
 
     def _final(self, ended: Ended, deaths: int, restarts: int) -> str | None:
         """Return why no engine is to be started again; None where a model that was served may come back."""
-        if self._loaded_once:
+        if self.loaded:
             most = self._config.max_restarts
             if most == 0 or restarts < most:
                 return None
@@ -284,9 +283,9 @@ class EngineProcess:
             seen.ready = time.monotonic()
             seen.watchdog.ready = True
             seen.watchdog.limit = step_limit(self._config.step_timeout, message.model.step_seconds)
-            if self._loaded_once:
+            if self.loaded:
                 LOG.warning("The engine runs again")
-            self._loaded_once = True
+            self.loaded = True
             self.found = message.model.found
             self._config = again(self._config, self.found)
             with self._changed:
@@ -298,6 +297,8 @@ class EngineProcess:
 
     def _give_up(self, failure: str) -> None:
         """Tell everyone who waits that there will be no engine."""
+        if self.loaded:  # else whoever waits for it tells why
+            LOG.critical("%s", failure)
         with self._changed:
             self._failure = failure
             self._changed.notify_all()
@@ -324,22 +325,6 @@ class EngineProcess:
     def _tell(self, life: Life) -> None:
         if self._watcher is not None:
             self._watcher(life)
-
-
-@dataclass(slots=True)
-class Seen:
-    """What is known of a process while it runs."""
-
-    watchdog: Watchdog
-    ready: float | None = None  # time.monotonic() seconds
-    unavailable: str | None = None
-    hung: str | None = None  # why it is killed
-    served: bool = False  # a token
-
-    @property
-    def served_seconds(self) -> float | None:
-        """Return for how long it has been ready; None if it never was."""
-        return None if self.ready is None else time.monotonic() - self.ready
 
 
 def _environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handlers.test_workers import FAKE, PATIENCE_SECONDS, Live, server, told, until
+from tests.unit.inference_process.fake_engine import PROGRAM
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
 
@@ -22,19 +23,24 @@ spawned.SpawnedCore.__init__.__defaults__ = (partial(EngineProcess, program=PROG
 """
 
 
-def kill_engine(live: Live, last: list[int]) -> list[int]:
+def kill_engine(live: Live, last: int) -> int:
     """Kill the engine that came after the last one, once it is ready; return its id."""
-    until(lambda: live.children("fake_engine") not in ([], last), live)
+    until(lambda: engine(live) not in (0, last), live)
     until(lambda: live.get("/readyz").status_code == 200, live)
-    engines = live.children("fake_engine")
-    os.kill(engines[0], signal.SIGKILL)
-    return engines
+    found = engine(live)
+    os.kill(found, signal.SIGKILL)
+    return found
+
+
+def engine(live: Live) -> int:
+    """Return the engine's id, 0 where there is none: what is being started has its parent's command line."""
+    return next(iter(live.children("\0".join(("-P", *PROGRAM)))), 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_engine_that_dies_again_and_again_ends_the_server(workers: int) -> None:
     with server("--max-engine-restarts", "1", code=QUICKLY + FAKE, workers=workers) as live:
-        first = kill_engine(live, [])
+        first = kill_engine(live, 0)
         kill_engine(live, first)
         assert live.process.wait(PATIENCE_SECONDS) == 1
     reason = "given up: started again 1 times, which `max_engine_restarts` sets, it served no token"

@@ -26,7 +26,7 @@ class Mortal(EngineProcess):
     def __init__(self, ends: list[Ended], max_restarts: int = 0) -> None:
         super().__init__(EngineConfig(max_restarts=max_restarts))
         self._ends = ends
-        self._loaded_once = True
+        self.loaded = True
         self.pauses: list[float] = []
         self._stopping.wait = self._note  # type: ignore[method-assign, assignment]
 
