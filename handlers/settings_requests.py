@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers import settings_effects as effects
+from handlers.http.sender import ALWAYS, AUTO, NEVER
 from handlers.settings_images import ImageSettings
 from handlers.settings_table import (
     BYTES,
@@ -60,6 +61,11 @@ class RequestSettings(ImageSettings):
         "whose chats may have `response_format` beside `tools`, which TGI refuses, and are answered by "
         "calls, or by a text of that form: those of OpenAI's own clients and Vercel's AI SDK, which agents "
         "are made with, everybody's, or nobody's", tgi=False, effect=effects.GRAMMARS)
+    openai_dialect: str = row(AUTO, choice(AUTO, ALWAYS, NEVER), REQUEST,
+        "whom OpenAI's routes answer as OpenAI does where TGI does it otherwise (errors as objects, 500 for "
+        "a failed generation, `finish_reason` null; docs/compatibility.md lists it): auto: OpenAI's own "
+        "clients and Vercel's AI SDK, by their headers; always: everybody, for clients behind a proxy that "
+        "strips these; never: nobody, but on routes that TGI hasn't", tgi=False)
     reasoning_format: str = row("auto", choice("auto", "raw", "parsed", "hidden"), REQUEST,
         "where chats, Responses and messages have what a model thinks before it answers: in the text, as the "
         "model writes it and as from TGI (raw), apart from it (parsed), or nowhere (hidden); auto: apart "

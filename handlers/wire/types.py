@@ -25,7 +25,7 @@ class ErrorDetails(TypedDict):
 
 @final
 class ErrorResponse(TypedDict):
-    """Every error's body but that of 401, and the last event of a TGI stream that failed."""
+    """Every error's body but that of some 401, and the last event of a TGI stream that failed."""
 
     error: str | ErrorDetails
     error_type: str
