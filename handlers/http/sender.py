@@ -5,7 +5,10 @@ Their headers tell it, unless the setting `openai_dialect` does, as proxies stri
 
 from __future__ import annotations
 
-from starlette.types import Scope
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 OPENAI_CLIENT = b"x-stainless-lang"  # a header that OpenAI's own clients send, in all languages but .NET
 AGENTS = (b"OpenAI/", b"ai-sdk/")  # in the `user-agent` of OpenAI's own, and of Vercel's AI SDK

@@ -325,7 +325,7 @@ class NamedToolChoice(TypedDict):
 
     type: NotRequired[str | None]
     function: NotRequired[FunctionName]
-    allowed_tools: NotRequired[AllowedTools]
+    allowed_tools: NotRequired[AllowedTools | None]
     custom: NotRequired[Mapping[str, Json] | None]
 
 

@@ -101,8 +101,7 @@ class Live:
 @contextmanager
 def server(*flags: str, code: str = FAKE, ready: bool = True, workers: int = 2) -> Iterator[Live]:
     """Start a server with several workers and read its log; end it, if the test hasn't."""
-    port = free_port()
-    line = ["--hostname", "127.0.0.1", "--port", str(port), "--api-workers", str(workers)]
+    line = ["--hostname", "127.0.0.1", "--port", str(port := free_port()), "--api-workers", str(workers)]
     line += ["-g", "20", *flags]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", code, *line],
