@@ -194,7 +194,7 @@ class Reference:
         yield from (
             f"## {ERRORS}",
             "",
-            "An error's body is always an `ErrorResponse`, but for 401, which has none.",
+            "An error's body is always an `ErrorResponse`, but for 401, which may have none.",
             "",
         )
         requests = {(each.response, each.name): each for each in provocations(self._document)}

@@ -16,6 +16,7 @@ from openapi_spec_validator import OpenAPIV30SpecValidator
 
 from codegen import examples, exchanges
 from codegen.document import EVENTS, SCHEMAS, Document, Node, Operation, at
+from handlers.http.errors import RESPONSES
 from handlers.http.message_errors import speaks_messages, status_of
 from handlers.http.support import SUPPORT
 from handlers.settings import SETTINGS
@@ -268,6 +269,8 @@ def _statuses(document: Document, operation: Operation) -> set[str]:
     success = document.resolve(operation.node["responses"].get("200", {}))
     if "x-compute-type" in success.get("headers", {}) or EVENTS in success.get("content", {}):
         statuses |= {"424", "429"}  # it generates
+    if operation.path.startswith(RESPONSES):  # OpenAI's alone
+        statuses -= {"424"}
     if speaks_messages(operation.path):
         told = {status_of(int(status), everybodys=each) for status in statuses for each in (False, True)}
         return {f"{status}" for status in told}

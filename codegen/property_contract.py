@@ -14,6 +14,7 @@ from jsonschema import Draft4Validator
 
 from codegen.document import EVENTS, JSON, Document, Node, Operation
 from handlers.http.message_errors import speaks_messages
+from handlers.http.responses import OPTIONAL
 
 BEARER = "bearerAuth"
 UNSUPPORTED = ("refused", "later")
@@ -45,6 +46,7 @@ class Answer:
 
     bodies: Mapping[str, Shape | None]  # by media type; None: any text of that type; empty: no body
     headers: Mapping[str, tuple[str, ...]]  # those always sent: with which media types
+    may_be_empty: bool = False  # for some senders
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def _answer(document: Document, response: Node) -> Answer:
             for media_type, node in resolved.get("content", {}).items()
         },
         headers={name: tuple(node["x-sent-with"]) for name, node in headers.items() if "x-sent-with" in node},
+        may_be_empty=resolved.get(OPTIONAL, False),
     )
 
 

@@ -77,6 +77,7 @@ def create_app(
         [*observers_of(service), *observers],
         header_limit=settings.header_limit,
         max_headers=settings.max_headers,
+        openai_dialect=settings.openai_dialect,
     )
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def check(reading: Reading) -> int:
 
     _complain(reading)
     try:
-        model = asyncio.run(load(reading.settings, progress=print))
+        model = asyncio.run(load(reading.settings, partial(print, flush=True)))
     except ModelUnavailable as error:
         print(f"parley: {error}", file=sys.stderr)
         return 1
@@ -73,11 +74,12 @@ def download_weights(reading: Reading) -> int:
         print("parley: name a model, e.g. parley download-weights org/name", file=sys.stderr)
         return 2
     set_hub_token(reading.settings)
+    progress = partial(print, flush=True)  # it may take long, and its lines be read from a pipe
     try:
         config = reading.settings.engine_config().model
-        found = find_checkpoint(config, progress=print)
-        find_files(config)  # of the tokenizer, of which there may be more
-        adapters = find_adapters(config, progress=print)
+        found = find_checkpoint(config, progress)
+        find_files(config, progress)  # of the tokenizer, of which there may be more
+        adapters = find_adapters(config, progress)
     except ModelUnavailable as error:
         print(f"parley: {error}", file=sys.stderr)
         return 1

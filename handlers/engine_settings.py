@@ -43,6 +43,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         isa=settings.cpu_isa,
         separate_process=settings.engine_process,
         step_timeout=settings.step_timeout,
+        max_restarts=settings.max_engine_restarts,
         max_requests_per_owner=of_each_worker(settings, settings.max_concurrent_requests_per_key),
         owner_limit=settings.max_concurrent_requests_per_key,
         max_sequence_logprobs=settings.max_sequence_logprobs,

@@ -22,6 +22,7 @@ from inference import last_resorts
 from inference.environment import SWITCH_SECONDS, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.signals import end_by_hangup
+from inference.types import EngineState
 
 if TYPE_CHECKING:
     from inference.client import EngineClient
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("parley")
 
 GC_THRESHOLD = (20_000, 20, 100)  # a request makes a few hundred objects, which reference counts free
+NO_ENGINE = "There is no engine any more, and so the server ends"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -144,6 +146,7 @@ def _serve(settings: Settings, engine: EngineClient) -> int:
     life = Life(loaded=lambda: say_served(settings, engine.model), unavailable=say_unavailable)
     metrics = Metrics()
     logs.tell_dropped(metrics.log_dropped)
+    engine.add_life_listener(lambda _, __: life.on_life(engine.state))
     app = create_app(
         Service(settings, engine, metrics), on_loaded=life.on_loaded, on_unavailable=life.on_unavailable
     )
@@ -181,6 +184,11 @@ class Life:
         self.failed = True
         self._tell_unavailable(reason)
         signal.raise_signal(signal.SIGTERM)
+
+    def on_life(self, state: EngineState) -> None:
+        """End the server once its engine is gone for good, which the log has said."""
+        if state is EngineState.FAILED and not self.failed:
+            self.on_unavailable(NO_ENGINE)
 
     def name(self, number: int) -> str:
         """Return what the log calls the end by a signal; "" where it is our own, and the reason was told."""

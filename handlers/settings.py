@@ -152,6 +152,10 @@ class Settings(SwitchSettings):
         "longest that one step of the engine may take; then its process is killed and started again. 0: no "
         "limit. Unset: 60, or 20 times what the longest step should take if that is more", unit="seconds",
         tgi=False, effect=effects.ENGINE_APART)
+    max_engine_restarts: int = row(5, integer(0, 1_000_000), ENGINE,
+        "times that the engine's process is started again, in a row and without a token served between, "
+        "before the server gives it up and ends with exit code 1; 0: any number", unit="restarts",
+        tgi=False, effect=effects.ENGINE_RESTARTED)
     prefix_caching: bool = row(True, boolean, ENGINE,
         "keep what was computed for prompts and answers, so that a request that begins like an earlier one "
         "starts sooner; it changes no answer",

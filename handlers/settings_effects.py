@@ -61,6 +61,7 @@ ENGINE_APART = Effect(
     "without --engine-process nobody can end the engine's steps",
     neutral=(0,),
 )
+ENGINE_RESTARTED = replace(ENGINE_APART, otherwise="without --engine-process nobody starts the engine again")
 CACHED = Effect(lambda settings: settings.prefix_caching, "there is no prefix cache, by --prefix-caching")
 GRAMMARS = Effect(
     lambda settings: not settings.disable_grammar_support, "--disable-grammar-support refuses all grammars"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers import settings_effects as effects
+from handlers.http.sender import ALWAYS, AUTO, NEVER
 from handlers.settings_images import ImageSettings
 from handlers.settings_table import (
     BYTES,
@@ -63,6 +64,11 @@ class RequestSettings(ImageSettings):
         "whose chats may ask for `response_format` beside `tools`, which TGI refuses: openai: those of "
         "OpenAI's own clients and Vercel's AI SDK, which agents are built with; all; or none. The answer is "
         "calls, or a text in that format", tgi=False, effect=effects.GRAMMARS)
+    openai_dialect: str = row(AUTO, choice(AUTO, ALWAYS, NEVER), REQUEST,
+        "whom OpenAI's routes answer as OpenAI does where TGI does it otherwise (errors as objects, 500 for "
+        "a failed generation, `finish_reason` null; docs/compatibility.md lists it): auto: OpenAI's own "
+        "clients and Vercel's AI SDK, by their headers; always: everybody, for clients behind a proxy that "
+        "strips these; never: nobody, but on routes that TGI hasn't", tgi=False)
     reasoning_format: str = row("auto", choice("auto", "raw", "parsed", "hidden"), REQUEST,
         "where the thoughts of a model that thinks before it answers are in chats, Responses and Messages: "
         "raw: in the text, as with TGI; parsed: in a member of their own; hidden: nowhere. auto: parsed in "

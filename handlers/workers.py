@@ -24,7 +24,7 @@ from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen, signal_nam
 from handlers.metric_table import width
 from handlers.metrics import Metrics
 from handlers.metrics_port import metrics_port
-from handlers.serve import SIGNALS, say_listening, say_loading, say_served
+from handlers.serve import NO_ENGINE, SIGNALS, say_listening, say_loading, say_served
 from handlers.settings import Settings
 from handlers.staff import Staff
 from handlers.worker import LOST, Post
@@ -128,8 +128,12 @@ class Server:
 
     def _hear(self, loop: asyncio.AbstractEventLoop, life: Life) -> None:
         """Hear, from the supervisor's thread, that the engine has come or gone."""
-        if self._engine.held and not loop.is_closed():
+        if loop.is_closed():
+            return
+        if self._engine.held:
             loop.call_soon_threadsafe(self._on_held)
+        if self._engine.failure is not None:
+            loop.call_soon_threadsafe(self._fail, NO_ENGINE if self._engine.loaded else self._engine.failure)
 
     def _on_held(self) -> None:
         """Let go of an engine that can't be ended, and have the workers do so, too."""

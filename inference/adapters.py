@@ -165,9 +165,8 @@ def _found(source: AdapterSource, config: ModelConfig, progress: Callable[[str],
     progress(f"Looking for the adapter {source.place} in the hub's cache and on the hub")
     known = {} if config.found is None else config.found.adapters
     try:
-        found = find_snapshot(
-            source.place, known.get(source.name, source.revision), config, [ADAPTER, WEIGHTS]
-        )
+        revision = known.get(source.name, source.revision)
+        found = find_snapshot(source.place, revision, config, [ADAPTER, WEIGHTS], progress=progress)
     except ModelUnavailable as error:
         raise refused(source.name, str(error)) from error
     return replace(read_files(source.name, found), commit=found.name)  # by which a snapshot's folder is named

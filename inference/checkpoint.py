@@ -103,7 +103,7 @@ def find_checkpoint(config: ModelConfig, progress: Callable[[str], None]) -> Che
     if path.is_absolute() or config.model_id.startswith((".", "~")) or config.model_id.count("/") > 1:
         raise ModelUnavailable(f"There is no directory `{path}`; give another, or a hub id (`org/name`)")
     progress(f"Looking for {config.model_id} in the hub's cache and on the hub")
-    return _download(config)
+    return _download(config, progress)
 
 
 def read_weights(path: Path, *, pickled: bool = False) -> Weights:
@@ -173,10 +173,10 @@ def _without_weights(path: Path) -> str:
     return hint
 
 
-def _download(config: ModelConfig) -> Checkpoint:
+def _download(config: ModelConfig, progress: Callable[[str], None]) -> Checkpoint:
     assert config.model_id is not None
     patterns = [*_PATTERNS, *(("*.py",) if config.trust_remote_code else ())]
-    find = partial(find_snapshot, config.model_id, config=config, ignored=OTHER_FORMS)
+    find = partial(find_snapshot, config.model_id, config=config, ignored=OTHER_FORMS, progress=progress)
     found = find(config.revision, patterns=patterns)
     if config.trust_remote_code and not safetensors_files(found):
         found = find(found.name, patterns=[*patterns, *_PICKLES])  # of the same commit

@@ -112,10 +112,15 @@ class EngineClient(TextSide):
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._readiness.begin()
+
+        def tell(line: str) -> None:
+            self._readiness.note(line)
+            progress(line)
+
         try:
             # The text side loads in a moment: a broken tokenizer shows before the weights are read
             self._text = await asyncio.to_thread(self._load_text)
-            self._model = await asyncio.to_thread(self._core.load, progress)
+            self._model = await asyncio.to_thread(self._core.load, tell)
             if (odd := odd_vocabulary(self._text, self._model)) is not None:
                 log.warning("%s", odd)
             self._compiler = await asyncio.to_thread(grammar_compiler, self._text, self._model, self._core)
@@ -176,9 +181,9 @@ class EngineClient(TextSide):
         return self._admission.admit(sequences, owner)
 
     def check_ready(self) -> None:
-        """Raise NotReady unless requests are taken; computes nothing."""
+        """Raise NotReady, with what loading has come to, unless requests are taken; computes nothing."""
         if self.state is not EngineState.READY or not self._core.alive:
-            raise self._readiness.refusal()
+            raise self._readiness.reason()
 
     async def submit(self, request: Request) -> Generation:
         """Tokenise and check a request, compile its grammar, and queue it.

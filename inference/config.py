@@ -64,6 +64,7 @@ class EngineConfig:
     isa: str = "auto"  # of the CPU kernels: auto | amx | avx512 | avx2 | baseline
     separate_process: bool = True  # the engine runs in a process of its own
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
+    max_restarts: int = 5  # of it in a row without a token between, after which it is given up; 0: never
     max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all
     owner_limit: int | None = None  # of which that is this process' share; None: it is all of it
     max_sequence_logprobs: int = 524_288  # of alternatives, in all texts of a body and their prompts

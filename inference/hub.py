@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from inference.config import ModelConfig
+from inference.downloads import Download, Wanted
 from inference.errors import ModelUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -26,18 +27,20 @@ def find_snapshot(
     config: ModelConfig,
     patterns: Sequence[str],
     ignored: Sequence[str] = (),
+    progress: Callable[[str], None] = LOG.info,
 ) -> Path:
     """Return a repository's directory in the hub's cache, with the files that match; raise ModelUnavailable.
 
     They are downloaded if they aren't there; where `config` says that the model was found before, the hub
-    is asked only if they have gone since. `ignored`: patterns of files to leave out.
+    is asked only if they have gone since. `ignored`: patterns of files to leave out. `progress` is told how
+    far a download is, also from another thread.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     # Its own handler writes to standard error, which the log has, too: each warning would be there twice
     logging.getLogger("huggingface_hub").handlers.clear()
-    _check_cache(name, config)
+    cache = _checked_cache(name, config)
     find = partial(
         snapshot_download,
         name,
@@ -50,7 +53,8 @@ def find_snapshot(
         if config.found is not None:
             with suppress(LocalEntryNotFoundError):
                 return Path(find(local_files_only=True))
-        return Path(find())
+        with Download(Wanted(name, revision, cache, patterns, ignored), progress) as download:
+            return Path(find(tqdm_class=download.bars))
     except LocalEntryNotFoundError as error:
         return _part(name, revision, error)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
@@ -81,13 +85,13 @@ def _shown(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _check_cache(name: str, config: ModelConfig) -> None:
-    """Raise ModelUnavailable if the hub's cache is in a home directory, and there is none."""
+def _checked_cache(name: str, config: ModelConfig) -> Path:
+    """Return the hub's cache; raise ModelUnavailable if it is in a home directory, and there is none."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     place = config.cache_dir or HF_HUB_CACHE
     try:
-        Path(place).expanduser()
+        return Path(place).expanduser()
     except RuntimeError as error:  # no HOME, and a user of whom the system knows no more than the number
         raise ModelUnavailable(
             f"`{name}` can't be looked for: the hub's cache would be `{place}`, and there is no such home "

@@ -21,10 +21,15 @@ class Readiness:
         self._began = time.monotonic()
         self._load_seconds: float | None = None  # that the first start took; None before
         self.losses = 0  # of engines that had been ready
+        self._step = ""  # of the first start, in a line
 
     def begin(self) -> None:
         """Note when loading begins."""
         self._began = time.monotonic()
+
+    def note(self, step: str) -> None:
+        """Note what loading has come to; from any thread."""
+        self._step = step
 
     def ready(self) -> None:
         """Take requests from now on, unless the server ends already."""
@@ -62,3 +67,10 @@ class Readiness:
             return NotReady("The model is loading", LOADING_RETRY_SECONDS)
         seconds = min(max(self._load_seconds, LEAST_RETRY_SECONDS), FAILED_RETRY_SECONDS)
         return NotReady("The engine is being started again", seconds)
+
+    def reason(self) -> NotReady:
+        """Return the same with more of it, for whoever asks why."""
+        refusal = self.refusal()
+        if self.state is EngineState.LOADING and self._load_seconds is None and self._step:
+            return NotReady(f"{refusal}: {self._step}", refusal.retry_after)
+        return refusal

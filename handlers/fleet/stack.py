@@ -32,6 +32,7 @@ def stack(gateway: Gateway, settings: Settings, lifespan: Lifespan) -> ASGIApp:
         observers,
         header_limit=settings.header_limit,
         max_headers=settings.max_headers,
+        openai_dialect=settings.openai_dialect,
     )
 
 

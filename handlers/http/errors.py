@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from handlers.http.message_errors import OVERLOADED, message_body, speaks_messages, status_of
-from handlers.http.sender import speaks_openai
+from handlers.http.sender import ROUTES, speaks_openai
 from inference.errors import (
     ContextExceeded,
     GenerationFailed,
@@ -39,12 +39,15 @@ from inference.errors import (
 RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
+BAD_KEY = "invalid_api_key"  # OpenAI's code
 WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
 TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
 TOO_MUCH = (  # Anthropic's agents read the numbers, and ask for less
     "input length and `max_tokens` exceed context limit: {given} + {wanted} > {limit}, decrease input length "
     "or `max_tokens` and try again. "
 )
+STATUSES_OF_DETAILS = {424: 500}  # ours, and OpenAI's in their place, by which its clients try again
+HOW = ": send a valid key as `Authorization: Bearer`"
 OPENAI_TYPES = {424: "server_error", 429: "rate_limit_error"}  # where the status' class doesn't say it
 
 logger = logging.getLogger("parley.errors")
@@ -140,18 +143,27 @@ class Failure:
         return {"message": message, "type": kind, "param": self.param, "code": code}
 
     def reply(self, scope: Scope) -> Response:
-        """Return the response, in the form that the request's sender reads; 401 has no body, as in TGI."""
+        """Return the response, in the form that the request's sender reads.
+
+        401 has no body, as in TGI, but on OpenAI's routes for its clients.
+        """
         if speaks_messages(scope["path"]):
             status = status_of(self.status, everybodys=self.everybodys)
             body = orjson.dumps(self._message(status))
             return Response(body, status, dict(self.headers), media_type="application/json")
-        if self.status == 401:
-            return Response(status_code=401, headers=dict(self.headers))
         detailed = reads_details(scope)
+        if self.status == 401 and not (detailed and scope["path"].startswith(ROUTES)):
+            return Response(status_code=401, headers=dict(self.headers))
         content = orjson.dumps(self.detailed() if detailed else self.body())
-        # With TGI's status agents of OpenAI's clients don't look at the code
-        status = 400 if detailed and self.code == TOO_LONG else self.status
+        status = self._status_of_details if detailed else self.status
         return Response(content, status, dict(self.headers), media_type="application/json")
+
+    @property
+    def _status_of_details(self) -> int:
+        """Return the status for clients of OpenAI's API, which act by it."""
+        if self.code == TOO_LONG:  # with TGI's status their agents don't look at the code
+            return 400
+        return STATUSES_OF_DETAILS.get(self.status, self.status)
 
 
 def reads_details(scope: Scope) -> bool:
@@ -291,4 +303,7 @@ def _refusal(error: HTTPException) -> Failure:
     row = STATUSES.get(error.status_code)
     if row is None:
         return Failure(error.status_code, str(error.detail), "http", headers)
-    return Failure(row.status, row.fixed, row.error_type, headers)
+    failure = Failure(row.status, row.fixed, row.error_type, headers)
+    if row.status == 401:
+        return replace(failure, code=BAD_KEY, in_openais_words=HOW)
+    return failure

@@ -18,6 +18,7 @@ from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, 
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
 from handlers.http.member import member_of
 from handlers.http.message_errors import speaks_messages
+from handlers.http.sender import AUTO, set_dialect
 from handlers.http.sse import CUT
 from handlers.http.support import merged
 
@@ -43,17 +44,19 @@ class Edge:
         *,
         header_limit: int = 65_536,
         max_headers: int = 128,
+        openai_dialect: str = AUTO,
     ) -> None:
         """`observers` are told of each request, in this order, and of its end in the opposite one.
 
         A request whose path and headers have more than `header_limit` bytes, or which has more than
-        `max_headers`, is refused.
+        `max_headers`, is refused. `openai_dialect` says whose clients are OpenAI's.
         """
         self._app = app
         self._began = [observer.began for observer in observers]
         self._ended = [observer.ended for observer in reversed(observers)]
         self._header_limit = header_limit
         self._max_headers = max_headers
+        self._dialect = openai_dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request, or its lifespan."""
@@ -64,6 +67,7 @@ class Edge:
         exchange = Exchange(given or f"{random.getrandbits(128):032x}", time.monotonic())
         bodiless = scope["method"] == "HEAD"  # the protocol sends nothing of what is given to it
         attach(scope, exchange)
+        set_dialect(scope, self._dialect)
         exchange.declinable = scope["extensions"].get(DECLINABLE, False)
         open_account(exchange)
         for began in self._began:

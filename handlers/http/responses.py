@@ -28,6 +28,7 @@ from openapi.schema import to_draft4
 EVENT_STREAM = "text/event-stream"
 FRAME = re.compile(rb"(?:event: (?P<name>[^\r\n]+)\n)?data: (?P<data>[^\n]*)")
 JSON = "application/json"
+OPTIONAL = "x-body-optional"  # the document's mark of a response that has none for some senders
 BEYOND = "number is infinity"  # orjson's word for a number beyond all floats, which JSON allows
 LARGEST = sys.float_info.max
 ORDINARY = 19  # characters of an integer that isn't read as a float
@@ -92,6 +93,7 @@ class Expected:
     """What the document says of one status of one operation."""
 
     bodies: Mapping[str, Json | None]  # by media type; None: anything of that type
+    may_be_empty: bool  # for some senders
     dialects: tuple[SseDialect, ...]
 
 
@@ -133,7 +135,7 @@ class Compiler:
         content = response.get("content", {})
         json = {kind: self._json(item["schema"]) if kind == JSON else None for kind, item in content.items()}
         forms = content.get(EVENT_STREAM, {}).get("x-sse", ())
-        return Expected(json, tuple(self._dialect(form) for form in forms))
+        return Expected(json, response.get(OPTIONAL, False), tuple(self._dialect(form) for form in forms))
 
     def _dialect(self, form: Mapping[str, Any]) -> SseDialect:
         schemas = self._components["schemas"]
@@ -274,6 +276,8 @@ def _number(written: str) -> int | float:
 def _misfit(expected: Expected, media_type: str, body: bytes) -> str | None:
     if not expected.bodies:
         return f"the body should be empty: {body[:100]!r}" if body else None
+    if expected.may_be_empty and not body and not media_type:
+        return None
     if media_type not in expected.bodies:
         return f"the media type is {media_type!r}, not one of {', '.join(expected.bodies)}"
     json = expected.bodies[media_type]

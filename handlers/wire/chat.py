@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from handlers.wire.conversation import Conversation, to_conversation
+from handlers.wire.guided import to_guided
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, idle_options, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
@@ -24,7 +25,7 @@ class Chat:
 
     conversation: Conversation
     parameters: Parameters
-    grammar: Wanted  # of `response_format`; that of tools is the engine's to make
+    grammar: Wanted  # of `response_format`, or in vLLM's words; that of tools is the engine's to make
     model: str | None  # to echo; None for the served one
     stream: bool
     choices: int = 1
@@ -50,7 +51,9 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
         raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
     parameters = to_parameters(body, _max_tokens(body), limits)
     check(parameters, limits)
-    form = grammar_or_refusal(lambda: to_response_format(body.get("response_format"), limits))
+    form = grammar_or_refusal(
+        lambda: to_guided(body) or to_response_format(body.get("response_format"), limits)
+    )
     return Chat(
         conversation=conversation.beside(form),
         parameters=parameters,

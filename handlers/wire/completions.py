@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from handlers.wire.grammar import allowed
+from handlers.wire.guided import to_guided
 from handlers.wire.images import ImageUrl, to_sighted
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
 from handlers.wire.parameters import Draw, Parameters, check, samplings
-from handlers.wire.requests import numbered, to_request
+from handlers.wire.requests import grammar_or_refusal, numbered, to_request
 from handlers.wire.types import CompletionRequest
 from handlers.wire.types import Prompt as WirePrompt
 from inference.errors import InvalidInput
@@ -121,12 +123,14 @@ def to_completion(
     parameters = _parameters(body, limits, scored=scored)
     if top is not None and top > limits.max_logprobs:
         raise InvalidInput(f"`logprobs` must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
+    form = grammar_or_refusal(lambda: allowed(to_guided(body), limits))
     mode = LogprobsMode.NONE if top is None and asked.candidates == asked.n else logprobs
     requests = (
         replace(
             to_request(parameters, id=id, prompt=prompt.text, logprobs=mode),
             prompt_ids=prompt.ids,
             sampling=sampling,
+            grammar=None if scored else form,
             top_n_tokens=0 if scored else top or 0,
             prompt_logprobs=echo and top is not None,
             prompt_top_n_tokens=(top or 0) if echo else 0,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from handlers.wire.types import ChatRequest, ChatTokenizeRequest, FunctionDefinition, ToolChoice
+from handlers.wire.types import (
+    AllowedFunction,
+    AllowedTools,
+    ChatRequest,
+    ChatTokenizeRequest,
+    FunctionDefinition,
+    NamedToolChoice,
+    ToolChoice,
+)
 from handlers.wire.types import Tool as WireTool
 from inference.errors import InvalidInput, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
+ALLOWED: Final = "allowed_tools"
 SCHEMAS_AT = "function.parameters"  # of a tool
 
 
@@ -20,7 +30,11 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     InvalidInput for a tool that isn't one, ToolRefused for the choice of one that isn't there.
     """
     tools = _tools(body.get("tools") or ())
-    choice, name = _choice(body.get("tool_choice"))
+    given = body.get("tool_choice")
+    if isinstance(given, Mapping) and given.get("type") == ALLOWED:
+        tools, choice, name = *_among(tools, given), ""
+    else:
+        choice, name = _choice(given)
     return to_use(tools, choice, name, parallel=body.get("parallel_tool_calls") is not False)
 
 
@@ -94,13 +108,51 @@ def _choice(given: ToolChoice | None) -> tuple[str, str]:
         return AUTO, ""
     if isinstance(given, str):
         return (given, "") if given in (AUTO, NONE, REQUIRED) else ("", given)
+    if given.get(ALLOWED) is not None:
+        raise InvalidInput(f"`tool_choice.{ALLOWED}` goes with the type {ALLOWED!r}: leave one of them out")
     function = given.get("function")
     if given.get("type") not in ("function", None) or function is None:
         raise InvalidInput(
-            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
-            '{"type": "function", "function": {"name": ...}}'
+            "`tool_choice` must be 'none', 'auto', 'required', a function's name, "
+            '{"type": "function", "function": {"name": ...}}, or '
+            '{"type": "allowed_tools", "allowed_tools": {"tools": [...]}}'
         )
     return "", function["name"]
+
+
+def _among(tools: tuple[Tool, ...], given: NamedToolChoice) -> tuple[tuple[Tool, ...], str]:
+    """Return the tools that are allowed, and whether one is required, as a word.
+
+    Raises InvalidInput for a choice that can't be understood, ToolRefused for a tool that isn't there.
+    """
+    allowed = given.get(ALLOWED)
+    if given.get("function") is not None:
+        raise InvalidInput(f"`tool_choice.function` does not go with the type {ALLOWED!r}: leave it out")
+    if not allowed or not allowed["tools"]:
+        raise InvalidInput(
+            f"`tool_choice` is of type {ALLOWED!r} and has no `{ALLOWED}.tools`: name those that are"
+        )
+    names = [
+        _allowed(tool, f"tool_choice.{ALLOWED}.tools[{place}]") for place, tool in enumerate(allowed["tools"])
+    ]
+    unknown = next((name for name in names if name not in {tool.name for tool in tools}), None)
+    if unknown is not None:
+        raise ToolRefused(f"Tool with name {unknown} not found", "tool_choice")
+    return tuple(tool for tool in tools if tool.name in names), _mode(allowed)
+
+
+def _allowed(tool: AllowedFunction, where: str) -> str:
+    function = tool.get("function")
+    if tool.get("type") not in ("function", None) or function is None:
+        raise InvalidInput(f"`{where}` must be of type 'function', and name its `function`")
+    return function["name"]
+
+
+def _mode(allowed: AllowedTools) -> str:
+    mode = allowed.get("mode") or AUTO
+    if mode not in (AUTO, REQUIRED):
+        raise InvalidInput(f"`tool_choice.{ALLOWED}.mode` is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
+    return mode
 
 
 def refuse_namesakes(tools: Iterable[Tool], member: str) -> None:

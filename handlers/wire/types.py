@@ -25,7 +25,7 @@ class ErrorDetails(TypedDict):
 
 @final
 class ErrorResponse(TypedDict):
-    """Every error's body but that of 401, and the last event of a TGI stream that failed."""
+    """Every error's body but that of some 401, and the last event of a TGI stream that failed."""
 
     error: str | ErrorDetails
     error_type: str
@@ -306,18 +306,33 @@ class FunctionName(TypedDict):
     name: str
 
 
-class NamedToolChoice(TypedDict):
-    """The tool to call."""
+class AllowedFunction(TypedDict):
+    """One of `tools`, by its `function`."""
 
     type: NotRequired[str | None]
     function: NotRequired[FunctionName]
-    allowed_tools: NotRequired[Mapping[str, Json] | None]
+
+
+class AllowedTools(TypedDict):
+    """OpenAI's choice among some of `tools`, with the type `allowed_tools`."""
+
+    mode: NotRequired[str | None]
+    tools: list[AllowedFunction]
+
+
+class NamedToolChoice(TypedDict):
+    """The tool to call, or those among which the choice is."""
+
+    type: NotRequired[str | None]
+    function: NotRequired[FunctionName]
+    allowed_tools: NotRequired[AllowedTools | None]
     custom: NotRequired[Mapping[str, Json] | None]
 
 
 ToolChoice: TypeAlias = str | NamedToolChoice
 """`none`, `auto` (the model decides) or `required` (some tool is called); any other word is the name of the
-tool to call, and so is an object with a function."""
+tool to call, and so is an object with a function; one with `allowed_tools` has the model choose among
+those."""
 
 
 class ChatTokenizeRequest(TypedDict):
@@ -364,6 +379,18 @@ class ResponseFormat(TypedDict):
     value: NotRequired[Json]
     schema: NotRequired[Mapping[str, Json] | None]
     json_schema: NotRequired[JsonSchemaConfig]
+
+
+class StructuredOutputs(TypedDict):
+    """The form of a text, as vLLM has it; without any of its members any text."""
+
+    json: NotRequired[Json]
+    regex: NotRequired[str | None]
+    choice: NotRequired[list[str] | None]
+    grammar: NotRequired[str | None]
+    json_object: NotRequired[bool | None]
+    structural_tag: NotRequired[Json]
+    whitespace_pattern: NotRequired[str | None]
 
 
 class ChatRequest(TypedDict):
@@ -418,14 +445,14 @@ class ChatRequest(TypedDict):
     web_search_options: NotRequired[Mapping[str, Json] | None]
     guided_json: NotRequired[Json]
     guided_regex: NotRequired[str | None]
-    guided_choice: NotRequired[Json]
+    guided_choice: NotRequired[list[str] | None]
     guided_grammar: NotRequired[str | None]
     json_schema: NotRequired[Json]
     regex: NotRequired[str | None]
     ebnf: NotRequired[str | None]
     structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
-    structured_outputs: NotRequired[Mapping[str, Json] | None]
+    structured_outputs: NotRequired[StructuredOutputs | None]
     moderation: NotRequired[Mapping[str, Json] | None]
 
 
@@ -1630,14 +1657,14 @@ class CompletionRequest(TypedDict):
     suffix: NotRequired[str | None]
     guided_json: NotRequired[Json]
     guided_regex: NotRequired[str | None]
-    guided_choice: NotRequired[Json]
+    guided_choice: NotRequired[list[str] | None]
     guided_grammar: NotRequired[str | None]
     json_schema: NotRequired[Json]
     regex: NotRequired[str | None]
     ebnf: NotRequired[str | None]
     structural_tag: NotRequired[Json]
     grammar: NotRequired[Json]
-    structured_outputs: NotRequired[Mapping[str, Json] | None]
+    structured_outputs: NotRequired[StructuredOutputs | None]
     response_format: NotRequired[Mapping[str, Json] | None]
     n: NotRequired[int | None]
     best_of: NotRequired[int | None]

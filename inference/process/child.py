@@ -125,7 +125,8 @@ class Engine:
     def _beat(self) -> None:
         """Give signs of life for as long as there is somebody for whom to live."""
         while self._leash.hold():
-            self._line.send(Pulse(None if self._core is None else self._core.step))
+            step = None if self._core is None else self._core.step
+            self._line.send(Pulse(step, self._server.served))
             time.sleep(PULSE_SECONDS)
         self.orphan()
 

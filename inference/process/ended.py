@@ -1,10 +1,13 @@
-"""How a process ended, and how that is said."""
+"""What is known of a process while it runs, how it ended, and how that is said."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
+
+from inference.process.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,23 @@ class Ended:
     served_seconds: float | None  # since it was ready; None if it never was
     unavailable: str | None  # why it could not load the model, if it said so
     hung: str | None = None  # why it was killed, if its parent did it
+    served: bool = False  # a token, as its signs of life said: what it did since the last one doesn't count
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of a process while it runs."""
+
+    watchdog: Watchdog
+    ready: float | None = None  # time.monotonic() seconds
+    unavailable: str | None = None
+    hung: str | None = None  # why it is killed
+    served: bool = False  # a token
+
+    @property
+    def served_seconds(self) -> float | None:
+        """Return for how long it has been ready; None if it never was."""
+        return None if self.ready is None else time.monotonic() - self.ready
 
 
 def describe(ended: Ended) -> str:

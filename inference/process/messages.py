@@ -172,6 +172,7 @@ class Pulse(Message, frozen=True, tag=31):
     """A sign of life, twice a second."""
 
     step: int | None  # number of the step that is computed; None between steps, and before the first
+    served: bool = False  # a token, since it was started
 
 
 FromApi = Attach | Vocabulary | Submit | Look | Abort

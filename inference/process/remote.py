@@ -222,23 +222,30 @@ class RemoteCore:
             return len(data)
 
     def _read(self) -> None:
-        assert self._socket is not None
+        """Take all that has come: beside an error uvloop calls once for it, and never again."""
+        while self._socket is not None and self._read_some(self._socket):
+            pass
+
+    def _read_some(self, stream: socket.socket) -> bool:
+        """Take some of what has come; return false where there is nothing."""
         try:
-            data = self._socket.recv(READ_BYTES)
+            data = stream.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             LOG.debug("the engine's socket can't be read: %s", error)
             data = b""
         if not data:
             self._lose()
-            return
+            return False
         try:
             for payload in self._unframer.feed(data):
                 self._take(unpack(FROM_ENGINE, payload))
         except FrameFault as fault:
             LOG.error("what the engine sent can't be read: %s", fault)
             self._lose()
+            return False
+        return True
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, Batch):

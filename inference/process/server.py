@@ -36,7 +36,7 @@ from inference.process.messages import (
 from inference.process.requests import from_submit
 from inference.process.routing import Routes, halves
 from inference.process.watchdog import LOOK_SECONDS, UNREAD_SECONDS
-from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
+from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, Image, Looked, ModelInfo
 
 LOG = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class EngineServer:
         self._behind: set[Connection] = set()  # those that something waits for, as the socket's thread knows
         self._numbers = count(1)
         self._greeting: list[bytes] = []  # what everyone is told who attaches
+        self.served = False  # a token
         self._lock = threading.Lock()  # guards the greeting, and who has had it
         self._selector = selectors.DefaultSelector()
         self._attention: deque[Connection] = deque()
@@ -102,6 +103,7 @@ class EngineServer:
 
     def sink(self, frame: Frame) -> None:
         """Send a step's outputs to those who asked for them; called from the core's thread."""
+        self.served = self.served or any(isinstance(each, CoreOutput) for each in frame.outputs)
         batches = self._routes.split(frame)
         if frame.stats is not None:
             for connection in list(self._connections):

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import inference
 from inference.config import EngineConfig, Found, again
@@ -19,7 +18,7 @@ from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
 from inference.process.address import Address
 from inference.process.control import Control, log_levels, relay, socket_pair
-from inference.process.ended import Ended, describe, ends_within
+from inference.process.ended import Ended, Seen, describe, ends_within
 from inference.process.framing import FrameFault, pack
 from inference.process.messages import (
     FROM_CHILD,
@@ -65,7 +64,7 @@ class EngineProcess:
         self._lines: list[str] = []  # of progress
         self._model: ModelInfo | None = None  # of the process that runs
         self._failure: str | None = None  # set once nothing is started any more
-        self._loaded_once = False
+        self.loaded = False  # once, at least
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Control | None = None  # to the process that runs
@@ -143,27 +142,32 @@ class EngineProcess:
 
     def _supervise(self) -> None:
         """Keep one engine running; the thread must outlive them, as the kernel ends them with it."""
-        deaths = 0
+        deaths = restarts = 0  # the second without a token between
         while not self._stopping.is_set():
             ended = self._run_one()
             if self._stopping.is_set():
                 break
             steady = ended.served_seconds is not None and ended.served_seconds >= STEADY_SECONDS
             deaths = 1 if steady else deaths + 1
-            failure = self._final(ended, deaths)
+            failure = self._final(ended, deaths, 0 if ended.served else restarts)
             if failure is not None:
                 self._give_up(failure)
                 return
+            restarts = 1 if ended.served else restarts + 1
             self._tell(Life.DOWN)
             seconds = BACK_OFF_SECONDS[min(deaths, len(BACK_OFF_SECONDS)) - 1]
             LOG.error("The engine ended (%s); it is started again in %g s", describe(ended), seconds)
             self._stopping.wait(seconds)
         self._tell(Life.GONE)
 
-    def _final(self, ended: Ended, deaths: int) -> str | None:
+    def _final(self, ended: Ended, deaths: int, restarts: int) -> str | None:
         """Return why no engine is to be started again; None where a model that was served may come back."""
-        if self._loaded_once:
-            return None
+        if self.loaded:
+            most = self._config.max_restarts
+            if most == 0 or restarts < most:
+                return None
+            again = f"started again {restarts} times, which `max_engine_restarts` sets, it served no token"
+            return f"The engine is given up: {again}, and ended by {describe(ended)}"
         if ended.unavailable is not None:
             return ended.unavailable
         if deaths < LOAD_DEATHS:
@@ -184,7 +188,7 @@ class EngineProcess:
         hung = seen.hung if self._reap(process) else f"{seen.hung or 'it closed its line'}, and has not ended"
         with self._changed:
             self._model = None
-        return Ended(process.returncode, seen.served_seconds, seen.unavailable, hung)
+        return Ended(process.returncode, seen.served_seconds, seen.unavailable, hung, seen.served)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the end of a process, and kill it for that; return false if it can't be ended."""
@@ -270,6 +274,7 @@ class EngineProcess:
             relay(message)
         elif isinstance(message, Pulse):
             seen.watchdog.hear(message.step)
+            seen.served = message.served
         elif isinstance(message, Progress):
             with self._changed:
                 self._lines.append(message.line)
@@ -278,9 +283,9 @@ class EngineProcess:
             seen.ready = time.monotonic()
             seen.watchdog.ready = True
             seen.watchdog.limit = step_limit(self._config.step_timeout, message.model.step_seconds)
-            if self._loaded_once:
+            if self.loaded:
                 LOG.warning("The engine runs again")
-            self._loaded_once = True
+            self.loaded = True
             self.found = message.model.found
             self._config = again(self._config, self.found)
             with self._changed:
@@ -292,6 +297,8 @@ class EngineProcess:
 
     def _give_up(self, failure: str) -> None:
         """Tell everyone who waits that there will be no engine."""
+        if self.loaded:  # else whoever waits for it tells why
+            LOG.critical("%s", failure)
         with self._changed:
             self._failure = failure
             self._changed.notify_all()
@@ -318,21 +325,6 @@ class EngineProcess:
     def _tell(self, life: Life) -> None:
         if self._watcher is not None:
             self._watcher(life)
-
-
-@dataclass(slots=True)
-class Seen:
-    """What is known of a process while it runs."""
-
-    watchdog: Watchdog
-    ready: float | None = None  # time.monotonic() seconds
-    unavailable: str | None = None
-    hung: str | None = None  # why it is killed
-
-    @property
-    def served_seconds(self) -> float | None:
-        """Return for how long it has been ready; None if it never was."""
-        return None if self.ready is None else time.monotonic() - self.ready
 
 
 def _environment() -> dict[str, str]:

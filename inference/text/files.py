@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
 from inference.hub import find_snapshot
 from inference.model_files import local_directory
+
+LOG = logging.getLogger(__name__)
 
 PATTERNS = (
     "tokenizer*",
@@ -57,7 +61,7 @@ class ModelFiles:
         return {} if path is None else read_json(path)
 
 
-def find_files(config: ModelConfig) -> ModelFiles:
+def find_files(config: ModelConfig, progress: Callable[[str], None] = LOG.info) -> ModelFiles:
     """Return the model's files, fetched if need be; raise ModelUnavailable."""
     if config.model_id is None:
         return ModelFiles(EMBEDDED_MODEL)
@@ -65,7 +69,8 @@ def find_files(config: ModelConfig) -> ModelFiles:
     if local is not None:
         return ModelFiles(local)
     patterns = [*PATTERNS, *CODE_PATTERNS] if config.trust_remote_code else PATTERNS
-    return ModelFiles(find_snapshot(config.model_id, config.revision, config, patterns, OTHER_FORMS))
+    found = find_snapshot(config.model_id, config.revision, config, patterns, OTHER_FORMS, progress=progress)
+    return ModelFiles(found)
 
 
 def refuse_huge(path: Path) -> None:

@@ -49,6 +49,7 @@ TOOL = {"type": "function", "function": {"name": "f", "description": "It does f.
 OTHER_TOOL = {"type": "function", "function": {"name": "g", "description": "It does g."}}
 TOOLS = {"tools": [TOOL], "tool_choice": "required"}
 NAMED = {"type": "function", "function": {"name": "f"}}
+AMONG = {"mode": "required", "tools": [NAMED]}
 FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
 HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands there for the members in it
     "image_url": {"type": "image_url", "image_url": {"url": RED}, "text": ABSENT},
@@ -56,6 +57,8 @@ HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands ther
     "response_format": {"response_format": FORMAT},
     "tools": TOOLS,
     "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
+    "allowed_tools": {"type": "allowed_tools", "function": ABSENT, "allowed_tools": AMONG},
+    "structured_outputs": {"structured_outputs": {}},
 }
 FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
 OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g, too."}

@@ -30,6 +30,8 @@ from tests.contract.member_bodies import (
     TOOL,
     TOOLS,
 )
+from tests.contract.member_values_of_forms import CHOSEN, GUIDED
+from tests.contract.member_values_of_forms import PAIRS as PAIRS_OF_FORMS
 from tests.contract.member_values_of_messages import PAIRS as PAIRS_OF_MESSAGES
 from tests.contract.member_values_of_messages import PAIRS_OF as PAIRS_OF_COUNTS
 from tests.contract.members import Place
@@ -100,6 +102,7 @@ ASKED = {  # what a prompt of Responses is made of
 THOUGHT = {"chat_template_kwargs": {"open_thought": True}}
 PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
     **PAIRS_OF_MESSAGES,
+    **PAIRS_OF_FORMS,
     "GenerateRequest": INPUTS_AND_PARAMETERS,
     "CompatGenerateRequest": {**INPUTS_AND_PARAMETERS, "stream": Pair(False, True)},
     "GenerateInstance": INPUTS_AND_PARAMETERS,
@@ -138,6 +141,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "logprobs": Pair(False, True),
         "top_logprobs": Pair(1, 2, {"logprobs": True}),
         "response_format": Pair({"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}),
+        **GUIDED,
         "parallel_tool_calls": Pair(True, False, {**TOOLS, "min_tokens": 50}),
         "reasoning_format": Pair("raw", "hidden", THOUGHT),
     },
@@ -197,10 +201,12 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     "NamedToolChoice": {
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "g"}),
+        **CHOSEN,
     },
     "FunctionName": {"name": Pair("f", "g")},
     "CompletionRequest": {
         **BOTH_OF_OPENAI,
+        **GUIDED,
         "prompt": Pair("Hello", ["Hello", "Bye"]),
         "best_of": Pair(1, 2, DRAWN),
         "echo": Pair(False, True),

@@ -138,7 +138,7 @@ def test_a_response_that_breaks_promises() -> None:
 
 def test_all_rows_of_what_no_schema_shows_are_answered() -> None:
     meanings = parse(openapi.text("compatibility.yaml"))["meanings"]
-    assert [row["row"] for row in meanings] == list(range(1, 38))
+    assert [row["row"] for row in meanings] == list(range(1, 39))
     assert all(row["topic"] and row["here"] for row in meanings)
 
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import openapi
+from handlers.http.errors import RESPONSES
 from handlers.http.message_errors import speaks_messages
 from handlers.http.operations import operation_table
 from handlers.http.protocol import MOST_PIPELINED
@@ -75,6 +76,8 @@ def test_what_the_document_secures_asks_for_the_key(locked: httpx.Client, row: o
     assert answer.headers["www-authenticate"] == "Bearer"
     if speaks_messages(path):  # Anthropic's clients want a body
         assert answer.json()["error"]["type"] == "authentication_error"
+    elif path.startswith(RESPONSES):  # as do OpenAI's
+        assert answer.json()["error"]["code"] == "invalid_api_key"
     else:
         assert answer.content == b""
         assert "content-type" not in answer.headers

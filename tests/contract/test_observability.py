@@ -282,7 +282,7 @@ REFUSED = [
     ("/v1/chat/completions", CHAT | {"functions": [{"name": "f"}]}),
     ("/v1/chat/completions", CHAT | {"max_tokens": 0}),
     ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}),
-    ("/chat_tokenize", CHAT | {"tool_choice": {"allowed_tools": {"mode": "auto"}}}),
+    ("/chat_tokenize", CHAT | {"tool_choice": {"custom": {"name": "f"}}}),
     ("/invocations", {"prompt": "x", "suffix": "y"}),
     ("/vertex", {"instances": [CHAT | FORMED]}),
     ("/predict", {"instances": [CHAT | FORMED]}),

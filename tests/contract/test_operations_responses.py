@@ -285,7 +285,7 @@ async def test_a_failure_before_the_first_token_is_a_status_and_later_the_last_e
     async with served(fake={**fake, "fails_after": 2}) as server:
         late = await server.post(PATH, body)
         failures = server.metric('tgi_request_failure{err="generation"}')
-    assert (early.status_code, error_of(early)["error_type"]) == (424, "generation")
+    assert (early.status_code, error_of(early)["error_type"]) == (500, "generation")
     *told_before, last = events_of(late)
     assert (last["type"], last["sequence_number"]) == ("response.failed", len(told_before))
     error = error_of(late, last["response"]["error"])

@@ -331,3 +331,18 @@ async def test_to_openais_clients_answers_begin_in_order_whichever_has_something
     *chunks, _ = events_of(response)
     begun = dict.fromkeys(chunk["choices"][0]["index"] for chunk in chunks)
     assert list(begun) == list(range(8))
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("required", "tool_calls"), ("auto", "stop")])
+async def test_a_choice_among_some_tools_leaves_the_others_out(mode: str, reason: str) -> None:
+    time = {"type": "function", "function": {"name": "get_time"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [time]}}
+    async with served(fake=REPLIES) as server:
+        answer = (await server.post(PATH, asking("chat", tool_choice=choice))).json()["choices"][0]
+        shown = (await server.post("/chat_tokenize", asking("chat", tool_choice=choice))).json()
+    assert answer["finish_reason"] == reason
+    assert [call["function"]["name"] for call in answer["message"].get("tool_calls") or ()] == (
+        ["get_time"] if mode == "required" else []
+    )
+    assert "get_time" in shown["templated_text"]
+    assert "get_weather" not in shown["templated_text"]

@@ -6,6 +6,8 @@ import openapi
 from handlers.exclusions import lift_exclusions
 from handlers.settings import Settings
 
+FORMS = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
+
 
 def test_by_default_the_contract_stays_as_it_is() -> None:
     document = openapi.load()
@@ -16,14 +18,16 @@ def test_by_default_the_contract_stays_as_it_is() -> None:
 def test_for_everybody_the_exclusion_alone_goes() -> None:
     document, expected = openapi.load(), openapi.load()
     lift_exclusions(document, Settings(response_format_with_tools="all"))
-    form = expected["components"]["schemas"]["ChatRequest"]["properties"]["response_format"]
-    assert form.pop("x-excludes").keys() == {"tools"}
-    assert form.pop("x-excludes-unless") == "response_format_with_tools"
+    for name in FORMS:
+        form = expected["components"]["schemas"]["ChatRequest"]["properties"][name]
+        assert form.pop("x-excludes").keys() == {"tools"}
+        assert form.pop("x-excludes-unless") == "response_format_with_tools"
     assert document == expected
 
 
 def test_for_nobody_it_holds_without_exception() -> None:
     document, expected = openapi.load(), openapi.load()
     lift_exclusions(document, Settings(response_format_with_tools="none"))
-    del expected["components"]["schemas"]["ChatRequest"]["properties"]["response_format"]["x-excludes-unless"]
+    for name in FORMS:
+        del expected["components"]["schemas"]["ChatRequest"]["properties"][name]["x-excludes-unless"]
     assert document == expected

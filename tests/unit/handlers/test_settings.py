@@ -287,6 +287,7 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         lora_adapters=("org/adapter",),
         engine_process=False,
         step_timeout=7.5,
+        max_engine_restarts=9,
         prefix_caching=False,
         cpu_isa="avx2",
         native_kernels=False,

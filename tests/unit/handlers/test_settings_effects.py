@@ -23,6 +23,7 @@ NEUTRAL = (  # what asks for nothing where there is nothing of the kind
     ("--no-filter-on-device",),
     ("--worker-timeout", "0"),
     ("--step-timeout", "0", "--no-engine-process"),
+    ("--max-engine-restarts", "0", "--no-engine-process"),
 )
 OF_A_CPU = (
     ("--cpu-isa", "avx2"),
@@ -40,6 +41,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--remote-shards", "1"), "it is for several --num-shard", ("--num-shard=2", "--master-addr=10.0.0.1")),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
+    (("--max-engine-restarts", "9", "--no-engine-process"), "without --engine-process nobody starts", None),
     (("--speculate", "2", "--device=cuda"), "on a GPU the next step begins before", None),
     (("--max-grammar-size", "5", "--disable-grammar-support"), "--disable-grammar-support refuses", None),
     (

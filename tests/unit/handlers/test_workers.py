@@ -99,10 +99,10 @@ class Live:
 
 
 @contextmanager
-def server(*flags: str, code: str = FAKE, ready: bool = True) -> Iterator[Live]:
-    """Start a server with two workers and read its log; end it, if the test hasn't."""
-    port = free_port()
-    line = ["--hostname", "127.0.0.1", "--port", str(port), "--api-workers", "2", "-g", "20", *flags]
+def server(*flags: str, code: str = FAKE, ready: bool = True, workers: int = 2) -> Iterator[Live]:
+    """Start a server with several workers and read its log; end it, if the test hasn't."""
+    line = ["--hostname", "127.0.0.1", "--port", str(port := free_port()), "--api-workers", str(workers)]
+    line += ["-g", "20", *flags]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", code, *line],
         cwd=ROOT,

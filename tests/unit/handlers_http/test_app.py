@@ -62,6 +62,7 @@ def test_while_the_model_loads_the_port_is_open_and_inference_is_503(
     load = core.load
 
     def load_when_told(progress: Callable[[str], None]) -> ModelInfo:
+        progress("Downloading org/name: 3.2 GB of 16.1 GB, 240.0 MB/s")
         loaded.wait(20)
         return load(progress)
 
@@ -69,6 +70,11 @@ def test_while_the_model_loads_the_port_is_open_and_inference_is_503(
 
     async def check() -> None:
         async with serving(create_app(service)) as client:
+            while b"16.1" not in (why := await client.get("/readyz")).content:
+                assert why.status_code == 503
+                await asyncio.sleep(0.005)
+            told = "The model is loading: Downloading org/name: 3.2 GB of 16.1 GB, 240.0 MB/s"
+            assert error_of(why) == {"error": told, "error_type": "not_ready"}
             refused = await client.post("/generate", json={"inputs": "Hi"})
             assert refused.status_code == 503
             assert error_of(refused) == {"error": "The model is loading", "error_type": "not_ready"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from handlers.http.sender import speaks_openai
+from handlers.http.sender import ALWAYS, AUTO, NEVER, set_dialect, speaks_openai
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,23 @@ from handlers.http.sender import speaks_openai
 )
 def test_it_is_told_by_its_headers(header: tuple[bytes, bytes], expected: bool) -> None:
     assert speaks_openai({"headers": [(b"accept", b"*/*"), header]}) is expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "known", "expected"),
+    [
+        (AUTO, "/v1/completions", True, True),
+        (AUTO, "/v1/completions", False, False),
+        (ALWAYS, "/v1/completions", False, True),
+        (ALWAYS, "/generate", False, False),
+        (ALWAYS, "/generate", True, True),
+        (NEVER, "/v1/completions", True, False),
+    ],
+)
+def test_a_setting_tells_it_where_no_header_does(
+    dialect: str, path: str, known: bool, expected: bool
+) -> None:
+    headers = [(b"x-stainless-lang", b"js")] if known else []
+    scope: dict[str, Any] = {"path": path, "headers": headers}
+    set_dialect(scope, dialect)
+    assert speaks_openai(scope) is expected

@@ -16,6 +16,11 @@ GIVEN = [
 WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA)
 TIME = Tool(name="time", parameters=NO_ARGUMENTS)
 BOTH = (WEATHER, TIME)
+FORMS = (
+    "`tool_choice` must be 'none', 'auto', 'required', a function's name, "
+    '{"type": "function", "function": {"name": ...}}, or '
+    '{"type": "allowed_tools", "allowed_tools": {"tools": [...]}}'
+)
 
 
 def use_of(**members: Any) -> ToolUse | None:
@@ -49,6 +54,31 @@ def test_the_one_that_is_named_is_shown_alone_and_called_once(choice: Any) -> No
     assert use_of(tool_choice=choice) == ToolUse(tools=(TIME,), required=True, parallel=False)
 
 
+def among(*names: str, **members: Any) -> Any:
+    functions = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"tools": functions} | members}
+
+
+@pytest.mark.parametrize(
+    ("choice", "use"),
+    [
+        (among("time"), ToolUse(tools=(TIME,), required=False, parallel=True)),
+        (among("time", mode="auto"), ToolUse(tools=(TIME,), required=False, parallel=True)),
+        (among("time", mode="required"), ToolUse(tools=(TIME,), required=True, parallel=True)),
+        (
+            among("time", "weather", "time", mode="required"),
+            ToolUse(tools=BOTH, required=True, parallel=True),
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"tools": [{"function": {"name": "time"}}]}},
+            ToolUse(tools=(TIME,), required=False, parallel=True),
+        ),
+    ],
+)
+def test_of_some_that_are_allowed_the_others_are_not_shown(choice: Any, use: ToolUse) -> None:
+    assert use_of(tool_choice=choice) == use
+
+
 @pytest.mark.parametrize(("given", "parallel"), [(None, True), (True, True), (False, False)])
 def test_several_calls_in_an_answer_can_be_forbidden(given: bool | None, parallel: bool) -> None:
     use = use_of(parallel_tool_calls=given)
@@ -77,6 +107,8 @@ def test_without_tools_or_with_none_chosen_there_are_no_calls(body: Any) -> None
         ({"tools": GIVEN, "tool_choice": "fly"}, "Tool with name fly not found"),
         ({"tools": GIVEN, "tool_choice": {"function": {"name": "fly"}}}, "Tool with name fly not found"),
         ({"tools": [], "tool_choice": "fly"}, "Tool with name fly not found"),
+        ({"tools": GIVEN, "tool_choice": among("time", "fly")}, "Tool with name fly not found"),
+        ({"tools": [], "tool_choice": among("fly")}, "Tool with name fly not found"),
         (
             {"tool_choice": "required"},
             "`tool_choice` is 'required' and there are no `tools`: give at least one",
@@ -116,13 +148,38 @@ def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> 
         ),
         (
             {"tools": GIVEN, "tool_choice": {"type": "tool", "function": {"name": "time"}}},
-            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
-            '{"type": "function", "function": {"name": ...}}',
+            FORMS,
+        ),
+        (
+            {"tools": GIVEN, "tool_choice": among("time", mode="none")},
+            "`tool_choice.allowed_tools.mode` is 'none', and is 'auto' or 'required'",
+        ),
+        (
+            {"tools": GIVEN, "tool_choice": {**among("time"), "type": "function"}},
+            "`tool_choice.allowed_tools` goes with the type 'allowed_tools': leave one of them out",
+        ),
+        (
+            {"tools": GIVEN, "tool_choice": {**among("time"), "function": {"name": "time"}}},
+            "`tool_choice.function` does not go with the type 'allowed_tools': leave it out",
+        ),
+        *(
+            (
+                {"tools": GIVEN, "tool_choice": choice},
+                "`tool_choice` is of type 'allowed_tools' and has no `allowed_tools.tools`: "
+                "name those that are",
+            )
+            for choice in (among(), {"type": "allowed_tools"})
+        ),
+        *(
+            (
+                {"tools": GIVEN, "tool_choice": among("time", tools=[tool])},
+                "`tool_choice.allowed_tools.tools[0]` must be of type 'function', and name its `function`",
+            )
+            for tool in ({"type": "custom", "function": {"name": "time"}}, {"type": "function"}, {})
         ),
         (
             {"tools": GIVEN, "tool_choice": {"type": "function"}},
-            "`tool_choice` must be 'none', 'auto', 'required', a function's name, or "
-            '{"type": "function", "function": {"name": ...}}',
+            FORMS,
         ),
     ],
 )

@@ -22,7 +22,7 @@ from inference.errors import ModelUnavailable
 from inference.process import supervision, watchdog
 from inference.process.ended import Ended, describe
 from inference.process.messages import Ready
-from inference.process.supervision import BACK_OFF_SECONDS, EngineProcess
+from inference.process.supervision import EngineProcess
 from tests.processes import gone
 from tests.unit.inference_process.fake_engine import HANGING, PROGRAM
 from tests.unit.inference_process.serving import Caller, submit
@@ -280,38 +280,6 @@ def test_by_hand_it_says_how_it_is_started() -> None:
 )
 def test_ends_are_described(ended: Ended, words: str) -> None:
     assert describe(ended) == words
-
-
-class Mortal(EngineProcess):
-    """A supervisor whose processes end as the test says, at once; it notes how long it waits between."""
-
-    def __init__(self, ends: list[Ended]) -> None:
-        super().__init__(EngineConfig())
-        self._ends = ends
-        self._loaded_once = True
-        self.pauses: list[float] = []
-        self._stopping.wait = self._note  # type: ignore[method-assign, assignment]
-
-    def _run_one(self) -> Ended:
-        ended = self._ends.pop(0)
-        if not self._ends:
-            self._stopping.set()
-        return ended
-
-    def _note(self, seconds: float) -> bool:
-        self.pauses.append(seconds)
-        return False
-
-
-def test_pauses_double_to_a_minute_and_begin_anew_after_steady_service(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervision, "BACK_OFF_SECONDS", BACK_OFF_SECONDS)
-    short, steady = Ended(-9, 5.0, None), Ended(-9, 100.0, None)
-    process = Mortal([short] * 3 + [Ended(1, None, "no memory")] * 6 + [steady, short, steady, short])
-    process._supervise()
-    process.stop()
-    assert process.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1, 2, 1]
 
 
 def test_a_directory_is_not_left_by_a_server_that_ends_by_an_error() -> None:
