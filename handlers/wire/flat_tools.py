@@ -95,8 +95,8 @@ def _chosen(offers: Offers, choice: ChosenFunction) -> Tool:
     found = _named(offers.by_name.values(), choice)
     if len(found) > 1:
         raise ToolRefused(
-            f"`tool_choice.name` is {quoted(choice['name'])}, as {len(found)} tools of groups are called: say "
-            f"{found[0].tool.name!r}, or another",
+            f"`tool_choice.name` is {quoted(choice['name'])}, as {len(found)} tools of groups are called: "
+            f"say {found[0].tool.name!r}, or another",
             "tool_choice",
         )
     return found[0].tool

@@ -27,13 +27,14 @@ from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
 
-MESSAGE, REASONING, ADDED = "message", "reasoning", "additional_tools"
+MESSAGE, REASONING, ADDED, AGENTS = "message", "reasoning", "additional_tools", "agent_message"
 REFERENCE, COMPACTION = "item_reference", "compaction"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 TEXT, IMAGE, REFUSAL = "input_text", "input_image", "refusal"
+SEALED = "encrypted_content"  # what one agent tells another: a text, as the model wrote it here
 PARTS = {  # their types, and the members that hold what they are of
     **dict.fromkeys((TEXT, "output_text", "text"), "text"),
-    **{IMAGE: "image_url", REFUSAL: "refusal"},
+    **{IMAGE: "image_url", REFUSAL: "refusal", SEALED: "encrypted_content"},
 }
 THOUGHTS = ("reasoning_text", "text")  # types of the parts of what was thought
 BELONGS: Belongs = {
@@ -45,6 +46,7 @@ BELONGS: Belongs = {
     SEARCH_CALL: ("call_id", "execution", "arguments"),
     SEARCH_RESULT: ("call_id", "execution", "tools"),
     ADDED: ("role", "tools"),
+    AGENTS: ("content",),
 }
 KINDS = (*BELONGS, REASONING)
 
@@ -138,6 +140,8 @@ def _turn(
     refuse_others(item, BELONGS, kind, where)
     if kind == MESSAGE:
         return _message(item, where, images)
+    if kind == AGENTS:
+        return {"role": "user", "content": _content(_said(item, where), f"{where}.content", images)}
     if kind in CALLS:
         return {"role": "assistant", "content": None, "tool_calls": [call_of(item, where)]}
     if kind == SEARCH_RESULT:
@@ -157,10 +161,10 @@ def _turn(
 
 
 def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
-    role, content = item.get("role"), item.get("content")
-    if role is None or content is None:
-        missing = "role" if role is None else "content"
-        raise InvalidInput(f"`{where}` is a message and has no `{missing}`: add it")
+    role = item.get("role")
+    if role is None:
+        raise InvalidInput(f"`{where}` is a message and has no `role`: add it")
+    content = _said(item, where)
     if role not in ROLES:
         raise InvalidInput(
             f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
@@ -168,6 +172,14 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
         )
     turn: Turn = {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
     return {**turn, "name": item["name"]} if item.get("name") is not None else turn
+
+
+def _said(item: InputItem, where: str) -> InputContent:
+    """Return what a message says; raise InvalidInput for one that says nothing."""
+    content = item.get("content")
+    if content is None:
+        raise InvalidInput(f"`{where}` is a message and has no `content`: add it")
+    return content
 
 
 def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
@@ -211,6 +223,8 @@ def _part(part: InputPart, where: str) -> str | ImageUrl:
     check_part(part, PARTS[kind], PARTS.values(), where)
     if kind == IMAGE:
         return ImageUrl(f"`{where}.image_url`", part.get("image_url") or "", IMAGE)
+    if kind == SEALED:
+        return part.get("encrypted_content") or ""
     return (part.get("refusal") if kind == REFUSAL else part.get("text")) or ""
 
 

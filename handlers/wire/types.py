@@ -649,6 +649,7 @@ class InputPart(TypedDict):
     filename: NotRequired[str | None]
     input_audio: NotRequired[Mapping[str, Json] | None]
     refusal: NotRequired[str | None]
+    encrypted_content: NotRequired[str | None]
     prompt_cache_breakpoint: NotRequired[Mapping[str, Json] | None]
 
 
@@ -713,6 +714,8 @@ class InputItem(TypedDict):
     phase: NotRequired[str | None]
     summary: NotRequired[list[Mapping[str, Json]] | None]
     encrypted_content: NotRequired[str | None]
+    author: NotRequired[str | None]
+    recipient: NotRequired[str | None]
     caller: NotRequired[Mapping[str, Json] | None]
 
 
