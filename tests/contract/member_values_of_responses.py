@@ -63,7 +63,7 @@ PAIRS: dict[str, dict[str, Pair]] = {
     },
     "GroupedTool": {**OF_TOOLS, "type": Pair("function", "custom")},
     "CustomFormat": {
-        "type": Pair("text", "grammar", {"syntax": ABSENT, "definition": ABSENT}),
+        "type": Pair("grammar", "text"),
         "syntax": Pair("regex", "lark"),
         "definition": Pair("a+", "bbb+"),
     },

@@ -148,7 +148,7 @@ async def test_tools_of_a_group_are_called_by_the_groups_name_and_theirs() -> No
 
 
 async def test_calls_and_results_go_back_as_those_of_functions() -> None:
-    items = [
+    items: list[Any] = [
         {"role": "user", "content": "patch it"},
         {"type": "custom_tool_call", "call_id": "1", "name": "patch", "input": PATCH},
         {"type": "custom_tool_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "OK"}]},

@@ -136,7 +136,7 @@ def test_what_the_model_calls_is_told_by_the_name_that_it_knows() -> None:
     tools = [{"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "f"}]}]
     found = {"type": "tool_search_output", "call_id": "8", "tools": tools}
     grouped = {**CALL, "namespace": "functions"}
-    items = [{**CUSTOM, "namespace": "g"}, grouped, search, found, {**found, "tools": []}]
+    items: Any = [{**CUSTOM, "namespace": "g"}, grouped, search, found, {**found, "tools": []}]
     said, first, second = turns(items)
     functions = [call["function"] for call in said["tool_calls"]]
     assert functions == [
