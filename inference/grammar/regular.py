@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from inference.grammar.fault import GrammarFault
 from inference.grammar.patterns import pieces
 
-MOST = 20_000  # characters of an expression: each use of a rule repeats it
+MOST = 20_000  # characters of a grammar, and of its expression: each use of a rule repeats it
 STARTS = "start"
 TOKEN = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|\#[^\n]*)
@@ -60,20 +60,22 @@ class NotRegular(Exception):
     """No expression says what a grammar does, or its notation isn't known here."""
 
 
+@lru_cache(maxsize=64)
 def expression(grammar: str) -> str | None:
     """Return the regular expression of the texts that a grammar allows; None if there is no short one.
 
-    There is none for rules within themselves, and here none for `%ignore`, templates and expressions with
-    anchors.
+    Clients send the same ones with each request. There is none for rules within themselves, and here none for
+    `%ignore`, templates and expressions with anchors.
     """
+    if len(grammar) > MOST:
+        return None
     try:
         return _Rules(grammar).written(STARTS, ())
     except (NotRegular, GrammarFault, RecursionError, SyntaxError, ValueError):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
 
@@ -94,7 +96,7 @@ class _Rules:
         if name not in self._known:
             if name in within or name not in self._rules:
                 raise NotRegular(name)
-            self._known[name] = _short(f"(?:{self._rules[name]((*within, name))})")
+            self._known[name] = f"(?:{self._rules[name]((*within, name))})"
         return self._known[name]
 
     def _statement(self) -> None:
@@ -111,7 +113,7 @@ class _Rules:
         found = [self._sequence()]
         while self._takes("|"):
             found.append(self._sequence())
-        return lambda within: _short("|".join(each(within) for each in found))
+        return lambda within: _joined((each(within) for each in found), "|")
 
     def _sequence(self) -> Node:
         found: list[Node] = []
@@ -122,7 +124,7 @@ class _Rules:
                 self._at += 1
             else:
                 found.append(self._repeated())
-        return lambda within: _short("".join(each(within) for each in found))
+        return lambda within: _joined((each(within) for each in found), "")
 
     def _repeated(self) -> Node:
         one = self._one()
@@ -193,14 +195,22 @@ def _times(count: str) -> str:
     return f"{{{int(least)},{int(most)}}}" if most else f"{{{int(least)}}}"
 
 
-def _short(written: str) -> str:
-    if len(written) > MOST:
-        raise NotRegular("it is long")
-    return written
+def _joined(parts: Iterable[str], between: str) -> str:
+    """Return parts put together; raise NotRegular as soon as they are too long: each may be long."""
+    found: list[str] = []
+    size = 0
+    for part in parts:
+        found.append(part)
+        size += len(part) + len(between)
+        if size > MOST:
+            raise NotRegular("it is long")
+    return between.join(found)
 
 
 def _read(text: str) -> str:
     """Return what a string of Lark stands for."""
+    if "\\" not in text:
+        return text[1:-1]
     escaped = ESCAPE.sub(lambda found: ("" if found[1] in KNOWN_ESCAPES else "\\") + found.group(), text)
     return str(ast.literal_eval(escaped))
 

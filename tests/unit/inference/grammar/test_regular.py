@@ -74,6 +74,8 @@ def test_a_grammar_without_loops_is_an_expression(grammar: str, texts: list[str]
         "start: " + "(" * 5000 + '"a"' + ")" * 5000,
         "start: a a\na: b b\nb: c c\nc: /" + "x" * (MOST // 8) + "/",
         'start: "\\ud"',
+        "start: a~999999999 " + "a " * 5000 + "\na: /" + "x" * 9000 + "/",
+        'start: "' + "x" * MOST + '"',
     ],
 )
 def test_what_is_no_expression_or_no_short_one_is_none(grammar: str) -> None:
