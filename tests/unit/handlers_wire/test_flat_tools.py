@@ -70,6 +70,15 @@ def test_a_choice_that_cannot_be_made_is_refused(choice: Any, error: type[Except
             "`tools[1].type` is 'functoin', and is one of function, custom, namespace, tool_search: offer",
         ),
         ({"type": "function", "function": {"name": "f"}}, "`tools[1]` has no `name`: give `name`"),
+        (
+            {"type": "namespace", "tools": []},
+            "`tools[1]` has no `name`: give `name` and `tools` beside `type`",
+        ),
+        ({"type": "custom"}, "`tools[1]` has no `name`: give `name` and `description` beside `type`"),
+        (
+            {"type": "namespace", "name": "g"},
+            "`tools[1]` is of type 'namespace' and has no `tools`: add them",
+        ),
         (F, "`tools[1].name` is 'f', as is that of tools[0]"),
     ],
 )
