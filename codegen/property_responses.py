@@ -10,9 +10,14 @@ Body = Mapping[str, Any]
 BEGIN = ["response.created", "response.in_progress"]
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 ADDED, DONE = "response.output_item.added", "response.output_item.done"
-TEXT, ARGUMENTS = "response.output_text", "response.function_call_arguments"
-MESSAGE = "message"
-STEMS = {MESSAGE: TEXT, "reasoning": "response.reasoning_text", "function_call": ARGUMENTS}
+TEXT = "response.output_text"
+MESSAGE, SEARCH = "message", "tool_search_call"
+STEMS = {  # of the events with an item's pieces, and the member of the last one that has all of them
+    MESSAGE: (TEXT, "text"),
+    "reasoning": ("response.reasoning_text", "text"),
+    "function_call": ("response.function_call_arguments", "arguments"),
+    "custom_tool_call": ("response.custom_tool_call_input", "input"),
+}
 LOGPROBS = "message.output_text.logprobs"
 ECHOED: Mapping[str, Any] = {  # what absence stands for in the answer
     "instructions": None,
@@ -83,11 +88,15 @@ def _item_problems(events: Sequence[Any], item: Body) -> Iterator[str]:
         yield f"an item is added once, and then done once: {kinds}"
     if {event.get("item_id", item["id"]) for event in events} != {item["id"]}:
         yield f"an event of the item {item['id']} has another item's id"
-    stem = STEMS[item["type"]]
+    if item["type"] == SEARCH:
+        if len(events) != 2:
+            yield f"a search for tools has no events of its own: {kinds}"
+        return
+    stem, member = STEMS[item["type"]]
     pieces = "".join(event["delta"] for event in events if event["type"] == f"{stem}.delta")
     (whole,) = [event for event in events if event["type"] == f"{stem}.done"] or [{}]
-    told = item["arguments"] if stem == ARGUMENTS else item["content"][0]["text"]
-    if not pieces == whole.get("text", whole.get("arguments")) == told:
+    told = item["content"][0]["text"] if member == "text" else item[member]
+    if not pieces == whole.get(member) == told:
         yield f"the pieces of an item are {pieces[:80]!r}, and the whole of it is {told[:80]!r}"
     if item["type"] == MESSAGE:
         tokens = [each for event in events if event["type"] == f"{TEXT}.delta" for each in event["logprobs"]]

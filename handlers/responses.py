@@ -43,6 +43,7 @@ def _begin(engine: EngineClient, asked: Asked, prepared: Prepared, prompt_tokens
         call_ids=ids.of(0),
         tell=_tell(engine, asked),
         shows_thoughts=thoughts is not None and thoughts.shown,
+        offers=asked.offers,
     )
     return ResponseAnswer(asked.blank(prepared.stamp), output, numbers, lambda: int(time.time()))
 

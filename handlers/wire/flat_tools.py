@@ -1,59 +1,75 @@
-"""Tools as OpenAI's Responses write them, flat, and which of them the answer may call."""
+"""Which tools the answer to a Responses body may call, of those that the client runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-import orjson
-
 from handlers.wire.belonging import Belongs, refuse_others
-from handlers.wire.tools import AUTO, NONE, REQUIRED, refuse_namesakes, to_use
+from handlers.wire.images import quoted
+from handlers.wire.offers import (
+    CUSTOM,
+    FUNCTION,
+    HOSTED,
+    SCHEMAS_AT,
+    SEARCH,
+    Offer,
+    Offers,
+    to_offers,
+    together,
+)
+from handlers.wire.tools import AUTO, NONE, REQUIRED, to_use
 from handlers.wire.types import (
+    AllowedTool,
     ChosenFunction,
     InputTokensRequest,
     ResponsesNamedChoice,
     ResponsesRequest,
-    ResponsesTool,
     ResponsesToolChoice,
-    ResponseTool,
     ResponseToolChoice,
 )
 from inference.errors import InvalidInput, ToolRefused
-from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
+from inference.tools.types import Tool, ToolUse
 
-FUNCTION, ALLOWED = "function", "allowed_tools"
-SCHEMAS_AT = "parameters"  # of a tool
-BELONGS: Belongs = {FUNCTION: ("name",), ALLOWED: ("mode", "tools")}
+ALLOWED = "allowed_tools"
+BELONGS: Belongs = {FUNCTION: ("name",), CUSTOM: ("name",), ALLOWED: ("mode", "tools")}
 
 
-def to_tools(body: ResponsesRequest | InputTokensRequest) -> ToolUse | None:
-    """Return the tools that the answer may call and how; None where it calls none.
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What is offered to the model, and how much of that it may call."""
 
-    Raises InvalidInput for a tool that isn't a function, ToolRefused for the choice of one that isn't there.
+    use: ToolUse | None  # None: nothing is called
+    by_name: Mapping[str, Offer]
+    left_out: tuple[str, ...]  # what the server doesn't do, as `x-ignored-parameters` names it
+
+
+def to_tools(body: ResponsesRequest | InputTokensRequest, more: Sequence[Offers] = ()) -> Offered:
+    """Return the tools that the answer may call, of a body's own and `more` of its input.
+
+    Raises InvalidInput for a tool that isn't one, ToolRefused for the choice of one that isn't there.
     """
-    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.get("tools") or ()))
-    refuse_namesakes(tools, "name")
+    offers = together([to_offers(body.get("tools") or (), "tools"), *more])
+    tools = tuple(offer.tool for offer in offers.by_name.values())
     parallel = body.get("parallel_tool_calls") is not False  # of no effect where an input is counted
-    choice = told_choice(body.get("tool_choice"))
+    given = body.get("tool_choice")
+    choice = told_choice(given)
     word, name = "", ""
     if isinstance(choice, str):
         word = choice
-    elif choice["type"] == "function":
-        name = choice["name"]
+    elif choice["type"] != "allowed_tools":
+        name = _chosen(offers, choice).name
     else:
-        tools, word = _among(tools, choice["tools"]), choice["mode"]
-    return to_use(tools, word, name, parallel=parallel, schemas_at=SCHEMAS_AT)
-
-
-def told_tool(tool: ResponsesTool) -> ResponseTool:
-    """Return a tool as an answer echoes it."""
-    return {
-        "type": "function",
-        "name": tool.get("name") or "",
-        "description": tool.get("description"),
-        "parameters": tool.get("parameters"),
-        "strict": tool.get("strict") is True,
-    }
+        tools, word = _among(offers, choice["tools"]), choice["mode"]
+    left_out = (*offers.left_out, *_hosted_choices(given))
+    if word == REQUIRED and not tools and left_out:
+        raise ToolRefused(
+            f"`tool_choice` is {REQUIRED!r}, and this server runs no tools itself: offer a {FUNCTION!r}, and "
+            "answer its calls"
+        )
+    use = to_use(tools, word, name, parallel=parallel, schemas_at=SCHEMAS_AT)
+    return Offered(use, offers.by_name, left_out)
 
 
 def told_choice(given: ResponsesToolChoice | None) -> ResponseToolChoice:
@@ -71,40 +87,35 @@ def told_choice(given: ResponsesToolChoice | None) -> ResponseToolChoice:
     refuse_others(given, BELONGS, given["type"], "tool_choice")
     if given["type"] == ALLOWED:
         return {"type": "allowed_tools", "mode": _mode(given), "tools": _allowed(given)}
-    return _function(given["type"], given.get("name"), "tool_choice")
+    return _choice(given, "tool_choice")
 
 
-def _tool(tool: ResponsesTool, where: str) -> Tool:
-    if tool["type"] != FUNCTION:
-        raise InvalidInput(
-            f"`{where}.type` is {tool['type']!r}, and this server runs no tools itself: offer a tool of type "
-            f"{FUNCTION!r}, and answer its calls"
+def _chosen(offers: Offers, choice: ChosenFunction) -> Tool:
+    """Return the one tool that a choice names; raise ToolRefused if there is none, or are several."""
+    found = _named(offers.by_name.values(), choice)
+    if len(found) > 1:
+        raise ToolRefused(
+            f"`tool_choice.name` is {quoted(choice['name'])}, as {len(found)} tools of groups are called: "
+            f"say {found[0].tool.name!r}, or another",
+            "tool_choice",
         )
-    if not tool.get("name"):
-        raise InvalidInput(
-            f"`{where}` has no `name`: give `name`, `description` and `parameters` beside `type`"
-        )
-    schema = tool.get("parameters")
-    try:
-        orjson.dumps([[[[[schema]]]]])  # as deep as it is echoed, also where it can't be called
-    except orjson.JSONEncodeError as error:  # it goes 254 levels deep
-        raise InvalidInput(f"`{where}.parameters` can't be written as JSON: {error}") from None
-    return Tool(
-        name=tool.get("name") or "",
-        description=tool.get("description"),
-        parameters=NO_ARGUMENTS if schema is None else schema,
-        strict=tool.get("strict") is True,
-    )
+    return found[0].tool
 
 
-def _among(tools: tuple[Tool, ...], allowed: list[ChosenFunction]) -> tuple[Tool, ...]:
-    """Return the tools that are allowed; raise ToolRefused for one that isn't there."""
-    names = {tool.name for tool in tools}
-    for function in allowed:
-        if function["name"] not in names:
-            raise ToolRefused(f"Tool with name {function['name']} not found", "tool_choice")
-    wanted = {function["name"] for function in allowed}
-    return tuple(tool for tool in tools if tool.name in wanted)
+def _among(offers: Offers, allowed: Sequence[ChosenFunction]) -> tuple[Tool, ...]:
+    """Return the tools that are allowed, in their order; raise ToolRefused for one that isn't there."""
+    wanted = {offer.tool.name for choice in allowed for offer in _named(offers.by_name.values(), choice)}
+    return tuple(offer.tool for name, offer in offers.by_name.items() if name in wanted)
+
+
+def _named(offers: Iterable[Offer], choice: ChosenFunction) -> list[Offer]:
+    """Return the tools that a choice names as the model knows them or else by their own names."""
+    kind, name = choice["type"], choice["name"]
+    same = [offer for offer in offers if offer.kind == kind and name in (offer.tool.name, offer.name)]
+    found = [offer for offer in same if offer.tool.name == name] or same
+    if not found:
+        raise ToolRefused(f"Tool with name {name} not found", "tool_choice")
+    return found
 
 
 def _allowed(given: ResponsesNamedChoice) -> list[ChosenFunction]:
@@ -112,9 +123,20 @@ def _allowed(given: ResponsesNamedChoice) -> list[ChosenFunction]:
     if not tools:
         raise InvalidInput(f"`tool_choice` is of type {ALLOWED!r} and has no `tools`: name those that are")
     return [
-        _function(tool["type"], tool.get("name"), f"tool_choice.tools[{place}]")
+        _choice(tool, f"tool_choice.tools[{place}]")
         for place, tool in enumerate(tools)
+        if not _is_hosted(tool)
     ]
+
+
+def _hosted_choices(given: ResponsesToolChoice | None) -> list[str]:
+    """Return how tools are named that OpenAI runs itself, and that may be called."""
+    tools = (given.get("tools") if isinstance(given, Mapping) else None) or ()
+    return [f"tool_choice.tools[].{tool['type']}" for tool in tools if _is_hosted(tool)]
+
+
+def _is_hosted(tool: AllowedTool) -> bool:
+    return tool["type"] in HOSTED or tool["type"] == SEARCH
 
 
 def _mode(given: ResponsesNamedChoice) -> Literal["auto", "required"]:
@@ -126,11 +148,12 @@ def _mode(given: ResponsesNamedChoice) -> Literal["auto", "required"]:
     raise InvalidInput(f"`tool_choice.mode` is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
 
 
-def _function(kind: str, name: str | None, where: str) -> ChosenFunction:
-    if kind != FUNCTION:
+def _choice(given: ResponsesNamedChoice | AllowedTool, where: str) -> ChosenFunction:
+    kind, name = given["type"], given.get("name")
+    if kind not in (FUNCTION, CUSTOM):
         raise InvalidInput(
-            f"`{where}.type` is {kind!r}, and this server runs no tools itself: choose a {FUNCTION!r}"
+            f"`{where}.type` is {quoted(kind)}, and this server runs no tools itself: choose a {FUNCTION!r}"
         )
     if not name:
-        raise InvalidInput(f"`{where}` has no `name`: name the function")
-    return {"type": "function", "name": name}
+        raise InvalidInput(f"`{where}` has no `name`: name the tool")
+    return {"type": "custom" if kind == CUSTOM else "function", "name": name}

@@ -7,25 +7,48 @@ from dataclasses import dataclass
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.images import ImageUrl, quoted
-from handlers.wire.messages import check_part, joined, parsed_arguments
+from handlers.wire.item_calls import (
+    CALL,
+    CALLS,
+    CUSTOM_CALL,
+    CUSTOM_RESULT,
+    RESULT,
+    RESULTS,
+    SEARCH_CALL,
+    SEARCH_RESULT,
+    call_of,
+    called,
+    found,
+    is_hosted,
+)
+from handlers.wire.messages import check_part, joined
+from handlers.wire.offers import Offers, to_offers
 from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
 
-MESSAGE, CALL, RESULT, REASONING = "message", "function_call", "function_call_output", "reasoning"
-REFERENCE = "item_reference"
+MESSAGE, REASONING, ADDED, AGENTS = "message", "reasoning", "additional_tools", "agent_message"
+REFERENCE, COMPACTION = "item_reference", "compaction"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 TEXT, IMAGE, REFUSAL = "input_text", "input_image", "refusal"
+SEALED = "encrypted_content"  # what one agent tells another: a text, as the model wrote it here
 PARTS = {  # their types, and the members that hold what they are of
     **dict.fromkeys((TEXT, "output_text", "text"), "text"),
-    **{IMAGE: "image_url", REFUSAL: "refusal"},
+    **{IMAGE: "image_url", REFUSAL: "refusal", SEALED: "encrypted_content"},
 }
 THOUGHTS = ("reasoning_text", "text")  # types of the parts of what was thought
 BELONGS: Belongs = {
     MESSAGE: ("role", "content", "name"),
-    CALL: ("call_id", "name", "arguments"),
+    CALL: ("call_id", "name", "namespace", "arguments"),
     RESULT: ("call_id", "name", "output"),
+    CUSTOM_CALL: ("call_id", "name", "namespace", "input"),
+    CUSTOM_RESULT: ("call_id", "name", "output"),
+    SEARCH_CALL: ("call_id", "execution", "arguments"),
+    SEARCH_RESULT: ("call_id", "execution", "tools"),
+    ADDED: ("role", "tools"),
+    AGENTS: ("content",),
 }
+KINDS = (*BELONGS, REASONING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +58,8 @@ class Turns:
     messages: tuple[Turn, ...]
     images: tuple[ImageUrl, ...]  # in the messages, in order
     has_unread: bool  # there are thoughts that aren't shown: without a text, or what was said behind them
+    offered: tuple[Offers, ...] = ()  # what items add to the tools
+    left_out: tuple[str, ...] = ()  # kinds of items that aren't read, as the answer names them
 
 
 def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
@@ -50,27 +75,41 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
     turns: list[Turn] = [{"role": "system", "content": instructions}] if instructions else []
     images: list[ImageUrl] = []
     thought, unread = "", False
+    offered: list[Offers] = []
+    left_out: dict[str, None] = {}
     for place, item in enumerate(items):
+        if is_hosted(item):
+            left_out[f"input[].{item.get('type')}"] = None
+            continue
+        if _kind(item) in (ADDED, SEARCH_RESULT):
+            offered.append(_more_tools(item, f"input[{place}]"))
+        if _kind(item) == ADDED:
+            continue
         if _kind(item) == REASONING:
             unread = unread or bool(thought)
             thought = _thought(item, f"input[{place}]")
             unread = unread or not thought
             continue
-        turn = _turn(item, f"input[{place}]", names, images)
+        turn = _turn(item, f"input[{place}]", names, images, offered)
         if thought and turn["role"] == "assistant":
             turn["reasoning_content"], thought = thought, ""
         unread, thought = unread or bool(thought), ""
         _add(turns, turn)
-    return Turns(opened(turns), tuple(images), has_unread=unread or bool(thought))
+    return Turns(
+        opened(turns),
+        tuple(images),
+        has_unread=unread or bool(thought),
+        offered=tuple(offered),
+        left_out=tuple(left_out),
+    )
 
 
 def _called(items: Iterable[InputItem]) -> Mapping[str, str]:
     """Return the functions that calls are of, by the calls' ids."""
     names: dict[str, str] = {}
     for place, item in enumerate(items):
-        if _kind(item) != CALL:
-            continue
-        note_call(names, item.get("call_id") or "", item.get("name") or "", f"input[{place}].call_id")
+        if _kind(item) in CALLS and not is_hosted(item):
+            note_call(names, item.get("call_id") or "", called(item), f"input[{place}].call_id")
     return names
 
 
@@ -80,29 +119,52 @@ def _kind(item: InputItem) -> str:
     return item.get("type") or (REFERENCE if bare else MESSAGE)
 
 
-def _turn(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
-    """Return the message that an item is, or is part of; thoughts are read before."""
+def _more_tools(item: InputItem, where: str) -> Offers:
+    """Return the tools that an item adds."""
+    tools, kind = item.get("tools"), _kind(item)
+    refuse_others(item, BELONGS, kind, where)
+    if tools is None:
+        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `tools`: add them")
+    return to_offers(tools, f"{where}.tools")
+
+
+def _turn(
+    item: InputItem,
+    where: str,
+    names: Mapping[str, str],
+    images: list[ImageUrl],
+    offered: Sequence[Offers],
+) -> Turn:
+    """Return the message that an item is, or is part of; thoughts and tools in it are read before."""
     kind = _kind(item)
     refuse_others(item, BELONGS, kind, where)
     if kind == MESSAGE:
         return _message(item, where, images)
-    if kind == CALL:
-        return {"role": "assistant", "content": None, "tool_calls": [_call(item, where)]}
-    if kind == RESULT:
+    if kind == AGENTS:
+        return {"role": "user", "content": _content(_said(item, where), f"{where}.content", images)}
+    if kind in CALLS:
+        return {"role": "assistant", "content": None, "tool_calls": [call_of(item, where)]}
+    if kind == SEARCH_RESULT:
+        return _result({**item, "output": found(offered[-1])}, where, names, images)
+    if kind in RESULTS:
         return _result(item, where, names, images)
+    if kind == COMPACTION:
+        raise InvalidInput(
+            f"`{where}.type` is {COMPACTION!r}, which OpenAI alone can read: send what it stands for"
+        )
     if kind == REFERENCE:
         raise InvalidInput(f"`{where}.type` is {REFERENCE!r}, and items are not stored: send the item itself")
     raise InvalidInput(
-        f"`{where}.type` is {quoted(kind)}, and is one of {MESSAGE!r}, {CALL!r}, {RESULT!r} and "
-        f"{REASONING!r}: leave the item out, or tell of it in a message"
+        f"`{where}.type` is {quoted(kind)}, and is one of {', '.join(map(repr, KINDS))}: leave the item out, "
+        "or tell of it in a message"
     )
 
 
 def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
-    role, content = item.get("role"), item.get("content")
-    if role is None or content is None:
-        missing = "role" if role is None else "content"
-        raise InvalidInput(f"`{where}` is a message and has no `{missing}`: add it")
+    role = item.get("role")
+    if role is None:
+        raise InvalidInput(f"`{where}` is a message and has no `role`: add it")
+    content = _said(item, where)
     if role not in ROLES:
         raise InvalidInput(
             f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
@@ -112,19 +174,19 @@ def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
     return {**turn, "name": item["name"]} if item.get("name") is not None else turn
 
 
-def _call(item: InputItem, where: str) -> dict[str, object]:
-    function = {
-        "name": needed(item.get("name"), "name", CALL, where),
-        "arguments": parsed_arguments(item.get("arguments")),
-    }
-    id = needed(item.get("call_id"), "call_id", CALL, where)
-    return {"id": id, "type": "function", "function": function}
+def _said(item: InputItem, where: str) -> InputContent:
+    """Return what a message says; raise InvalidInput for one that says nothing."""
+    content = item.get("content")
+    if content is None:
+        raise InvalidInput(f"`{where}` is a message and has no `content`: add it")
+    return content
 
 
 def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[ImageUrl]) -> Turn:
-    id, output = needed(item.get("call_id"), "call_id", RESULT, where), item.get("output")
+    kind, output = _kind(item), item.get("output")
+    id = needed(item.get("call_id"), "call_id", kind, where)
     if output is None:
-        raise InvalidInput(f"`{where}` is of type {RESULT!r} and has no `output`: add it")
+        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `output`: add it")
     if id not in names:
         raise InvalidInput(
             f"`{where}.call_id` is {quoted(id)}, and no call in `input` has it: send the items of the answer "
@@ -161,6 +223,8 @@ def _part(part: InputPart, where: str) -> str | ImageUrl:
     check_part(part, PARTS[kind], PARTS.values(), where)
     if kind == IMAGE:
         return ImageUrl(f"`{where}.image_url`", part.get("image_url") or "", IMAGE)
+    if kind == SEALED:
+        return part.get("encrypted_content") or ""
     return (part.get("refusal") if kind == REFUSAL else part.get("text")) or ""
 
 

@@ -10,7 +10,6 @@ from handlers.wire.parts import Logprobs
 from handlers.wire.types import (
     ChatCompletionLogprob,
     ItemStatus,
-    OutputCall,
     OutputItem,
     OutputText,
     OutputTextMessage,
@@ -138,55 +137,4 @@ class TextItem(ContentItem):
             "content_index": 0,
             "text": text["text"],
             "logprobs": text["logprobs"],
-        }
-
-
-class CallItem(OpenItem):
-    """A call of a function."""
-
-    def __init__(self, id: str, index: int, numbers: Iterator[int], *, call_id: str, name: str) -> None:
-        super().__init__(id, index, numbers)
-        self._call_id = call_id
-        self._name = name
-
-    def begin(self) -> Events:
-        """Return the event that announces it."""
-        return [self._added(self.told("in_progress"))]
-
-    def add(self, arguments: str) -> Events:
-        """Return the event of a piece of its arguments."""
-        self._pieces.append(arguments)
-        return [
-            {
-                "type": "response.function_call_arguments.delta",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item_id": self._id,
-                "delta": arguments,
-            }
-        ]
-
-    def end(self, status: ItemStatus) -> Events:
-        """Return the events that close the arguments, and the call."""
-        return [
-            {
-                "type": "response.function_call_arguments.done",
-                "sequence_number": next(self._numbers),
-                "output_index": self._index,
-                "item_id": self._id,
-                "name": self._name,
-                "arguments": "".join(self._pieces),
-            },
-            self._done(status),
-        ]
-
-    def told(self, status: ItemStatus) -> OutputCall:
-        """Return the call."""
-        return {
-            "type": "function_call",
-            "id": self._id,
-            "status": status,
-            "call_id": self._call_id,
-            "name": self._name,
-            "arguments": "".join(self._pieces),
         }

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 
 from handlers.wire.chat import Chat, echoed
 from handlers.wire.conversation import Conversation, Counted, effort_of
-from handlers.wire.flat_tools import to_tools, told_choice, told_tool
+from handlers.wire.flat_tools import to_tools, told_choice
 from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
+from handlers.wire.offers import Offer
 from handlers.wire.openai import Stamp, to_parameters
 from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
+from handlers.wire.told_tools import told_tools
 from handlers.wire.types import InputTokensRequest, ModelResponse, ResponsesRequest
 from inference.errors import InvalidInput
+from inference.tools.types import ToolUse
 
 EFFORT = "reasoning.effort"
 LOGPROBS = "message.output_text.logprobs"
@@ -49,6 +52,7 @@ class Asked:
 
     chat: Chat
     body: ResponsesRequest
+    offers: Mapping[str, Offer]  # the tools, by the names by which the model calls them
 
     def blank(self, stamp: Stamp) -> ModelResponse:
         """Return the answer as it is when it is begun."""
@@ -64,7 +68,8 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
     form = grammar_or_refusal(lambda: to_form(body.get("text"), limits))
-    conversation = _conversation(body, turns)
+    offered = to_tools(body, turns.offered)
+    conversation = _conversation(body, turns, offered.use)
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
@@ -89,23 +94,26 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
             *idle,
             *(("top_logprobs",) if top and not wanted else ()),
             *_unread(turns),
+            *offered.left_out,
         ),
     )
-    return Asked(chat, body)
+    return Asked(chat, body, offered.by_name)
 
 
 def to_counted(body: InputTokensRequest) -> Counted:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
-    return Counted(_conversation(body, turns), _unread(turns))
+    offered = to_tools(body, turns.offered)
+    return Counted(_conversation(body, turns, offered.use), (*_unread(turns), *offered.left_out))
 
 
 def _unread(turns: Turns) -> tuple[str, ...]:
-    return ("input[].reasoning",) if turns.has_unread else ()
+    return (*turns.left_out, *(("input[].reasoning",) if turns.has_unread else ()))
 
 
-def _conversation(body: ResponsesRequest | InputTokensRequest, turns: Turns) -> Conversation:
-    tools = to_tools(body)
+def _conversation(
+    body: ResponsesRequest | InputTokensRequest, turns: Turns, tools: ToolUse | None
+) -> Conversation:
     variables, effort = body.get("chat_template_kwargs") or {}, (body.get("reasoning") or {}).get("effort")
     return Conversation(
         messages=turns.messages,
@@ -164,7 +172,7 @@ def _blank(body: ResponsesRequest, stamp: Stamp) -> ModelResponse:
         "top_logprobs": body.get("top_logprobs") or 0,
         "text": {"format": told_format(body.get("text"))},
         "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
-        "tools": [told_tool(tool) for tool in body.get("tools") or ()],
+        "tools": told_tools(body.get("tools") or ()),
         "tool_choice": told_choice(body.get("tool_choice")),
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "truncation": "disabled",

@@ -676,11 +676,50 @@ class InputPart(TypedDict):
     filename: NotRequired[str | None]
     input_audio: NotRequired[Mapping[str, Json] | None]
     refusal: NotRequired[str | None]
+    encrypted_content: NotRequired[str | None]
     prompt_cache_breakpoint: NotRequired[Mapping[str, Json] | None]
 
 
 InputContent: TypeAlias = str | list[InputPart]
 """A text, or parts that are put together without anything between them."""
+
+
+class CustomFormat(TypedDict):
+    """The form of a custom tool's input."""
+
+    type: Literal["text", "grammar"]
+    syntax: NotRequired[Literal["lark", "regex"] | None]
+    definition: NotRequired[str | None]
+
+
+class GroupedTool(TypedDict):
+    """A function or a custom tool of a group."""
+
+    type: str
+    name: NotRequired[str | None]
+    description: NotRequired[str | None]
+    parameters: NotRequired[Mapping[str, Json] | None]
+    strict: NotRequired[bool | None]
+    format: NotRequired[CustomFormat | None]
+    output_schema: NotRequired[Mapping[str, Json] | None]
+    allowed_callers: NotRequired[list[str] | None]
+    defer_loading: NotRequired[bool | None]
+
+
+class ResponsesTool(TypedDict):
+    """A tool that the model may ask to be called, or a group of them."""
+
+    type: str
+    name: NotRequired[str | None]
+    description: NotRequired[str | None]
+    parameters: NotRequired[Mapping[str, Json] | None]
+    strict: NotRequired[bool | None]
+    format: NotRequired[CustomFormat | None]
+    tools: NotRequired[list[GroupedTool] | None]
+    execution: NotRequired[str | None]
+    output_schema: NotRequired[Mapping[str, Json] | None]
+    allowed_callers: NotRequired[list[str] | None]
+    defer_loading: NotRequired[bool | None]
 
 
 class InputItem(TypedDict):
@@ -691,14 +730,19 @@ class InputItem(TypedDict):
     content: NotRequired[InputContent | None]
     call_id: NotRequired[str | None]
     name: NotRequired[str | None]
-    arguments: NotRequired[str | None]
+    namespace: NotRequired[str | None]
+    arguments: NotRequired[str | Mapping[str, Json] | None]
+    input: NotRequired[str | None]
+    tools: NotRequired[list[ResponsesTool] | None]
+    execution: NotRequired[str | None]
     output: NotRequired[InputContent | None]
     id: NotRequired[str | None]
     status: NotRequired[str | None]
     phase: NotRequired[str | None]
     summary: NotRequired[list[Mapping[str, Json]] | None]
     encrypted_content: NotRequired[str | None]
-    namespace: NotRequired[str | None]
+    author: NotRequired[str | None]
+    recipient: NotRequired[str | None]
     caller: NotRequired[Mapping[str, Json] | None]
 
 
@@ -724,28 +768,15 @@ class ResponsesText(TypedDict):
     verbosity: NotRequired[str | None]
 
 
-class ResponsesTool(TypedDict):
-    """A function that the model may ask to be called."""
-
-    type: str
-    name: NotRequired[str | None]
-    description: NotRequired[str | None]
-    parameters: NotRequired[Mapping[str, Json] | None]
-    strict: NotRequired[bool | None]
-    output_schema: NotRequired[Mapping[str, Json] | None]
-    allowed_callers: NotRequired[list[str] | None]
-    defer_loading: NotRequired[bool | None]
-
-
 class AllowedTool(TypedDict):
-    """A function that may be called."""
+    """A tool that may be called."""
 
     type: str
     name: NotRequired[str | None]
 
 
 class ResponsesNamedChoice(TypedDict):
-    """A function to call, or a choice of those in `tools`."""
+    """A tool to call, or a choice of those in `tools`."""
 
     type: str
     name: NotRequired[str | None]
@@ -754,8 +785,8 @@ class ResponsesNamedChoice(TypedDict):
 
 
 ResponsesToolChoice: TypeAlias = str | ResponsesNamedChoice
-"""`none`, `auto` (the model decides) or `required` (some function is called); or an object that names the
-function to call, or those that may be called."""
+"""`none`, `auto` (the model decides) or `required` (some tool is called); or an object that names the tool to
+call, or those that may be called."""
 
 
 class ResponsesReasoning(TypedDict):
@@ -808,6 +839,7 @@ class ResponsesRequest(TypedDict):
     user: NotRequired[str | None]
     safety_identifier: NotRequired[str | None]
     service_tier: NotRequired[str | None]
+    client_metadata: NotRequired[Mapping[str, Json] | None]
     prompt_cache_key: NotRequired[str | None]
     prompt_cache_retention: NotRequired[str | None]
     prompt_cache_options: NotRequired[Mapping[str, Json] | None]
@@ -933,10 +965,36 @@ class OutputCall(TypedDict):
     status: ItemStatus
     call_id: str
     name: str
+    namespace: NotRequired[str]
     arguments: str
 
 
-OutputItem: TypeAlias = OutputTextMessage | OutputReasoning | OutputCall
+@final
+class OutputCustomCall(TypedDict):
+    """A call of a custom tool that the model asks for."""
+
+    type: Literal["custom_tool_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: NotRequired[str]
+    input: str
+
+
+@final
+class OutputSearchCall(TypedDict):
+    """A search for tools that the model asks for."""
+
+    type: Literal["tool_search_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    execution: Literal["client"]
+    arguments: Mapping[str, Json]
+
+
+OutputItem: TypeAlias = OutputTextMessage | OutputReasoning | OutputCall | OutputCustomCall | OutputSearchCall
 """A part of what the model says."""
 
 
@@ -1011,7 +1069,7 @@ class ResponseReasoning(TypedDict):
 
 
 @final
-class ResponseTool(TypedDict):
+class ResponseFunction(TypedDict):
     """A function, as in the request."""
 
     type: Literal["function"]
@@ -1021,21 +1079,79 @@ class ResponseTool(TypedDict):
     strict: bool
 
 
+@final
+class CustomTextTold(TypedDict):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+@final
+class CustomGrammarTold(TypedDict):
+    """A text that follows a grammar."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+CustomFormatTold: TypeAlias = CustomTextTold | CustomGrammarTold
+"""The form of a custom tool's input; `text` if the request has none."""
+
+
+@final
+class ResponseCustomTool(TypedDict):
+    """A custom tool, as in the request."""
+
+    type: Literal["custom"]
+    name: str
+    description: str | None
+    format: CustomFormatTold
+
+
+ResponseGroupedTool: TypeAlias = ResponseFunction | ResponseCustomTool
+"""A tool of a group, as in the request."""
+
+
+@final
+class ResponseNamespace(TypedDict):
+    """A group of tools, as in the request."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str
+    tools: list[ResponseGroupedTool]
+
+
+@final
+class ResponseToolSearch(TypedDict):
+    """A search for tools, as in the request."""
+
+    type: Literal["tool_search"]
+    execution: Literal["client"]
+    description: str | None
+    parameters: Mapping[str, Json] | None
+
+
+ResponseTool: TypeAlias = ResponseFunction | ResponseCustomTool | ResponseNamespace | ResponseToolSearch
+"""A tool, as in the request."""
+
+
 ChoiceWord: TypeAlias = Literal["none", "auto", "required"]
-"""Whether a function is called."""
+"""Whether a tool is called."""
 
 
 @final
 class ChosenFunction(TypedDict):
-    """The function that is called."""
+    """The tool that is called."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
 @final
 class AllowedFunctions(TypedDict):
-    """The functions that may be called."""
+    """The tools that may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -1043,7 +1159,7 @@ class AllowedFunctions(TypedDict):
 
 
 ResponseToolChoice: TypeAlias = ChoiceWord | ChosenFunction | AllowedFunctions
-"""The choice of a function, as in the request; `auto` if it has none."""
+"""The choice of a tool, as in the request; `auto` if it has none."""
 
 
 @final
@@ -1197,6 +1313,28 @@ class CallArgumentsDone(TypedDict):
     arguments: str
 
 
+@final
+class CustomInputDelta(TypedDict):
+    """A piece of a custom tool's input."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    delta: str
+
+
+@final
+class CustomInputDone(TypedDict):
+    """A custom tool's input is whole, or cut."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    sequence_number: SequenceNumber
+    output_index: OutputIndex
+    item_id: ItemId
+    input: str
+
+
 ResponseEvent: TypeAlias = (
     ResponseStateEvent
     | OutputItemEvent
@@ -1207,6 +1345,8 @@ ResponseEvent: TypeAlias = (
     | ReasoningTextDone
     | CallArgumentsDelta
     | CallArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
 )
 """One event of a stream, by its `type`."""
 

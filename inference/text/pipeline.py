@@ -151,7 +151,7 @@ class TextPipeline:
                 images=images,
             )
 
-        shapes = () if tools is None else [(tool.description, tool.parameters) for tool in tools.tools]
+        shapes = () if tools is None else [(tool.description, tool.shown) for tool in tools.tools]
         size = size_of(messages, shapes, tool_prompt, template_kwargs)
         try:
             return await self._pool.run(render, size)

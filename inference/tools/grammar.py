@@ -58,7 +58,8 @@ def call_grammar(
                 f"`{member}` has `{min(more)}` around its properties, which can't be followed where a model "
                 "writes arguments one by one, as this one: leave it out, or don't send `strict`"
             )
-        left_out.update(f"{MEMBER}[].{use.schemas_at}.{keyword}" for keyword in {*lost, *more})
+        place = tool.at or f"{MEMBER}[].{use.schemas_at}"
+        left_out.update(f"{place}.{keyword}" for keyword in {*lost, *more})
     rules += notation.rules(use.tools, schemas, members)
     if form is not None:
         text = form_json(form, limits)
@@ -128,7 +129,8 @@ def form_json(form: Grammar, limits: GrammarLimits) -> str:
 
 def member_of(tool: Tool, schemas_at: str) -> str:
     """Return where a request has the parameters of a tool."""
-    return f"tools[{shortened(tool.name)}].{schemas_at}"
+    above, _, below = (tool.at or f"{MEMBER}[].{schemas_at}").rpartition("[]")
+    return f"{above}[{shortened(tool.name)}]{below}"
 
 
 def arguments_schema(

@@ -42,7 +42,7 @@ def function_of(tool: Tool, habits: Habits) -> Message:
 
 def parameters_of(tool: Tool, habits: Habits) -> Message:
     """Return the schema of a tool's arguments, a copy."""
-    parameters = dict(tool.parameters)
+    parameters = dict(tool.shown)
     if habits.needs_properties:
         parameters.setdefault("properties", {})
     properties = parameters.get("properties")

@@ -16,6 +16,13 @@ class Tool:
     description: str | None = None
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS)
     strict: bool = False  # what a grammar can't express of the parameters is refused, not left out
+    told: Mapping[str, object] | None = None  # what the prompt says of the parameters, if not they
+    at: str = ""  # where the request has its schema, `[]` for each place; "" where its `ToolUse` says
+
+    @property
+    def shown(self) -> Mapping[str, object]:
+        """Return the schema that the model is shown."""
+        return self.parameters if self.told is None else self.told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ CLIENT = "openai"
 ON_ANY_SERVER = (
     *("response", "response_stream", "response_logprobs", "response_tools", "response_parsed"),
     *("response_conversation", "response_counted", "response_stored", "response_retrieved"),
+    "response_custom",
 )
 
 
@@ -63,6 +65,17 @@ def test_a_call_is_the_same_whole_and_streamed_and_its_result_can_be_given_back(
     assert told["deltas"] == final["arguments"] == whole["arguments"]
     assert final["name"] == whole["name"]
     assert len({call["call_id"] for call in (whole, final, second)}) == 3  # of as many answers
+
+
+def test_a_custom_tools_input_is_a_text_of_its_form_whole_and_streamed(results: Results) -> None:
+    told = results["response_custom"]
+    whole, final, grouped = told["whole"], told["final"], told["grouped"]
+    for called in (whole, final, grouped):
+        assert (called["type"], called["name"]) == ("custom_tool_call", "note")
+        assert re.fullmatch("(Paris|Rome), [CF]", called["input"])
+    assert told["deltas"] == final["input"] == whole["input"]
+    assert (whole["namespace"], grouped["namespace"]) == (None, "crm")
+    assert told["ignored"] == "tools[].web_search"
 
 
 def test_a_text_has_the_form_of_a_class(results: Results) -> None:

@@ -65,8 +65,16 @@ OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g, t
 FLAT_TOOLS = {"tools": [FLAT_TOOL], "tool_choice": "required"}
 ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
 RESULT = {"type": "function_call_output", "call_id": "0", "role": ABSENT, "content": ABSENT}
+EXPRESSION = {"type": "grammar", "syntax": "regex", "definition": "a+"}
+FORMED = {"type": "custom", "format": EXPRESSION}
+GROUP = {"type": "namespace", "name": "n", "tools": [FLAT_TOOL]}
+ADDITIONAL = {"type": "additional_tools", "role": ABSENT, "content": ABSENT}
 OF_INPUT: dict[str, dict[str, Any]] = {
     "tools": FLAT_TOOLS,
+    "tools.tools": GROUP,
+    "input.tools": {**ADDITIONAL, "tools": [FLAT_TOOL]},
+    "input.tools.tools": GROUP,
+    **{f"{way}.format": FORMED for way in ("tools", "tools.tools", "input.tools", "input.tools.tools")},
     "tool_choice": {"tools": [FLAT_TOOL, OTHER_FLAT_TOOL], "tool_choice": ALLOWED},
     "reasoning": {"reasoning": {}},
     "output": {**RESULT, "output": ITEM["content"]},

@@ -12,7 +12,6 @@ from tests.contract.member_bodies import (
     BEGUN,
     BLUE,
     CALL,
-    FLAT_CALL,
     FLAT_TOOL,
     FLAT_TOOLS,
     GENERATE,
@@ -24,7 +23,6 @@ from tests.contract.member_bodies import (
     OTHER_TOOL,
     PARAMETERS,
     RED,
-    RESULT,
     SCHEMA,
     SPEAKING,
     TOOL,
@@ -34,6 +32,7 @@ from tests.contract.member_values_of_forms import CHOSEN, GUIDED
 from tests.contract.member_values_of_forms import PAIRS as PAIRS_OF_FORMS
 from tests.contract.member_values_of_messages import PAIRS as PAIRS_OF_MESSAGES
 from tests.contract.member_values_of_messages import PAIRS_OF as PAIRS_OF_COUNTS
+from tests.contract.member_values_of_responses import PAIRS as PAIRS_OF_RESPONSES
 from tests.contract.members import Place
 from tests.contract.pair import Pair
 
@@ -73,9 +72,6 @@ INPUTS_AND_PARAMETERS = {
     "parameters": Pair({**PARAMETERS, "max_new_tokens": 1}, {**PARAMETERS, "max_new_tokens": 2}),
 }
 LOGPROBS = "message.output_text.logprobs"
-LONGER_SCHEMA = {**OTHER_SCHEMA, "description": "What it takes"}
-FORM, OTHER_FORM = {"type": "regex", "value": "a+"}, {"type": "regex", "value": "b+"}
-CALLED = {**FLAT_CALL, "call_id": "1", "role": ABSENT, "content": ABSENT}
 SHOWN = {  # what a prompt is made of
     "messages": Pair([MESSAGE], [MESSAGE, MESSAGE]),
     "tools": Pair([TOOL], [OTHER_TOOL], {"tool_choice": "auto"}),
@@ -103,6 +99,7 @@ THOUGHT = {"chat_template_kwargs": {"open_thought": True}}
 PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has the member
     **PAIRS_OF_MESSAGES,
     **PAIRS_OF_FORMS,
+    **PAIRS_OF_RESPONSES,
     "GenerateRequest": INPUTS_AND_PARAMETERS,
     "CompatGenerateRequest": {**INPUTS_AND_PARAMETERS, "stream": Pair(False, True)},
     "GenerateInstance": INPUTS_AND_PARAMETERS,
@@ -233,43 +230,6 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "metadata": Pair({"a": "b"}, {"a": "c"}),
     },
     "InputTokensRequest": ASKED,
-    "InputItem": {
-        "type": Pair("message", "reasoning"),
-        "role": Pair("user", "system"),
-        "content": Pair("Hello", "Bye"),
-        "call_id": Pair("1", "22", CALLED),
-        "name": Pair("g", "hh", CALLED),
-        "arguments": Pair('{"a": 1}', '{"a": 22}', CALLED),
-        "output": Pair("warm", "freezing", RESULT),
-    },
-    "InputPart": {
-        "type": Pair("input_text", "input_image"),
-        "text": Pair("Hello", "Bye"),
-        "image_url": Pair(RED, BLUE, {"type": "input_image", "text": ABSENT}),
-        "refusal": Pair("I can't.", "I refuse to.", {"type": "refusal", "text": ABSENT}),
-    },
-    "ResponsesText": {"format": Pair(FORM, OTHER_FORM)},
-    "ResponsesFormat": {
-        "type": Pair("json_schema", "json_object"),
-        "schema": Pair(SCHEMA, OTHER_SCHEMA),
-        "value": Pair("a+", "b+", {"type": "regex", "schema": ABSENT}),
-        "strict": Pair(False, True, {"schema": {**SCHEMA, "not": {"required": ["a"]}}}),
-    },
-    "ResponsesTool": {
-        "type": Pair("function", "web_search"),
-        "name": Pair("f", "hh"),
-        "description": Pair("It does f.", "It does h, too.", request={"tool_choice": "auto"}),
-        "parameters": Pair(SCHEMA, LONGER_SCHEMA),
-        "strict": Pair(False, True, {"parameters": {"not": {"required": ["a"]}}}),
-    },
-    "ResponsesNamedChoice": {
-        "type": Pair("allowed_tools", "file_search"),
-        "name": Pair("f", "g", {"type": "function", "mode": ABSENT, "tools": ABSENT}),
-        "mode": Pair("auto", "required"),
-        "tools": Pair([{"type": "function", "name": "f"}], [{"type": "function", "name": "g"}]),
-    },
-    "AllowedTool": {"type": Pair("function", "mcp"), "name": Pair("f", "g")},
-    "ResponsesReasoning": {"effort": Pair("low", "high")},
     "VertexRequest": {"instances": Pair([GENERATE], [GENERATE, GENERATE])},
     "KserveInferRequest": {
         "id": Pair("a", "b"),
@@ -308,10 +268,13 @@ def body_of(place: Place, value: Any, pair: Pair | None = None) -> dict[str, Any
     request: Any = body["instances"][place.steps[1]] if place.steps[:1] == ("instances",) else body
     holder: Any = body
     above: list[Any] = []  # what has it, from the body on
+    holders, way = {**HOLDERS, **HOLDERS_OF.get(place.root, {})}, ""
     for step in place.steps:
         above.append(holder)
-        if isinstance(step, str) and step not in holder:
-            set_all(holder, {**HOLDERS, **HOLDERS_OF.get(place.root, {})}[step])
+        if isinstance(step, str):
+            way = f"{way}.{step}".removeprefix(".")
+            if step not in holder:
+                set_all(holder, holders.get(way) or holders[step])
         holder = holder[step]
     if pair is not None:
         set_all(request, pair.request)

@@ -33,7 +33,11 @@ STREAMING = [
 
 def call(location: str) -> str:
     """Return a call of a tool as the embedded model writes it."""
-    return f'<tool_call>\n{{"name": "get_weather", "arguments": {{"location": "{location}"}}}}\n</tool_call>'
+    return call_of("get_weather", location=location)
+
+
+def call_of(name: str, **arguments: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 # What a model says where an example is about that, or about its end; everywhere else any text will do
@@ -42,6 +46,8 @@ REPLIES = {
     "18 degrees, sunny": "It is sunny in Paris, and 18 degrees warm.",
     "in Paris and in Rome": f"I look it up.\n{call('Paris')}\n{call('Rome')}",
     "the weather in Paris?": call("Paris"),
+    "When does the train leave?": call_of("note_time", input="07:45"),
+    "Write down the time.": call_of("notes__note_time", input="It is 7:45."),
 }
 
 

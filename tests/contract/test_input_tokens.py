@@ -88,7 +88,7 @@ async def test_what_steers_an_answer_is_named_and_nothing_is_generated() -> None
     [
         ({"input": "Hi", "previous_response_id": "resp_1"}, 422, "answers are not stored"),
         ({"input": "Hi", "conversation": "conv_1"}, 422, "conversations are not stored"),
-        ({"input": "Hi", "tools": [{"type": "web_search"}]}, 422, "web_search"),
+        ({"input": "Hi", "tools": [{"type": "functoin"}]}, 422, "functoin"),
         ({"input": "Hi", "tools": [TOOL, TOOL]}, 422, "get_weather"),
         ({"input": [{**RESULT, "call_id": "9"}]}, 422, "`input[0]"),
         ({"messages": [QUESTION]}, 422, "`input`"),

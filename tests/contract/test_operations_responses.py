@@ -202,8 +202,8 @@ async def test_what_has_no_effect_is_named() -> None:
         ({"messages": []}, "`messages` is not supported: the items of a conversation stand in `input`"),
         ({"max_tokens": 5}, "`max_tokens` is not supported: it is called `max_output_tokens` here"),
         (
-            {"tools": [{"type": "web_search"}]},
-            "`tools[0].type` is 'web_search', and this server runs no tools",
+            {"tool_choice": {"type": "web_search"}},
+            "`tool_choice.type` is 'web_search', and this server runs no tools",
         ),
         (
             {"input": [{"type": "item_reference", "id": "msg_1"}]},

@@ -19,6 +19,12 @@ CALLING: Any = {
 }
 
 
+FORM: Any = {"type": "grammar", "syntax": "regex", "definition": "(Paris|Rome), [CF]"}
+CUSTOM: Any = {"type": "custom", "name": "note", "format": FORM}
+GROUP: Any = {"type": "namespace", "name": "crm", "description": "Notes.", "tools": [CUSTOM]}
+NOTING: Any = {**CALLING, "tools": [CUSTOM], "tool_choice": {"type": "custom", "name": "note"}}
+
+
 class Weather(BaseModel):
     """What is asked for in a form; every text of it is short."""
 
@@ -87,6 +93,28 @@ def response_tools(url: str) -> Any:
     }
 
 
+def response_custom(url: str) -> Any:
+    """Have a custom tool called, alone and of a group beside a tool of OpenAI's, and give its result back."""
+    client = connect(url)
+    whole = client.responses.create(**NOTING)
+    strictly(whole)
+    with client.responses.stream(**NOTING) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.custom_tool_call_input.delta"]
+        final = stream.get_final_response()
+    result = {"type": "custom_tool_call_output", "call_id": call_of(whole).call_id, "output": "Noted"}
+    items = [{"role": "user", "content": QUESTION}, *whole.output, result]
+    group = {**NOTING, "input": items, "tools": [GROUP, {"type": "web_search"}]}
+    raw = client.responses.with_raw_response.create(**group)
+    strictly(raw.parse())
+    return {
+        "whole": call_of(whole).model_dump(),
+        "final": call_of(final).model_dump(),
+        "deltas": "".join(deltas),
+        "grouped": call_of(raw.parse()).model_dump(),
+        "ignored": raw.headers.get("x-ignored-parameters"),
+    }
+
+
 def call_of(answer: Any) -> Any:
     (call,) = answer.output
     return call
@@ -136,5 +164,5 @@ def response_failed(url: str) -> Any:
 
 RESPONSES = [
     *(response, response_stream, response_logprobs, response_tools, response_parsed),
-    *(response_conversation, response_counted, response_stored, response_retrieved),
+    *(response_conversation, response_counted, response_stored, response_retrieved, response_custom),
 ]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from handlers.wire.flat_tools import to_tools, told_choice, told_tool
+from handlers.wire.flat_tools import to_tools, told_choice
+from handlers.wire.told_tools import told_tools
 from inference.errors import InvalidInput, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool
 
@@ -14,14 +15,14 @@ G: Any = {"type": "function", "name": "g"}
 
 
 def tools_of(choice: Any = None, *tools: Any, **more: Any) -> Any:
-    return to_tools({"input": "Hi", "tools": list(tools), "tool_choice": choice, **more})  # type: ignore[arg-type]
+    return to_tools({"input": "Hi", "tools": list(tools), "tool_choice": choice, **more}).use  # type: ignore[arg-type]
 
 
 def test_functions_are_read_and_their_schemas_are_named_where_they_stand() -> None:
     use = tools_of(None, F, G)
     assert use.tools == (
-        Tool(name="f", description="It does f.", parameters=SCHEMA, strict=True),
-        Tool(name="g", parameters=NO_ARGUMENTS),
+        Tool(name="f", description="It does f.", parameters=SCHEMA, strict=True, at="tools[].parameters"),
+        Tool(name="g", parameters=NO_ARGUMENTS, at="tools[].parameters"),
     )
     assert (use.required, use.parallel, use.schemas_at) == (False, True, "parameters")
     assert not tools_of(None, F, parallel_tool_calls=False).parallel
@@ -45,7 +46,8 @@ def test_a_choice_says_which_may_be_called() -> None:
     [
         ({"type": "function", "name": "h"}, ToolRefused),
         ({"type": "allowed_tools", "tools": [{"type": "function", "name": "h"}]}, ToolRefused),
-        ({"type": "allowed_tools", "tools": [{"type": "mcp"}]}, InvalidInput),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp"}]}, ToolRefused),
+        ({"type": "allowed_tools", "tools": [{"type": "namespace", "name": "g"}]}, InvalidInput),
         ({"type": "allowed_tools", "mode": "none", "tools": []}, InvalidInput),
         ({"type": "allowed_tools"}, InvalidInput),
         ({"type": "allowed_tools", "name": "g", "tools": [{"type": "function", "name": "g"}]}, InvalidInput),
@@ -64,10 +66,19 @@ def test_a_choice_that_cannot_be_made_is_refused(choice: Any, error: type[Except
     ("tool", "message"),
     [
         (
-            {"type": "mcp", "server_label": "x"},
-            "`tools[1].type` is 'mcp', and this server runs no tools",
+            {"type": "functoin", "name": "x"},
+            "`tools[1].type` is 'functoin', and is one of function, custom, namespace, tool_search: offer",
         ),
         ({"type": "function", "function": {"name": "f"}}, "`tools[1]` has no `name`: give `name`"),
+        (
+            {"type": "namespace", "tools": []},
+            "`tools[1]` has no `name`: give `name` and `tools` beside `type`",
+        ),
+        ({"type": "custom"}, "`tools[1]` has no `name`: give `name` and `description` beside `type`"),
+        (
+            {"type": "namespace", "name": "g"},
+            "`tools[1]` is of type 'namespace' and has no `tools`: add them",
+        ),
         (F, "`tools[1].name` is 'f', as is that of tools[0]"),
     ],
 )
@@ -78,8 +89,8 @@ def test_a_tool_that_is_none_is_refused_with_what_to_do(tool: Any, message: str)
 
 
 def test_tools_and_choices_are_told_as_they_are_understood() -> None:
-    assert told_tool(F) == F
-    assert told_tool(G) == {**G, "description": None, "parameters": None, "strict": False}
+    plain = {**G, "description": None, "parameters": None, "strict": False}
+    assert told_tools([F, {"type": "mcp"}, G]) == [F, plain]
     allowed: Any = {"type": "allowed_tools", "tools": [{"type": "function", "name": "g", "more": 1}]}
     assert told_choice(None) == "auto"
     assert told_choice(allowed) == {

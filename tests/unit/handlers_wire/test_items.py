@@ -13,6 +13,7 @@ from inference.errors import InvalidInput
 
 CALL = {"type": "function_call", "call_id": "7", "name": "f", "arguments": '{"a": 1}'}
 RESULT = {"type": "function_call_output", "call_id": "7", "output": "warm"}
+CUSTOM = {"type": "custom_tool_call", "call_id": "9", "name": "f", "input": "a"}
 USER: dict[str, object] = {"role": "user", "content": "Hi"}
 
 
@@ -79,7 +80,13 @@ def test_calls_after_a_result_are_another_message() -> None:
         ({"role": "tool", "content": "Hi"}, "`input[0].role` is 'tool'"),
         ({"id": "msg_1"}, "`input[0].type` is 'item_reference', and items are not stored"),
         ({"type": "item_reference", "id": "msg_1"}, "`input[0].type` is 'item_reference'"),
-        ({"type": "web_search_call", "id": "ws_1"}, "`input[0].type` is 'web_search_call'"),
+        ({"type": "compaction", "encrypted_content": "x"}, "`input[0].type` is 'compaction', which OpenAI"),
+        ({"type": "compaction_trigger"}, "`input[0].type` is 'compaction_trigger', and is one of"),
+        ({**CUSTOM, "input": None}, "`input[0]` is of type 'custom_tool_call' and has no `input`: add it"),
+        ({**CUSTOM, "arguments": "{}"}, "`input[0].arguments` does not go with the type 'custom_tool_call'"),
+        ({"type": "agent_message"}, "`input[0]` is a message and has no `content`: add it"),
+        ({"type": "additional_tools"}, "`input[0]` is of type 'additional_tools' and has no `tools`"),
+        ({"type": "additional_tools", "tools": [{"type": "x"}]}, "`input[0].tools[0].type` is 'x'"),
         ({**CALL, "name": None}, "`input[0]` is of type 'function_call' and has no `name`: add it"),
         ({**CALL, "call_id": ""}, "`input[0]` is of type 'function_call' and has no `call_id`: add it"),
         ({**RESULT, "output": None}, "`input[0]` is of type 'function_call_output' and has no `output`"),
@@ -114,6 +121,33 @@ def test_an_item_that_is_not_read_is_refused_with_what_to_do(item: Any, message:
     with pytest.raises(InvalidInput) as refused:
         turns([item])
     assert message in str(refused.value)
+
+
+def test_what_tells_of_openais_own_tools_is_left_out_and_named_once() -> None:
+    server = {"type": "tool_search_call", "execution": "server", "call_id": "7"}
+    call = {"type": "web_search_call", "id": "ws_1"}
+    found = to_turns([USER, call, call, server], None)  # type: ignore[list-item]
+    assert found.messages == (USER,)
+    assert found.left_out == ("input[].web_search_call", "input[].tool_search_call")
+
+
+def test_what_the_model_calls_is_told_by_the_name_that_it_knows() -> None:
+    search = {"type": "tool_search_call", "call_id": "8", "arguments": {"q": 1}}
+    tools = [{"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "f"}]}]
+    found = {"type": "tool_search_output", "call_id": "8", "tools": tools}
+    grouped = {**CALL, "namespace": "functions"}
+    items: Any = [{**CUSTOM, "namespace": "g"}, grouped, search, found, {**found, "tools": []}]
+    said, first, second = turns(items)
+    functions = [call["function"] for call in said["tool_calls"]]
+    assert functions == [
+        {"name": "g__f", "arguments": {"input": "a"}},
+        {"name": "f", "arguments": {"a": 1}},
+        {"name": "tool_search", "arguments": {"q": 1}},
+    ]
+    assert (first["name"], first["content"]) == ("tool_search", "Found, and to be called from now on: g__f")
+    assert second["content"] == "Nothing is found."
+    offered: Any = to_turns(items, None).offered
+    assert [list(offers.by_name) for offers in offered] == [["g__f"], []]
 
 
 def test_calls_are_told_apart_by_their_ids() -> None:
