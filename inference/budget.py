@@ -77,15 +77,21 @@ class Budget:
         Only now it is known where states are to be kept: of a prompt when it is let in, of one that runs when
         another waits for how both begin.
         """
+        for sequence, size in list(self._sizes.items()):
+            self._resize(sequence, min(_cut(sequence, sequence.remaining, size), size))
         for sequence in reversed(self._pieces):
-            scored = sequence.wants_prompt_logprobs
-            spare = min(self._tokens, self._rows) if scored else self._tokens
-            more = max(min(sequence.remaining - self._sizes[sequence], spare), 0)
-            self._sizes[sequence] += more
-            self._tokens -= more
-            self._rows -= more if scored else 0
+            size = self._sizes[sequence]
+            spare = min(self._tokens, self._rows) if sequence.wants_prompt_logprobs else self._tokens
+            wanted = size + max(min(sequence.remaining - size, spare), 0)
+            self._resize(sequence, max(_cut(sequence, sequence.remaining, wanted), size))
         sizes = {sequence: _cut(sequence, sequence.remaining, size) for sequence, size in self._sizes.items()}
         return [Chunk(s, s.computed, s.computed + size) for s, size in sizes.items()]
+
+    def _resize(self, sequence: Sequence, size: int) -> None:
+        more = size - self._sizes[sequence]
+        self._sizes[sequence] = size
+        self._tokens -= more
+        self._rows -= more if sequence.wants_prompt_logprobs else 0
 
     def _size(self, remaining: int) -> int:
         if not self._limits.chunked:

@@ -332,7 +332,7 @@ class EngineClient(TextSide):
     def _mourn(self) -> None:
         if self._closed:
             return
-        log.critical("the engine's loop has ended; no request can be served until the server is restarted")
+        log.critical("the engine's loop has ended; this server serves no more requests")
         self._readiness.fail()
         self._fail_all(STOPPED)
 

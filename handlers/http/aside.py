@@ -20,6 +20,8 @@ MANY_VALUES = 2_048  # of an answer: told in some milliseconds
 MANY_OBJECTS = 24  # a schema of 900 takes 100 ms to find the meaning of; of thousands with fewer none took 7
 MANY_COMMAS = 1_000  # there are about as many values as commas, and each takes some microseconds
 ESCAPED = b"\\u007"  # the beginning of an escaped brace
+# A member that holds a grammar, which takes some milliseconds to read, or one of whose letters is escaped
+GRAMMARS = (b'"definition"', b"\\u006", ESCAPED)
 
 Result = TypeVar("Result")
 
@@ -85,9 +87,10 @@ async def made(work: Callable[[], Result], values: int) -> Result:
 
 
 def is_large(raw: bytes) -> bool:
-    """Return whether a body is long, or has many values or objects, also in texts, which may be schemas."""
+    """Return whether a body is long, has many values or objects, also in texts, or grammars of tools."""
     return (
         len(raw) > LARGE_BYTES
         or raw.count(b"{") + raw.count(ESCAPED) > MANY_OBJECTS
         or (len(raw) > MANY_COMMAS and raw.count(b",") > MANY_COMMAS)
+        or any(each in raw for each in GRAMMARS)
     )

@@ -51,7 +51,7 @@ def _told(path: str, members: Collection[str], given: Mapping[str, Any]) -> str 
     """Return the path by which a body has what a message names, None if it has no such member."""
     first = _first(path)
     if first in members:
-        return path
+        return first if "[]" in path else path
     return next((name for name in NAMES.get(first, ()) if name in members and name in given), None)
 
 

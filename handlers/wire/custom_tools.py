@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.types import CustomFormat, CustomFormatTold
 from inference.errors import InvalidInput
 from inference.grammar.loosening import is_lost
-from inference.grammar.regular import expression
+from inference.grammar.patterns import pieces
+from inference.grammar.regular import MOST_WRITTEN, expression
 from inference.tools.types import Tool
 
 INPUT = "input"  # the argument
@@ -18,6 +20,7 @@ TEXT, GRAMMAR = "text", "grammar"
 LARK = "lark"
 BELONGS: Belongs = {TEXT: (), GRAMMAR: ("syntax", "definition")}
 ANCHORS = re.compile(r"\A\^|(?<!\\)((?:\\\\)*)\$\Z")  # at the ends, where they change nothing
+ESCAPED = re.compile(r"\\.", re.DOTALL)
 BEGINNING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 PLAIN = re.compile(r'[^"\\]+')
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -37,9 +40,9 @@ def custom_tool(
     if told["type"] == "grammar":
         definition, is_lark = told["definition"], told["syntax"] == LARK
         shown += f" It follows this {'grammar of Lark' if is_lark else 'regular expression'}:\n{definition}"
-        pattern = expression(definition) if is_lark else ANCHORS.sub(r"\1", definition)
+        pattern = expression(definition) if is_lark else _plain(definition, f"{where}.format.definition")
     argument = {"type": "string", "description": shown}
-    is_held = pattern is not None and not is_lost(pattern)
+    is_held = pattern is not None and _is_held(pattern)
     held = {**argument, "pattern": f"^(?:{pattern})$"} if is_held else argument
     tool = Tool(
         name=name,
@@ -49,6 +52,27 @@ def custom_tool(
         at=re.sub(r"\[\d+\]", "[]", f"{where}.format.definition"),
     )
     return tool, is_held or told["type"] == TEXT
+
+
+@lru_cache(maxsize=128)
+def _is_held(pattern: str) -> bool:
+    """Return whether a grammar can hold a text to an expression, which takes some milliseconds to say."""
+    return not is_lost(pattern)
+
+
+def _plain(definition: str, where: str) -> str:
+    """Return an expression without the anchors at its ends; raise InvalidInput for one that isn't whole."""
+    if len(definition) > MOST_WRITTEN:
+        raise InvalidInput(
+            f"`{where}` must have <= {MOST_WRITTEN} characters. Given: {len(definition)}. Shorten it"
+        )
+    depth = 0
+    for piece in pieces(definition, ""):
+        for sign in ESCAPED.sub("", piece) if isinstance(piece, str) else "":
+            depth += (sign == "(") - (sign == ")")
+            if depth < 0:
+                raise InvalidInput(f"`{where}` closes a group that it doesn't open: write `\\)` for the sign")
+    return ANCHORS.sub(r"\1", definition)
 
 
 def told_format(given: CustomFormat | None, where: str) -> CustomFormatTold:

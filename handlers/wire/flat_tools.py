@@ -16,6 +16,7 @@ from handlers.wire.offers import (
     SEARCH,
     Offer,
     Offers,
+    offers_search,
     to_offers,
     together,
 )
@@ -53,8 +54,8 @@ def to_tools(body: ResponsesRequest | InputTokensRequest, more: Sequence[Offers]
     offers = together([to_offers(body.get("tools") or (), "tools"), *more])
     tools = tuple(offer.tool for offer in offers.by_name.values())
     parallel = body.get("parallel_tool_calls") is not False  # of no effect where an input is counted
-    given = body.get("tool_choice")
-    choice = told_choice(given)
+    given, searches = body.get("tool_choice"), offers_search(body.get("tools") or ())
+    choice = told_choice(given, searches=searches)
     word, name = "", ""
     if isinstance(choice, str):
         word = choice
@@ -62,7 +63,7 @@ def to_tools(body: ResponsesRequest | InputTokensRequest, more: Sequence[Offers]
         name = _chosen(offers, choice).name
     else:
         tools, word = _among(offers, choice["tools"]), choice["mode"]
-    left_out = (*offers.left_out, *_hosted_choices(given))
+    left_out = (*offers.left_out, *_hosted_choices(given, searches))
     if word == REQUIRED and not tools and left_out:
         raise ToolRefused(
             f"`tool_choice` is {REQUIRED!r}, and this server runs no tools itself: offer a {FUNCTION!r}, and "
@@ -72,8 +73,11 @@ def to_tools(body: ResponsesRequest | InputTokensRequest, more: Sequence[Offers]
     return Offered(use, offers.by_name, left_out)
 
 
-def told_choice(given: ResponsesToolChoice | None) -> ResponseToolChoice:
-    """Return the choice as it is understood, and echoed; raise InvalidInput for one that isn't."""
+def told_choice(given: ResponsesToolChoice | None, *, searches: bool) -> ResponseToolChoice:
+    """Return the choice as it is understood, and echoed; raise InvalidInput for one that isn't.
+
+    `searches`: the client runs a search for tools, which can be chosen then.
+    """
     if given is None or given == AUTO:
         return "auto"
     if given == NONE:
@@ -86,8 +90,8 @@ def told_choice(given: ResponsesToolChoice | None) -> ResponseToolChoice:
         )
     refuse_others(given, BELONGS, given["type"], "tool_choice")
     if given["type"] == ALLOWED:
-        return {"type": "allowed_tools", "mode": _mode(given), "tools": _allowed(given)}
-    return _choice(given, "tool_choice")
+        return {"type": "allowed_tools", "mode": _mode(given), "tools": _allowed(given, searches)}
+    return _choice(given, "tool_choice", searches)
 
 
 def _chosen(offers: Offers, choice: ChosenFunction) -> Tool:
@@ -118,25 +122,25 @@ def _named(offers: Iterable[Offer], choice: ChosenFunction) -> list[Offer]:
     return found
 
 
-def _allowed(given: ResponsesNamedChoice) -> list[ChosenFunction]:
+def _allowed(given: ResponsesNamedChoice, searches: bool) -> list[ChosenFunction]:
     tools = given.get("tools")
     if not tools:
         raise InvalidInput(f"`tool_choice` is of type {ALLOWED!r} and has no `tools`: name those that are")
     return [
-        _choice(tool, f"tool_choice.tools[{place}]")
+        _choice(tool, f"tool_choice.tools[{place}]", searches)
         for place, tool in enumerate(tools)
-        if not _is_hosted(tool)
+        if not _is_hosted(tool, searches)
     ]
 
 
-def _hosted_choices(given: ResponsesToolChoice | None) -> list[str]:
+def _hosted_choices(given: ResponsesToolChoice | None, searches: bool) -> list[str]:
     """Return how tools are named that OpenAI runs itself, and that may be called."""
     tools = (given.get("tools") if isinstance(given, Mapping) else None) or ()
-    return [f"tool_choice.tools[].{tool['type']}" for tool in tools if _is_hosted(tool)]
+    return [f"tool_choice.tools[].{tool['type']}" for tool in tools if _is_hosted(tool, searches)]
 
 
-def _is_hosted(tool: AllowedTool) -> bool:
-    return tool["type"] in HOSTED or tool["type"] == SEARCH
+def _is_hosted(tool: AllowedTool, searches: bool) -> bool:
+    return tool["type"] in HOSTED or (tool["type"] == SEARCH and not searches)
 
 
 def _mode(given: ResponsesNamedChoice) -> Literal["auto", "required"]:
@@ -148,8 +152,10 @@ def _mode(given: ResponsesNamedChoice) -> Literal["auto", "required"]:
     raise InvalidInput(f"`tool_choice.mode` is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
 
 
-def _choice(given: ResponsesNamedChoice | AllowedTool, where: str) -> ChosenFunction:
+def _choice(given: ResponsesNamedChoice | AllowedTool, where: str, searches: bool) -> ChosenFunction:
     kind, name = given["type"], given.get("name")
+    if kind == SEARCH and searches:
+        return {"type": "tool_search", "name": SEARCH}
     if kind not in (FUNCTION, CUSTOM):
         raise InvalidInput(
             f"`{where}.type` is {quoted(kind)}, and this server runs no tools itself: choose a {FUNCTION!r}"

@@ -22,7 +22,7 @@ from handlers.wire.item_calls import (
     is_hosted,
 )
 from handlers.wire.messages import check_part, joined
-from handlers.wire.offers import Offers, to_offers
+from handlers.wire.offers import Offers, check_count, to_offers
 from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
 from inference.errors import InvalidInput
@@ -36,6 +36,7 @@ PARTS = {  # their types, and the members that hold what they are of
     **dict.fromkeys((TEXT, "output_text", "text"), "text"),
     **{IMAGE: "image_url", REFUSAL: "refusal", SEALED: "encrypted_content"},
 }
+TOLD_TOOLS = (None, "system", "developer")  # who tells the model of tools, whoever adds them
 THOUGHTS = ("reasoning_text", "text")  # types of the parts of what was thought
 BELONGS: Belongs = {
     MESSAGE: ("role", "content", "name"),
@@ -83,7 +84,10 @@ def to_turns(given: ResponsesInput, instructions: str | None) -> Turns:
             continue
         if _kind(item) in (ADDED, SEARCH_RESULT):
             offered.append(_more_tools(item, f"input[{place}]"))
+            check_count(sum(len(offers.by_name) for offers in offered), "input")
         if _kind(item) == ADDED:
+            if item.get("role") not in TOLD_TOOLS:
+                left_out["input[].role"] = None
             continue
         if _kind(item) == REASONING:
             unread = unread or bool(thought)

@@ -61,6 +61,11 @@ def is_hosted(tool: Mapping[str, object]) -> bool:
     return tool["type"] in HOSTED or (tool["type"] == SEARCH and tool.get("execution") != CLIENT)
 
 
+def offers_search(tools: Iterable[ResponsesTool]) -> bool:
+    """Return whether a search for tools is among them that the client runs."""
+    return any(tool["type"] == SEARCH and not is_hosted(tool) for tool in tools)
+
+
 def known_as(namespace: str | None, name: str) -> str:
     """Return the name by which the model knows a tool."""
     return name if namespace in (None, "", UNGROUPED) else f"{namespace}{BETWEEN}{name}"
@@ -78,18 +83,23 @@ def to_offers(tools: Iterable[ResponsesTool], where: str) -> Offers:
                 f"`{offer.where}.name` is {quoted(name)}, as is that of {other.where}: give each tool a name "
                 "of its own"
             )
+        check_count(len(found), where)
     return Offers(found, tuple(left_out))
 
 
 def together(offered: Sequence[Offers]) -> Offers:
     """Return all that was offered; of two tools with one name, the later one."""
     found = {name: offer for offers in offered for name, offer in offers.by_name.items()}
-    if len(found) > MOST:
-        raise InvalidInput(
-            f"`tools` are {len(found)}, those of groups and of `input` counted, and may be {MOST} at most: "
-            "leave some out"
-        )
+    check_count(len(found), "tools")
     return Offers(found, tuple(dict.fromkeys(name for offers in offered for name in offers.left_out)))
+
+
+def check_count(count: int, where: str) -> None:
+    """Raise InvalidInput for more tools than one request may have."""
+    if count > MOST:
+        raise InvalidInput(
+            f"`{where}` are more than {MOST} tools, those of groups and of `input` counted: leave some out"
+        )
 
 
 def _read(tools: Iterable[ResponsesTool], where: str, left_out: list[str]) -> Iterator[Offer]:

@@ -11,7 +11,7 @@ from handlers.wire.conversation import Conversation, Counted, effort_of
 from handlers.wire.flat_tools import to_tools, told_choice
 from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
-from handlers.wire.offers import Offer
+from handlers.wire.offers import Offer, offers_search
 from handlers.wire.openai import Stamp, to_parameters
 from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
@@ -173,7 +173,7 @@ def _blank(body: ResponsesRequest, stamp: Stamp) -> ModelResponse:
         "text": {"format": told_format(body.get("text"))},
         "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
         "tools": told_tools(body.get("tools") or ()),
-        "tool_choice": told_choice(body.get("tool_choice")),
+        "tool_choice": told_choice(body.get("tool_choice"), searches=offers_search(body.get("tools") or ())),
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "truncation": "disabled",
         "metadata": body.get("metadata") or {},

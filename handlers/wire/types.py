@@ -1145,7 +1145,7 @@ ChoiceWord: TypeAlias = Literal["none", "auto", "required"]
 class ChosenFunction(TypedDict):
     """The tool that is called."""
 
-    type: Literal["function", "custom"]
+    type: Literal["function", "custom", "tool_search"]
     name: str
 
 

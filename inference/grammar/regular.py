@@ -9,9 +9,12 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from inference.grammar.fault import GrammarFault
+from inference.grammar.limits import GrammarLimits
 from inference.grammar.patterns import pieces
 
-MOST = 20_000  # characters of a grammar, and of its expression: each use of a rule repeats it
+MOST = 20_000  # characters of a grammar
+# Of its expression, in which each use of a rule repeats it: as one may have, less what is put around it
+MOST_WRITTEN = GrammarLimits().regex_chars - len("^(?:)$")
 STARTS = "start"
 TOKEN = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|\#[^\n]*)
@@ -70,7 +73,8 @@ def expression(grammar: str) -> str | None:
     if len(grammar) > MOST:
         return None
     try:
-        return _Rules(grammar).written(STARTS, ())
+        written = _Rules(grammar).written(STARTS, ())
+        return written if len(written) <= MOST_WRITTEN else None
     except (NotRegular, GrammarFault, RecursionError, SyntaxError, ValueError):
         return None
 
@@ -202,7 +206,7 @@ def _joined(parts: Iterable[str], between: str) -> str:
     for part in parts:
         found.append(part)
         size += len(part) + len(between)
-        if size > MOST:
+        if size > MOST_WRITTEN:
             raise NotRegular("it is long")
     return between.join(found)
 

@@ -153,3 +153,9 @@ async def test_every_prompt_and_candidate_of_a_completion_has_the_form() -> None
         choices = (await server.post(COMPLETIONS, body)).json()["choices"]
     assert len(choices) == 4
     assert {choice["text"] for choice in choices} <= {"yes", "no"}
+
+
+async def test_an_empty_form_asks_for_none_also_beside_tools() -> None:
+    async with served() as server:
+        response = await server.post(CHAT, body_of(CHAT, tools=[TOOL], structured_outputs={}))
+    assert response.status_code == 200, response.text

@@ -55,6 +55,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def matching(expression: str) -> dict[str, Any]:
+    """Return a custom tool whose input matches an expression."""
+    return {**CUSTOM, "format": {"type": "grammar", "syntax": "regex", "definition": expression}}
+
+
 def body(asked: str, *tools: Any, **more: Any) -> dict[str, Any]:
     return {"input": asked, "tools": list(tools), "temperature": 0, **more}
 
@@ -241,6 +246,8 @@ async def test_what_openai_runs_itself_is_left_out_and_named() -> None:
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "which OpenAI alone can read"),
         ({"input": [{"type": "custom_tool_call", "call_id": "1", "name": "f"}]}, "has no `input`: add it"),
         ({"input": [{"type": "additional_tools"}]}, "`input[0]` is of type 'additional_tools' and has no"),
+        ({"tools": [matching("cat)|(dog")]}, "`tools[0].format.definition` closes a group that it doesn't"),
+        ({"tools": [matching("a" * 8187)]}, "`tools[0].format.definition` must have <= 8186 characters"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_with_what_to_do(members: Any, words: str) -> None:
@@ -258,7 +265,36 @@ async def test_there_are_128_tools_at_most_those_of_groups_counted() -> None:
     async with served() as server:
         response = await server.post(PATH, body("Hi", *groups))
     assert response.status_code == 422
-    assert "`tools` are 130" in error_of(response)["error"]["message"]
+    assert "`tools` are more than 128 tools" in error_of(response)["error"]["message"]
+
+
+async def test_a_grammar_that_is_long_once_it_is_written_out_is_shown_and_named() -> None:
+    rules = "start: " + "b " * 12 + "\nb: " + "c " * 7 + "\nc: d d d d\nd: /[a][b][c][d][e][f][g][h][i]{n}/"
+    lark = {"type": "grammar", "syntax": "lark", "definition": rules}
+    async with served() as server:
+        response = await server.post(PATH, body("Hi", {**CUSTOM, "format": lark}, max_output_tokens=5))
+    assert ignored(response) == ["tools[].format"]
+
+
+async def test_a_search_that_the_client_runs_is_called_where_it_is_chosen() -> None:
+    async with served(fake=FAKE) as server:
+        for choice in (
+            {"type": "tool_search"},
+            {"type": "allowed_tools", "tools": [{"type": "tool_search"}]},
+        ):
+            answer = told(await server.post(PATH, body("find it", SEARCH, RUN, tool_choice=choice)))
+            assert [item["type"] for item in answer["output"]] == ["tool_search_call"]
+
+
+async def test_who_adds_tools_is_named_unless_it_is_the_system() -> None:
+    async with served() as server:
+        for role, named in (("developer", []), ("user", ["input[].role"])):
+            items = [
+                {"type": "additional_tools", "role": role, "tools": [RUN]},
+                {"role": "user", "content": "Hi"},
+            ]
+            response = await server.post(PATH, {"input": items, "max_output_tokens": 5})
+            assert ignored(response) == named
 
 
 async def test_what_one_agent_tells_another_is_said_by_the_user() -> None:

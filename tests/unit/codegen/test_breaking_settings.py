@@ -136,7 +136,7 @@ def test_every_limit_of_the_table_is_told() -> None:
         "maximum": 86_400,
         "zero": True,
     }
-    assert OLD["cpu_isa"]["value"]["choices"] == ["auto", "amx", "avx512", "avx2", "baseline"]
+    assert OLD["cpu_isa"]["value"]["choices"] == ["auto", "amx", "avx512", "avx2", "neon", "baseline"]
     assert OLD["prometheus_port"]["value"] == {"kind": "integer", "minimum": 1, "maximum": 65535}
     assert OLD["quantize"]["value"] == {
         "kind": "quantization",

@@ -33,6 +33,9 @@ from inference.text.lanes import WAITING_SIZE, Lane
         (b"{" * MANY_OBJECTS, False),
         (b"{" * (MANY_OBJECTS + 1), True),
         (rb"\u007b" * (MANY_OBJECTS + 1), True),  # a schema in a text
+        (b'{"format":{"definition":"start: a"}}', True),
+        (rb'{"format":{"d\u0065finition":"start: a"}}', True),
+        (b'{"input":"its definition"}', False),
     ],
 )
 def test_a_body_is_large_by_its_bytes_its_values_or_its_objects(raw: bytes, expected: bool) -> None:

@@ -92,9 +92,19 @@ def test_tools_and_choices_are_told_as_they_are_understood() -> None:
     plain = {**G, "description": None, "parameters": None, "strict": False}
     assert told_tools([F, {"type": "mcp"}, G]) == [F, plain]
     allowed: Any = {"type": "allowed_tools", "tools": [{"type": "function", "name": "g", "more": 1}]}
-    assert told_choice(None) == "auto"
-    assert told_choice(allowed) == {
+    assert told_choice(None, searches=False) == "auto"
+    assert told_choice(allowed, searches=False) == {
         "type": "allowed_tools",
         "mode": "auto",
         "tools": [{"type": "function", "name": "g"}],
     }
+
+
+def test_a_search_that_the_client_runs_can_be_chosen_and_allowed() -> None:
+    chosen: Any = {"type": "tool_search"}
+    allowed: Any = {"type": "allowed_tools", "tools": [chosen]}
+    told = {"type": "tool_search", "name": "tool_search"}
+    assert told_choice(chosen, searches=True) == told
+    assert told_choice(allowed, searches=True) == {"type": "allowed_tools", "mode": "auto", "tools": [told]}
+    with pytest.raises(InvalidInput, match="runs no tools itself"):
+        told_choice(chosen, searches=False)

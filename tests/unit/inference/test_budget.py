@@ -107,6 +107,12 @@ def test_image_that_passes_the_rows_leaves_none_to_others() -> None:
     assert sizes(limits(400, rows=8), sequences) == [40, 0]
 
 
+def test_what_a_cut_leaves_goes_to_another() -> None:
+    long, cut = prompts(1000, 300)
+    cut.beginning.cuts = {10}
+    assert sizes(limits(400), [long, cut]) == [390, 10]
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.booleans())
 def test_budget_is_never_passed_and_never_left_while_someone_wants_it(
     lengths: list[int], tokens: int, logprobs: bool

@@ -13,18 +13,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FILE = HERE / "hopper_cases.txt"
-KERNELS = HERE.parents[3] / "inference" / "kernels"
+INFERENCE = HERE.parents[3] / "inference"
 
 
 def of_sources() -> str:
-    """Return a digest of the kernels, and of what launches them here."""
-    sources = [
-        *sorted((KERNELS / "gpu").glob("*.py")),
-        KERNELS / "reference.py",
-        *sorted(HERE.glob("hopper*.py")),
-    ]
+    """Return a digest of the kernels, and of what launches them."""
+    names = ("recipe", "state_parts", "kernels/reference")
+    sources = [INFERENCE / f"{name}.py" for name in names]
+    for folder in (INFERENCE / "kernels" / "gpu", INFERENCE / "gpu"):
+        sources += folder.rglob("*.py")
+    sources += HERE.glob("hopper*.py")
     digest = hashlib.sha256()
-    for source in sources:
+    for source in sorted(sources):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
