@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -36,16 +37,32 @@ def test_the_comparison_tells_where_texts_part(capsys: pytest.CaptureFixture[str
     assert "  parts at token 0: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("member", ["guided_json", "structured_outputs", "json_schema", "grammar"])
+@pytest.mark.parametrize("member", ["guided_grammar", "json_schema", "grammar"])
 def test_forms_of_other_servers_are_refused_with_what_to_send(member: str, client: httpx.Client) -> None:
-    value = {"type": "object"} if member != "grammar" else "root ::= 'a'"
+    value = {"type": "object"} if member == "json_schema" else "root ::= 'a'"
     answer = client.post("/v1/chat/completions", json={"messages": MESSAGES, member: value})
     assert answer.status_code == 422
     assert "response_format" in answer.text
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"guided_json": {"enum": ["a"]}},
+        {"guided_regex": '"a"'},
+        {"guided_choice": ['"a"']},
+        {"structured_outputs": {"json": {"enum": ["a"]}}},
+    ],
+)
+def test_forms_of_vllms_clients_are_kept(form: dict[str, Any], client: httpx.Client) -> None:
+    (name,) = form
+    assert f"`{name}`" in PAGE
+    answer = client.post("/v1/chat/completions", json={"messages": MESSAGES, "max_tokens": 20, **form})
+    assert answer.json()["choices"][0]["message"]["content"] == '"a"'
+
+
 def test_parameters_that_others_have_beside_openais_are_taken(client: httpx.Client) -> None:
-    (sentence,) = re.findall(r"instead: `response_format`\. (.*?) are taken\.", PAGE, re.DOTALL)
+    (sentence,) = re.findall(r"what to send instead\. (`top_k`.*?) are taken\.", PAGE, re.DOTALL)
     values = {
         **{"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True, "min_tokens": 1},
         "chat_template_kwargs": {},

@@ -47,7 +47,7 @@ def test_the_cache_is_that_of_the_engine_that_runs() -> None:
     metrics.on_life(Life.DOWN, None)
     smaller = MODEL.max_batch_total_tokens // 4
     metrics.on_life(Life.UP, replace(MODEL, max_batch_total_tokens=smaller))
-    metrics.on_step(replace(STEP, kv_tokens=smaller))
+    metrics.on_step(replace(STEP, held_tokens=smaller))
     assert (smaller, 1) == (
         value(metrics, "tgi_batch_max_total_tokens"),
         value(metrics, "parley_kv_cache_usage"),
