@@ -42,8 +42,8 @@ from handlers.http.validation import RequestCheck, available, request_check
 from handlers.keys import Keyring
 from handlers.service import Service
 from handlers.wire.images import image_characters
-from inference.adapters import adapter_names
 from inference.errors import NotReady, Overloaded
+from inference.files.adapters import adapter_names
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
