@@ -171,6 +171,9 @@ class Finish:
     text: str  # all visible text, up to the end of the stop sequence that ended it
     text_before_stop: str  # the same up to the first stop sequence, whatever ended it
     stopped: bool = False  # there is a stop sequence, maybe completed by the last token that was allowed
+    cut: str = (
+        ""  # the end of the last token's text that isn't in `text`, as it stands behind a stop sequence
+    )
     prompt_tokens: int
     generated_tokens: int  # the EOS token counted
     cached_tokens: int  # prompt tokens whose KV was found in the prefix cache

@@ -200,7 +200,7 @@ def to_event(generate: Generate, event: Event) -> StreamResponse:
     finish = event.finish
     body: StreamResponse = {
         "index": event.index,
-        "token": to_token(event.token),
+        "token": _shown(event),
         "generated_text": None if finish is None else to_text(generate, finish),
         "details": None if finish is None or not generate.details else to_details(finish),
     }
@@ -232,6 +232,14 @@ def to_token(token: Token) -> WireToken:
         "logprob": shortest(token.logprob),
         "special": token.special,
     }
+
+
+def _shown(event: Event) -> WireToken:
+    """Return an event's token with what the text has of it: the last one's may end with a stop sequence."""
+    token = to_token(event.token)
+    if event.finish is not None:
+        token["text"] = token["text"].removesuffix(event.finish.cut)
+    return token
 
 
 def _parameters(given: GenerateParameters, limits: Limits, do_sample: bool) -> Parameters:
@@ -274,7 +282,7 @@ def _details(events: Output) -> Details:
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
         "prefill": [_prefill_token(token) for token in events[0].prompt],
-        "tokens": [to_token(event.token) for event in events],
+        "tokens": [_shown(event) for event in events],
     }
     if any(event.top_tokens for event in events):
         details["top_tokens"] = [[to_token(token) for token in event.top_tokens] for event in events]
