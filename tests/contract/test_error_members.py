@@ -7,10 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers.http.errors import Refused
-from handlers.http.member import member_of
-from inference.errors import InferenceError, InvalidInput, Overloaded, ToolRefused
-
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
 INPUT = {"model": "any", "input": "Hi"}
@@ -86,24 +82,3 @@ def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | Non
 def test_tgis_clients_are_told_in_words_alone(client: httpx.Client) -> None:
     answer = client.post(CHAT, json={**HI, "top_p": 7})
     assert answer.json().keys() == {"error", "error_type", "request_id"}
-
-
-@pytest.mark.parametrize(
-    ("error", "member"),
-    [
-        (InvalidInput("`inputs` tokens + `max_tokens` must be <= 9"), "max_tokens"),
-        (InvalidInput("`top_p` must be > 0"), None),  # no name of such a request
-        (InvalidInput("`stop[3]` is empty, as is `max_tokens`"), "stop[3]"),
-        (InvalidInput("`` is nothing"), None),
-        (InvalidInput("no name"), None),
-        (ToolRefused("`stop` is no tool"), "stop"),
-        (Overloaded(1), None),
-        (Refused("`stop` is bad", param="a.b"), "a.b"),
-        (Refused("`stop` is bad"), None),
-    ],
-    ids=str,
-)
-def test_the_first_name_that_the_request_has_is_meant(
-    error: InferenceError | Refused, member: str | None
-) -> None:
-    assert member_of(error, {"stop", "max_tokens"}) == member
