@@ -35,6 +35,7 @@ class Member:
 
     path: str  # "max_new_tokens", "tools[1].function.parameters"
     shown: str = ""  # in messages, if it isn't the path in backticks
+    only_named: bool = False  # it isn't what is wrong, or not by itself
 
     def __str__(self) -> str:
         return self.shown or f"`{self.path}`"
@@ -43,7 +44,7 @@ class Member:
 class InferenceError(Exception):
     """Base of all; `str(error)` is written for the person who sent the request.
 
-    It is made of words, among which members of the request stand as such. The first one is what is wrong.
+    It is made of words, among which members of the request stand as such. The first is the one that is wrong.
     """
 
     def __init__(self, *words: str | Member) -> None:
@@ -52,7 +53,8 @@ class InferenceError(Exception):
     @property
     def member(self) -> Member | None:
         """Return the member that the error is about; None for none."""
-        return next((word for word in self.args if isinstance(word, Member)), None)
+        members = (word for word in self.args if isinstance(word, Member))
+        return next((member for member in members if not member.only_named), None)
 
     def __str__(self) -> str:
         return "".join(map(str, self.args))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from inference.errors import InferenceError, Member
 
@@ -15,13 +15,12 @@ class Names:
     """The names of one dialect, by TGI's."""
 
     paths: Mapping[str, tuple[str, ...]]  # in bodies; of several the first that is given
-    said: Mapping[str, str] = field(default_factory=dict)  # in messages, where they aren't in TGI's words
+    # messages have these names, too, and other words where a name isn't enough; None: messages are TGI's
+    words: Mapping[str, str] | None = None
 
     def message(self, error: InferenceError) -> str:
         """Return the message in the dialect's words."""
-        return "".join(
-            self.said.get(word.path, str(word)) if isinstance(word, Member) else word for word in error.args
-        )
+        return "".join(self._said(word) if isinstance(word, Member) else word for word in error.args)
 
     def param(self, error: InferenceError, body: object) -> str | None:
         """Return the path of the member that an error is about, None if it isn't about one of this body."""
@@ -31,19 +30,24 @@ class Names:
         paths = (*self.paths.get(path, ()), path, f"{PARAMETERS}.{path}")
         return next((path for path in paths if _has(body, path)), None)
 
+    def _said(self, member: Member) -> str:
+        if self.words is None:
+            return str(member)
+        own = self.paths.get(member.path)
+        return self.words.get(member.path) or (str(member) if own is None else f"`{own[0]}`")
 
-OPENAI = (
-    Names(  # of chats and completions, whose messages are TGI's; TGI's own bodies have these by its names
-        {
-            "inputs": ("messages", "prompt"),
-            "max_new_tokens": ("max_completion_tokens", "max_tokens"),
-            "min_new_tokens": ("min_tokens",),
-            "decoder_input_details": ("echo",),
-            "top_n_tokens": ("top_logprobs", "logprobs"),
-            "best_of": ("best_of", "n"),
-            "adapter_id": ("model",),
-        }
-    )
+
+# Of chats and completions; TGI's own bodies have TGI's names
+OPENAI = Names(
+    {
+        "inputs": ("messages", "prompt"),
+        "max_new_tokens": ("max_completion_tokens", "max_tokens"),
+        "min_new_tokens": ("min_tokens",),
+        "decoder_input_details": ("echo",),
+        "top_n_tokens": ("top_logprobs", "logprobs"),
+        "best_of": ("best_of", "n"),
+        "adapter_id": ("model",),
+    }
 )
 RESPONSES = Names(
     {
@@ -55,11 +59,6 @@ RESPONSES = Names(
         "adapter_id": ("model",),
     },
     {
-        "inputs": "`input`",
-        "messages": "`input`",
-        "max_new_tokens": "`max_output_tokens`",
-        "min_new_tokens": "`min_tokens`",
-        "top_n_tokens": "`top_logprobs`",
         "n": "tokens",  # there is one text
         "adapter_id": "an adapter as `model`",
         "messages[].tool_calls": "a `function_call`: leave it out",
@@ -73,13 +72,7 @@ MESSAGES = Names(
         "stop": ("stop_sequences",),
         "adapter_id": ("model",),
     },
-    {
-        "inputs": "`messages`",
-        "max_new_tokens": "`max_tokens`",
-        "min_new_tokens": "`min_tokens`",
-        "stop": "`stop_sequences`",
-        "adapter_id": "an adapter as `model`",
-    },
+    {"adapter_id": "an adapter as `model`"},
 )
 BY_OPERATION = {  # whose bodies aren't chats, completions or TGI's
     "create_response": RESPONSES,

@@ -157,7 +157,7 @@ class TextPipeline:
             return await self._pool.run(render, size)
         except RecursionError:
             raise TemplateFailed(
-                Member("messages"),
+                Member("messages", only_named=True),
                 ", `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones",
             ) from None
         except TemplateFailed as failure:

@@ -60,7 +60,7 @@ class Watchdog:
         if time.monotonic() > self._local.deadline:
             took = f"took longer than {self._local.seconds:g} s (`template_timeout`)"
             raise TemplateFailed(
-                f"the chat template {took}: send shorter ", Member("messages"), " or `tools`"
+                f"the chat template {took}: send shorter ", Member("messages", only_named=True), " or `tools`"
             )
 
     def count(self, characters: int) -> None:
