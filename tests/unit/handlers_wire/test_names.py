@@ -43,7 +43,7 @@ def test_one_of_several_that_may_be_wrong_is_only_named() -> None:
         (OPENAI, "max_new_tokens", {"max_tokens": 1}, "max_tokens"),
         (OPENAI, "max_new_tokens", {"max_tokens": 1, "max_completion_tokens": 1}, "max_completion_tokens"),
         (OPENAI, "max_new_tokens", {"parameters": {"max_new_tokens": 1}}, "parameters.max_new_tokens"),
-        (OPENAI, "max_new_tokens", {"parameters": [1]}, None),
+        (OPENAI, "max_new_tokens", {"parameters": "max_new_tokens"}, None),
         (OPENAI, "inputs", {"inputs": "Hi"}, "inputs"),
         (OPENAI, "inputs", {"messages": []}, "messages"),
         (OPENAI, "best_of", {"best_of": 2, "n": 1}, "best_of"),
