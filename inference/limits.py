@@ -186,9 +186,9 @@ def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
 def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
     """Return TGI's message for a request that exceeds the context."""
     total, most = model.max_total_tokens, model.max_input_tokens
-    words = (INPUTS, " tokens + ", MOST, f" must be <= {total}. Given: {prompt_tokens} ", INPUTS)
+    given = (f"Given: {prompt_tokens} ", INPUTS, f" tokens and {max_new_tokens} ", MOST)
     return ContextExceeded(
-        *(*words, f" tokens and {max_new_tokens} ", MOST),
+        *(INPUTS, " tokens + ", MOST, f" must be <= {total}. ", *given),
         limit=total,
         given=prompt_tokens,
         prompt_limit=most,

@@ -161,12 +161,7 @@ def _parameters(body: CompletionRequest, limits: Limits, *, scored: bool) -> Par
     parameters = to_parameters(shortest, 1, limits)
     check(parameters, limits)
     if least := body.get("min_tokens"):
-        raise InvalidInput(
-            LEAST,
-            " must be <= ",
-            MOST,
-            f". Given: {least} and 0",
-        )
+        raise InvalidInput(LEAST, " must be <= ", MOST, f". Given: {least} and 0")
     return parameters
 
 

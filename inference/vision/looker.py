@@ -138,6 +138,7 @@ class Looker:
         except InvalidImage as error:
             looked = Looked(wish.request_id, message=error.why, invalid=True, which=error.number)
         except InvalidInput as error:
+            # A member stands first, if at all
             member, words = ("", error.args) if error.member is None else (error.member.path, error.args[1:])
             looked = Looked(wish.request_id, message="".join(words), invalid=True, member=member)
         except BaseException as error:  # even a panic of native code: the next request's turn must come
