@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.inprocess import SECONDS, greedy_request
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.machine import usable_cores
 from inference.types import CoreFailure, Frame
 

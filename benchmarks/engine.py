@@ -33,7 +33,7 @@ from benchmarks.inprocess import greedy_request  # noqa: E402
 from benchmarks.limits import Limits, measure_limits  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
+from inference.engine.engine import TorchCore  # noqa: E402
 from inference.kernels.native import open_library  # noqa: E402
 from inference.types import CoreFailure, Frame  # noqa: E402
 

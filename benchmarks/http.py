@@ -29,8 +29,8 @@ import uvicorn
 from benchmarks.http_servers import CONSTANT, COUNT, ENGINE, SERVERS, make_service
 from benchmarks.machine import RESULTS, about, machine
 from handlers.http.server import server_config
-from handlers.serve import freeze
-from handlers.settings import Settings
+from handlers.serving.serve import freeze
+from handlers.settings.table import Settings
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 STREAM_TOKENS = 100

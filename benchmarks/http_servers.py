@@ -19,15 +19,15 @@ from starlette.types import ASGIApp
 
 import openapi
 from handlers.app import create_app, engine_lifespan
-from handlers.generate import generate, generate_stream
 from handlers.http.call import Call, Operation
 from handlers.http.exchange import Exchange, attach
 from handlers.http.replies import json_reply
-from handlers.metrics import Metrics
-from handlers.operations import OPERATIONS
+from handlers.metrics.metrics import Metrics
+from handlers.routes.generate import generate, generate_stream
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 
 Operations = Mapping[str, Operation[Any, Response]]
 COUNT = "Count"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.config import EngineConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 
 ENDLESS = 1 << 20  # tokens: requests end when they are told to

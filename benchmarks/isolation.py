@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.machine import RESULTS, machine
-from inference.grammar.limits import GrammarLimits
+from inference.grammar_limits import GrammarLimits
 from tests.structured.hostile import REGEXES, SCHEMAS
 
 START_SECONDS = 120

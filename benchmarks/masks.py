@@ -25,11 +25,11 @@ from dataclasses import dataclass, field  # noqa: E402
 import torch  # noqa: E402
 
 from inference.config import EMBEDDED_MODEL, EngineConfig, ModelConfig  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
+from inference.engine.engine import TorchCore  # noqa: E402
 from inference.grammar.build import build  # noqa: E402
-from inference.grammar.limits import GrammarLimits  # noqa: E402
+from inference.grammar.masks import Mask  # noqa: E402
 from inference.grammar.vocabulary import GrammarVocabulary  # noqa: E402
-from inference.masks import Mask  # noqa: E402
+from inference.grammar_limits import GrammarLimits  # noqa: E402
 from inference.text.files import ModelFiles  # noqa: E402
 from inference.text.tokenizer import load_tokenizer  # noqa: E402
 from inference.types import (  # noqa: E402

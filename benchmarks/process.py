@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.machine import RESULTS, about, machine
 from benchmarks.process_way import ways
-from inference.process.framing import Unframer, pack, unpack
-from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE
+from inference.ipc.framing import Unframer, pack, unpack
+from inference.ipc.messages import ENGINE_LIMIT, FROM_ENGINE
 from inference.process.routing import Numbers, Routes
 from inference.step_stats import StepStats
 from inference.types import CoreOutput, Frame
@@ -49,7 +49,7 @@ import asyncio, json, os, sys, time
 began = time.monotonic()
 from inference.environment import prepare_environment
 prepare_environment()
-from inference.client import EngineClient
+from inference.frontend.client import EngineClient
 from inference.config import EngineConfig
 from inference.text.pipeline import load_text
 config = EngineConfig(threads=1)
@@ -58,7 +58,7 @@ if separate:
     from inference.process.spawned import SpawnedCore
     core = SpawnedCore(config)
 else:
-    from inference.engine import TorchCore
+    from inference.engine.engine import TorchCore
     core = TorchCore(config)
 def resident(pid):
     lines = open(f"/proc/{pid}/status").read().splitlines()

@@ -13,9 +13,9 @@ from functools import partial
 
 from inference.config import EngineConfig
 from inference.core import Core
+from inference.ipc.framing import unpack
+from inference.ipc.messages import FROM_ENGINE
 from inference.process import child
-from inference.process.framing import unpack
-from inference.process.messages import FROM_ENGINE
 from inference.process.remote import RemoteCore
 from inference.process.supervision import EngineProcess
 from inference.types import CoreOutput, CoreRequest, FinishReason, Frame, LogprobsMode, ModelInfo, Sampling

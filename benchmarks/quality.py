@@ -29,14 +29,14 @@ from benchmarks import report  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from codegen.embedded.chat import TURN_END  # noqa: E402
 from codegen.embedded.corpus import held_out  # noqa: E402
-from inference.blocks import blocks_for  # noqa: E402
-from inference.checkpoint import find_checkpoint, read_weights  # noqa: E402
 from inference.config import EMBEDDED_MODEL, ModelConfig  # noqa: E402
+from inference.files.checkpoint import find_checkpoint, read_weights  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.model import load_model, read_config  # noqa: E402
-from inference.served import Served  # noqa: E402
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+from inference.kv_cache.blocks import blocks_for  # noqa: E402
+from inference.levels.served import Served  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.loading.model import load_model, read_config  # noqa: E402
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
 
 _LONGEST = 1024  # tokens of a text

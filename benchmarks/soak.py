@@ -33,10 +33,10 @@ from benchmarks import report as page  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from benchmarks.random_adapters import save_adapters  # noqa: E402
 from benchmarks.soak_run import Report, soak  # noqa: E402
-from inference.adapters import adapter_names  # noqa: E402
-from inference.client import EngineClient  # noqa: E402
 from inference.config import EMBEDDED_MODEL, EngineConfig, ModelConfig  # noqa: E402
 from inference.core import Core  # noqa: E402
+from inference.files.adapters import adapter_names  # noqa: E402
+from inference.frontend.client import EngineClient  # noqa: E402
 from inference.text.pipeline import load_text  # noqa: E402
 
 LONGEST = 256  # tokens of a prompt and its text
@@ -140,7 +140,7 @@ def _core(config: EngineConfig) -> Core:
         from inference.process.spawned import SpawnedCore
 
         return SpawnedCore(config)
-    from inference.engine import TorchCore
+    from inference.engine.engine import TorchCore
 
     return TorchCore(config)
 

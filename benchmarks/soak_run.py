@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.soak_requests import Ask, asks
 from benchmarks.usage import Usage
-from inference.client import EngineClient, Permit
 from inference.errors import InferenceError, InvalidInput, Overloaded
+from inference.frontend.client import EngineClient, Permit
 from inference.step_stats import StepStats
 from inference.types import Event, FinishReason, Grammar, GrammarKind, Request
 

@@ -31,12 +31,12 @@ from benchmarks import report  # noqa: E402
 from benchmarks.inprocess import greedy_request  # noqa: E402
 from benchmarks.machine import RESULTS, about, machine  # noqa: E402
 from benchmarks.serving.models import SHAPES, make_model  # noqa: E402
-from inference import assembly  # noqa: E402
 from inference.config import EngineConfig, ModelConfig  # noqa: E402
-from inference.drafts import Drafts  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
-from inference.speculation import Speculation  # noqa: E402
-from inference.state import Integers, Pieces, Sequence  # noqa: E402
+from inference.engine import assembly  # noqa: E402
+from inference.engine.drafts import Drafts  # noqa: E402
+from inference.engine.engine import TorchCore  # noqa: E402
+from inference.engine.speculation import Speculation  # noqa: E402
+from inference.sequences.state import Integers, Pieces, Sequence  # noqa: E402
 from inference.types import CoreFailure, Frame  # noqa: E402
 
 NAME = "llama-135m"

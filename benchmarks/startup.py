@@ -32,10 +32,10 @@ import sys, time
 from functools import partial
 from handlers.app import create_app
 from handlers.http.server import listen, run
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 imported = time.monotonic()
 settings = Settings()
 engine = fake_client(settings.engine_config())

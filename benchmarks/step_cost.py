@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 
-from inference.blocks import PAGE, BlockPool, blocks_for
-from inference.chosen import Chosen
-from inference.masks import MaskPool
-from inference.scheduler import Limits, Scheduler
-from inference.state import Pieces, SlotTable
-from inference.step import Stepper
+from inference.engine.step import Stepper
+from inference.grammar.masks import MaskPool
+from inference.kv_cache.blocks import PAGE, BlockPool, blocks_for
+from inference.scheduling.scheduler import Limits, Scheduler
+from inference.sequences.chosen import Chosen
+from inference.sequences.state import Pieces, SlotTable
+from inference.sequences.work import Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
-from inference.work import Work
 
 
 class NoRunner:

@@ -15,7 +15,7 @@ from codegen.breaking_settings import setting_changes
 from codegen.change import Change, Version
 from codegen.document import Document
 from codegen.settings_data import describe
-from handlers.settings import SETTINGS
+from handlers.settings.table import SETTINGS
 from openapi.yamlload import parse
 
 FOLDER = Path(__file__).parents[1] / "openapi/baseline"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from codegen.change import Change, Level
-from handlers.metric_table import label_names
+from handlers.metrics.table import label_names
 
 Node = Mapping[str, Any]
 

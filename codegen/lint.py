@@ -19,7 +19,7 @@ from codegen.document import EVENTS, SCHEMAS, Document, Node, Operation, at
 from handlers.http.errors import RESPONSES
 from handlers.http.message_errors import speaks_messages, status_of
 from handlers.http.support import SUPPORT
-from handlers.settings import SETTINGS
+from handlers.settings.table import SETTINGS
 
 Finding = tuple[str, str]  # JSON pointer, what to do
 Rule = Callable[[Document], Iterator[Finding]]

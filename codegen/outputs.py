@@ -10,6 +10,7 @@ from codegen import (
     compat_docs,
     dashboard,
     export,
+    module_map,
     prometheus_rule,
     property_tests,
     protocol,
@@ -25,6 +26,7 @@ GENERATED = ("tests/contract/generated",)  # nothing is written here by hand
 Render = Callable[[], Mapping[Path, str]]
 GENERATORS: tuple[Render, ...] = (
     reference_docs.render,
+    module_map.render,
     api_reference.render,
     export.render,
     wire_types.render,

@@ -11,7 +11,7 @@ from pathlib import Path
 from codegen.document import EVENTS, JSON, Document, Node, Operation
 from codegen.wire_types import INDENT, MARK, WIDTH, expression
 
-TARGET = Path(__file__).parents[1] / "handlers" / "protocol.py"
+TARGET = Path(__file__).parents[1] / "handlers" / "routes" / "protocol.py"
 HEAD = f'''{MARK}
 """What each operation of the contract takes and answers: who answers it is checked by mypy."""
 

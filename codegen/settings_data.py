@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from handlers.settings_table import Parse, Setting
+from handlers.settings.row import Parse, Setting
 
 NONSENSE = "\x00"  # every parser that doesn't take any text refuses it
 LIMITS = ("choices", "minimum", "maximum", "above", "below", "zero")

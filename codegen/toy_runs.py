@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from codegen.toys import generate, generate_whole, prompts
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 
 LOG = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from transformers import (
 from transformers.utils import logging
 
 from codegen.toy_rules import EOS, KEPT, LAYER_NAMES, LAYERS, MISSED, OWN, POSITIONS, RULES, VOCABULARY
-from inference.encoded import has_encoder
+from inference.encoded.texts import has_encoder
 
 MOST_PARAMETERS = 20_000_000  # a toy that is bigger is none: some member was not shrunk
 

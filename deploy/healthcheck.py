@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handlers.settings import SETTINGS, Settings
-from handlers.settings_reading import add_arguments, read
-from handlers.settings_table import SettingsError
+from handlers.settings.reading import add_arguments, read
+from handlers.settings.row import SettingsError
+from handlers.settings.table import SETTINGS, Settings
 
 PROCESSES = Path("/proc")
 PROGRAMS = ("text-generation-launcher", "parley")

@@ -17,15 +17,15 @@ from starlette.types import ASGIApp
 import openapi
 from handlers.access_log import AccessLog
 from handlers.account import Observer
-from handlers.aliases import with_aliases
-from handlers.cloud import compile_shapes
-from handlers.exclusions import lift_exclusions
 from handlers.http.call import Operation
 from handlers.http.contract import Lifespan, contract_app
 from handlers.http.docs import docs_app
 from handlers.http.middleware import Edge, cors
 from handlers.http.responses import Report, ResponseCheck, log_violation
-from handlers.operations import OPERATIONS
+from handlers.routes.aliases import with_aliases
+from handlers.routes.cloud import compile_shapes
+from handlers.routes.exclusions import lift_exclusions
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
 from inference.errors import ModelUnavailable
 from inference.types import EngineState

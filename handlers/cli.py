@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from handlers.settings_reading import Reading, add_arguments, flag_names, nearest, read, switch_names
-from handlers.settings_table import SettingsError, boolean
+from handlers.settings.reading import Reading, add_arguments, flag_names, nearest, read, switch_names
+from handlers.settings.row import SettingsError, boolean
 
 COMMANDS = {
     "serve": "serve the model over HTTP; also what flags without a command do",
@@ -116,11 +116,11 @@ def _dispatch(command: str, reading: Reading | None) -> int:
     if reading is None:
         return commands.print_schema()
     if command == "serve":
-        from handlers.serve import serve
+        from handlers.serving.serve import serve
 
         return serve(reading)
     if command == "shard":
-        from handlers.shard import shard
+        from handlers.serving.shard import shard
 
         return shard(reading)
     if command == "check":

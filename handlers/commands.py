@@ -12,7 +12,7 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from handlers.settings_reading import Reading
+from handlers.settings.reading import Reading
 from handlers.version import TGI_VERSION, version
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def environment(reading: Reading) -> int:
 
 def check(reading: Reading) -> int:
     """Load everything as `serve` would, without serving; 1 if that fails."""
-    from handlers.serve import load
+    from handlers.serving.serve import load
     from inference.errors import ModelUnavailable
 
     _complain(reading)
@@ -63,10 +63,10 @@ def check(reading: Reading) -> int:
 
 def download_weights(reading: Reading) -> int:
     """Fetch the model's files; 1 if they can't be had."""
-    from handlers.serve import set_hub_token
-    from inference.adapters import find_adapters
-    from inference.checkpoint import find_checkpoint
+    from handlers.serving.serve import set_hub_token
     from inference.errors import ModelUnavailable
+    from inference.files.adapters import find_adapters
+    from inference.files.checkpoint import find_checkpoint
     from inference.text.files import find_files
 
     _complain(reading)
@@ -119,7 +119,7 @@ def _cores() -> str:
 
 def _memory() -> str:
     from inference.machine import free_memory
-    from inference.plan import GIB
+    from inference.planning.plan import GIB
 
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"{installed / GIB:.1f} GiB, {free_memory() / GIB:.1f} GiB of it free"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
 
-from handlers.settings_table import SettingsError
+from handlers.settings.row import SettingsError
 
 GENERATE, TOKENIZE = "generate", "tokenize"
 SCOPES = frozenset({GENERATE, TOKENIZE})

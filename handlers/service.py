@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from handlers.engine_settings import processes
 from handlers.images.fetching import Fetcher
 from handlers.images.hosts import Hosts
 from handlers.images.memory import Memory
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.quotas import Quotas
-from handlers.settings import Settings
-from inference.client import EngineClient
+from handlers.settings.engine import processes
+from handlers.settings.table import Settings
+from inference.frontend.client import EngineClient
 from inference.text.lanes import Lane
 from inference.types import VisionInfo
 

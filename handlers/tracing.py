@@ -32,7 +32,7 @@ from inference.types import Grammar
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from handlers.settings import Settings
+    from handlers.settings.table import Settings
     from inference.types import Finish, Request, Timings
 
 EXPORT_SECONDS = 5  # for one batch; also what a collector that doesn't answer holds up the end of the process

@@ -1,4 +1,4 @@
-"""What the engine is started with; the defaults live in the table of settings (`handlers/settings.py`)."""
+"""What the engine is started with; the defaults live in the table of settings (`handlers/settings/`)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from inference.types import CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.tokens import GrammarTokens
+    from inference.ipc.grammar_tokens import GrammarTokens
 
 FrameSink = Callable[[Frame], None]
 

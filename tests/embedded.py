@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from inference.config import EMBEDDED_MODEL, ModelConfig
-from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.ipc.grammar_tokens import GrammarTokens
 from inference.text.files import ModelFiles
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
 

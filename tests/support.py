@@ -23,12 +23,12 @@ from handlers.app import create_app
 from handlers.http.call import Operation
 from handlers.http.responses import ContractViolation
 from handlers.http.server import server_config
-from handlers.metrics import Metrics
-from handlers.operations import OPERATIONS
+from handlers.metrics.metrics import Metrics
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.frontend.client import EngineClient
 from inference.types import EngineState
 
 PATIENCE = 20.0  # seconds until a server that doesn't start is given up

@@ -82,10 +82,10 @@ import sys
 for name in ("torch", "safetensors"):
     sys.modules[name] = None
 from handlers.app import create_app
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 settings = Settings()
 create_app(Service(settings, fake_client(settings.engine_config()), Metrics()))
 """

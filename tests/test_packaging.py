@@ -131,10 +131,10 @@ def test_the_installed_server_answers(installed: Path) -> None:
     code = """
 import asyncio, httpx
 from handlers.app import create_app
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 settings = Settings()
 app = create_app(Service(settings, fake_client(settings.engine_config()), Metrics()))
 async def main():

@@ -16,7 +16,7 @@ import pytest
 
 from codegen import outputs
 from handlers import cli
-from handlers.settings import SETTINGS
+from handlers.settings.table import SETTINGS
 from tests.support import LiveServer, live_server
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +106,7 @@ def test_the_serving_command_is_one_that_the_command_line_knows(monkeypatch: pyt
 
     program, *line = shlex.split(SET_UPS[0].rpartition("&&")[2])
     assert program.endswith("/parley")
-    monkeypatch.setitem(sys.modules, "handlers.serve", SimpleNamespace(serve=serve))
+    monkeypatch.setitem(sys.modules, "handlers.serving.serve", SimpleNamespace(serve=serve))
     assert cli.main(line) == 0
     assert len(served) == 1
 
@@ -133,11 +133,12 @@ def test_paths_that_pages_name_exist(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_the_architecture_names_every_module_of_the_server() -> None:
+def test_the_architecture_names_every_package_of_the_server() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    modules = [path for package in ("handlers", "inference") for path in (ROOT / package).rglob("*.py")]
-    unnamed = [str(path) for path in modules if not path.name.startswith("__") and path.name not in text]
-    assert unnamed == []
+    packages = [
+        path.parent for package in ("handlers", "inference") for path in (ROOT / package).rglob("__init__.py")
+    ]
+    assert [name for path in packages if f"`{(name := str(path.relative_to(ROOT)))}`" not in text] == []
 
 
 def test_what_is_generated_is_up_to_date() -> None:

@@ -18,8 +18,8 @@ import torch
 from benchmarks.gpu.clock import Clock, synchronize
 from benchmarks.gpu.models import Shape, drawn_instead_of_read, free, write_description
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import AnyStepper, TorchCore
-from inference.served import Level
+from inference.engine.engine import AnyStepper, TorchCore
+from inference.levels.served import Level
 from inference.types import CoreFailure, CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 
 _WARM = 6  # steps of a batch before it is measured

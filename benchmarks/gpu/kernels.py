@@ -14,10 +14,10 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.clock import Clock, call_seconds
 from benchmarks.gpu.models import Shape
-from inference.blocks import PAGE, blocks_for
 from inference.gpu.batch import DeviceBatch, query_blocks
 from inference.gpu.ops import HeadShape, Multiply, Ops, torch_ops, triton_ops
 from inference.kernels.reference import Attention
+from inference.kv_cache.blocks import PAGE, blocks_for
 
 Row = dict[str, Any]
 

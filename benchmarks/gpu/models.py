@@ -211,7 +211,7 @@ def drawn_instead_of_read(shape: Shape, dtype: torch.dtype) -> Iterator[None]:
         progress(f"Random weights of {shape.multiplied / 1e9:.1f} billion parameters")
         return make_model(shape, device, dtype)
 
-    with patch("inference.source.load_model", load):
+    with patch("inference.loading.source.load_model", load):
         yield
 
 

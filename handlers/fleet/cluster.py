@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 
 from handlers.fleet import deployments, shares
 from handlers.fleet.connection import connect, nodes
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from inference.errors import ModelUnavailable
 
 logger = logging.getLogger("parley")

@@ -26,9 +26,9 @@ from handlers.fleet.handles import RayFleet
 from handlers.fleet.lines import configure
 from handlers.fleet.replica import Replica
 from handlers.fleet.stack import stack
-from handlers.settings import SETTINGS, Settings
-from handlers.settings_reading import read
-from handlers.settings_table import SettingsError
+from handlers.settings.reading import read
+from handlers.settings.row import SettingsError
+from handlers.settings.table import SETTINGS, Settings
 from inference import last_resorts
 
 UNBOUNDED = 1_000_000  # requests: a replica says by itself, and in TGI's words, when it has too many

@@ -33,8 +33,8 @@ from handlers.http.replies import json_reply, text_reply
 from handlers.http.sse import DONE, Feed, cut_slow, event, named_event
 from handlers.images.memory import Hold, Memory
 from handlers.keys import Keyring
-from handlers.metrics import Metrics
-from handlers.settings import Settings
+from handlers.metrics.metrics import Metrics
+from handlers.settings.table import Settings
 from inference.errors import GenerationFailed, NotReady
 
 ACCEPT_SECONDS = 5.0  # for some replica to take a request; then the client is asked to come again

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from handlers import logs
-from handlers.settings import Settings
+from handlers.serving import logs
+from handlers.settings.table import Settings
 
 # `(ServeReplica:parley:Replica pid=7, ip=10.0.0.2) ` before a line, as ray._private.worker prints it
 PREFIX = re.compile(r"\((?:(?P<name>[^()]*) )?(?P<process>pid=\d+(?:, ip=[^()]+)?)\) (?P<line>.*)", re.DOTALL)

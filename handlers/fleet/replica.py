@@ -13,17 +13,17 @@ from ray import serve
 from uvicorn import Config
 from uvicorn.lifespan.on import LifespanOn
 
-from handlers import logs, stderr
 from handlers.app import create_app
 from handlers.fleet.call import Accepted, Call, Piece, Route
 from handlers.fleet.connection import cpus_here
 from handlers.fleet.lines import configure
 from handlers.fleet.shares import Share, threads_here
-from handlers.metrics import Metrics
-from handlers.serve import freeze, make_engine, prepare
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from handlers.settings_reading import with_card
+from handlers.serving import logs, stderr
+from handlers.serving.serve import freeze, make_engine, prepare
+from handlers.settings.reading import with_card
+from handlers.settings.table import Settings
 from inference import last_resorts
 from inference.errors import ModelUnavailable
 from inference.machine import usable_cores

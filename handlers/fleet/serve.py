@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 from ray.serve.handle import DeploymentHandle
 
-from handlers import logs
 from handlers.app import say_connected, say_unavailable
 from handlers.fleet import lines
 from handlers.fleet.cluster import Cluster, name_of
@@ -18,9 +17,10 @@ from handlers.fleet.gateway import Gateway
 from handlers.fleet.handles import RayFleet
 from handlers.fleet.stack import stack
 from handlers.http.server import listen, run
-from handlers.metrics_port import metrics_port
-from handlers.serve import SIGNALS, Life, say_listening, say_loading
-from handlers.settings import Settings
+from handlers.metrics.port import metrics_port
+from handlers.serving import logs
+from handlers.serving.serve import SIGNALS, Life, say_listening, say_loading
+from handlers.settings.table import Settings
 from inference import last_resorts
 from inference.errors import ModelUnavailable
 

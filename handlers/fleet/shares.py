@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 
 ADDED_BYTES = 256  # x-request-id
 

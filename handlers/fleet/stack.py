@@ -14,7 +14,7 @@ from handlers.account import Account, Observer
 from handlers.fleet.gateway import RELAYED, Gateway
 from handlers.http.middleware import Edge, ErrorBoundary, cors
 from handlers.http.server import PROBE_PATHS
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 
 PROBED = "health"  # the operation that all of them count as
 MODELS, READY = "/v2/models/", "/ready"  # KServe's, with a model's name between them

@@ -43,8 +43,8 @@ from handlers.keys import Keyring
 from handlers.service import Service
 from handlers.wire.images import image_characters
 from handlers.wire.names import names_of
-from inference.adapters import adapter_names
 from inference.errors import NotReady, Overloaded
+from inference.files.adapters import adapter_names
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none

@@ -19,9 +19,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from handlers.open_files import connections_possible
-from handlers.settings import Settings
-from handlers.settings_table import SettingsError
+from handlers.serving.open_files import connections_possible
+from handlers.settings.row import SettingsError
+from handlers.settings.table import Settings
 
 # Longer than load balancers use a connection again (Google's for 600 s); idle ones go where room is short
 IDLE_CONNECTION_SECONDS = 620

@@ -12,7 +12,7 @@ from handlers.http.call import Call
 from handlers.images.fetching import TooLarge
 from handlers.images.hosts import NotFetched
 from handlers.images.memory import Hold
-from handlers.together import side_by_side
+from handlers.routes.together import side_by_side
 from handlers.wire.images import ITSELF, ImageUrl, check_kind, decoded, refuse
 from inference.errors import InvalidImage
 from inference.image_formats import FORMATS, image_format

@@ -9,12 +9,12 @@ import orjson
 from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType, ResponseFormat
 from inference.errors import GrammarRefused, Member
-from inference.grammar.fault import GrammarFault
+from inference.grammar.fault import GrammarFault, check_source
 from inference.grammar.keywords import has_keywords
-from inference.grammar.limits import GrammarLimits, check_source
 from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.schema import check_given
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar, GrammarKind
 
 

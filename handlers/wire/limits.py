@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inference.grammar.limits import SOURCE_BYTES, GrammarLimits
+from inference.grammar_limits import SOURCE_BYTES, GrammarLimits
 from inference.types import Watermark
 
 OPENAI_TOP_LOGPROBS = 20  # OpenAI's own limit of `top_logprobs` in chats

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.attending import install
-from inference.counted import Positions
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Deadline, Multiplier, SwappedLinear, graph_seconds
@@ -28,10 +26,12 @@ from inference.gpu.ops import HeadShape, Ops
 from inference.gpu.states import DeviceStates
 from inference.gpu.swaps import Places, Swapped, swap_modules
 from inference.kernels.reference import Attention
-from inference.layers import norm_weight
-from inference.paged import Probed
+from inference.models.attending import install
+from inference.models.counted import Positions
+from inference.models.layers import norm_weight
+from inference.models.paged import Probed
+from inference.recurrent.modules import StateModule
 from inference.shortage import is_shortage
-from inference.state_modules import StateModule
 from inference.vision.eyes import Eyes
 
 LOG = logging.getLogger(__name__)

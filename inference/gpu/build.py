@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.anatomy import Variant, read_model, variants
-from inference.blocks import PAGE, blocks_for
-from inference.ends import Bare
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import device_cache
 from inference.gpu.linears import Multiplier, device_linear
 from inference.gpu.lora import stack_low_ranks
 from inference.gpu.ops import torch_ops
 from inference.gpu.stack import DeviceEnds, DeviceLayer, StackModel, widened
-from inference.layers import LayerParts, OtherShape
-from inference.linears import drop_weight, make_linear, weight_and_bias
-from inference.lora import Adapters
-from inference.paged import LayerShape, Probed
-from inference.rotary import RopeTable, spread_pairs
-from inference.trace import LayerTrace, Pair, Rope, eager_attention, in_float32
+from inference.kv_cache.blocks import PAGE, blocks_for
+from inference.models.anatomy import Variant, read_model, variants
+from inference.models.ends import Bare
+from inference.models.layers import LayerParts, OtherShape
+from inference.models.linears import drop_weight, make_linear, weight_and_bias
+from inference.models.lora import Adapters
+from inference.models.paged import LayerShape, Probed
+from inference.models.rotary import RopeTable, spread_pairs
+from inference.models.trace import LayerTrace, Pair, Rope, eager_attention, in_float32
 
 _NEAR = 1e-3  # of what a layer adds to the stream, by norm, in float32
 

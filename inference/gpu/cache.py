@@ -7,8 +7,8 @@ from collections.abc import Sequence as Several
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE
-from inference.paged import LayerShape
+from inference.kv_cache.blocks import PAGE
+from inference.models.paged import LayerShape
 
 LayerCache = tuple[Tensor, Tensor]  # keys (pages, PAGE, kv_heads, dim), and values
 

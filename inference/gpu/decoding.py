@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.slots import DeviceState
 from inference.gpu.wishes import Wishes
+from inference.kv_cache.blocks import PAGE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

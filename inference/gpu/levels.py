@@ -25,14 +25,14 @@ from inference.gpu.ops import Ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.swaps import put_modules_back
-from inference.ladder import Attempt, Climb
-from inference.layers import OtherShape
-from inference.linears import Packed, pack_linears, undo_swaps
-from inference.options import Options
-from inference.served import Level, MakeModel, Served
+from inference.levels.ladder import Attempt, Climb
+from inference.levels.options import Options
+from inference.levels.served import Level, MakeModel, Served
+from inference.models.layers import OtherShape
+from inference.models.linears import Packed, pack_linears, undo_swaps
+from inference.recurrent.cache import put_back
+from inference.sequences.computing import Runner
 from inference.shortage import is_shortage
-from inference.state_cache import put_back
-from inference.step import Runner
 
 LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from inference.gpu.compiling import compile_together
 from inference.gpu.graphs import capture_stream, record
 from inference.gpu.ops import GatedWay, MultiplyGated, Ops, Way
-from inference.linears import Packed, make_linear
+from inference.models.linears import Packed, make_linear
 
 LOG = logging.getLogger(__name__)
 

@@ -16,15 +16,15 @@ from typing import Protocol
 
 import torch
 
-from inference.blocks import blocks_for
 from inference.errors import ModelUnavailable
 from inference.gpu.runner import GpuRunner, Launched
 from inference.gpu.slots import MirroredTable
+from inference.kv_cache.blocks import blocks_for
+from inference.sequences.computing import Sampler
+from inference.sequences.state import Chunk, Decodes, Sequence, pack
+from inference.sequences.work import Work
 from inference.shortage import is_shortage
-from inference.state import Chunk, Decodes, Sequence, pack
-from inference.step import Sampler
 from inference.types import CoreRequest, LogprobsMode, Sampling
-from inference.work import Work
 
 MIB = 1024 * 1024
 

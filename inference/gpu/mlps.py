@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from inference.fuse import merged_linears
 from inference.gpu.linears import DeviceLinear, SwappedLinear
 from inference.gpu.swaps import Places, Swapped, swap_modules
+from inference.models.fuse import merged_linears
 from inference.shortage import is_shortage
 
 LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from inference.gpu.batch import DeviceBatch
 from inference.gpu.ops import Ops
 from inference.gpu.packing import pack_batch
 from inference.gpu.states import DeviceStates
-from inference.state import Pieces
+from inference.sequences.state import Pieces
 
 
 class DeviceModel(Protocol):

@@ -4,7 +4,7 @@ It is what the Triton kernel of kernels/gpu/sampling.py computes, integer by int
 may choose a request's tokens: the oracle in tests, and the fallback where there is no Triton.
 
 Seed and position become a key of 64 bits by two rounds of splitmix64's finaliser (Steele, Lea,
-Flood, 2014), as in inference/noise.py. Its halves and the token become 32 bits by two rounds of a
+Flood, 2014), as in inference/sampling/noise.py. Its halves and the token become 32 bits by two rounds of a
 finaliser of 32 bits (C. Wellons, "Prospecting for hash functions", 2018). For one key different
 tokens have different bits. Everywhere R is rows and V the vocabulary.
 """

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from inference.config import EngineConfig
+from inference.errors import ModelUnavailable
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
@@ -16,6 +18,11 @@ from inference.kernels.reference import Attention
 
 Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (M, K), weight (N, K), bias (N,) to (M, N)
 MultiplyGated = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]  # and an activation, to (M, N / 2)
+_INSTALL = "install it with `pip install triton`"
+_COMPILE = (
+    "install a C compiler (gcc) or set CC to one, set TRITON_CACHE_DIR to a directory that can be written "
+    "and executed from, and see that the driver is new enough"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +169,21 @@ def triton_ops(*, deterministic: bool = False, overlaps: bool = True) -> Ops:
     from inference.gpu.triton_ops import TritonOps
 
     return TritonOps(deterministic=deterministic, overlaps=overlaps)
+
+
+def choose_ops(config: EngineConfig, device: torch.device) -> Ops:
+    """Return what computes on a device; raise ModelUnavailable if nothing can."""
+    if device.type == "cpu":
+        return torch_ops()
+    if not config.native_kernels:
+        if config.deterministic:
+            raise ModelUnavailable("--deterministic needs Parley's own kernels: leave --native-kernels true")
+        return torch_ops()
+    try:
+        return triton_ops(deterministic=config.deterministic, overlaps=config.overlap_kernels)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        raise ModelUnavailable(
+            f"The kernels for GPUs need Triton, which can't be used here ({error}): "
+            f"{_INSTALL if missing else _COMPILE}, or start with --native-kernels false, which is slower"
+        ) from error

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.blocks import PAGE
 from inference.gpu.batch import DeviceBatch, ImagePlaces, query_blocks
-from inference.state import Integers, Pieces
-from inference.vision.seen import seen_in
+from inference.kv_cache.blocks import PAGE
+from inference.sequences.seen import seen_in
+from inference.sequences.state import Integers, Pieces
 
 _ALIGNMENT = 16  # bytes: kernels are compiled anew for pointers that are aligned otherwise
 

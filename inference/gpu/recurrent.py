@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from inference.gpu.batch import DeviceBatch
-from inference.state_parts import Heads
+from inference.kernels.state_parts import Heads
 
 LOST = -2  # the place of a state that isn't there: better no numbers than wrong ones
 

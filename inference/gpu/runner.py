@@ -18,9 +18,9 @@ from inference.gpu.graphs import Graphs
 from inference.gpu.model import DeviceModel
 from inference.gpu.packing import pack_batch, slots_of, upload
 from inference.gpu.slots import DeviceState, MirroredTable
-from inference.sampler import last_rows
+from inference.sampling.sampler import last_rows
+from inference.sequences.state import Integers, Pieces
 from inference.shortage import is_shortage
-from inference.state import Integers, Pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)

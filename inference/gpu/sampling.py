@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.chosen import Chosen
 from inference.gpu.runner import Drawn, Launched
 from inference.gpu.slots import DeviceState
-from inference.isolation import StepLost
-from inference.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
-from inference.state import Integers, Pieces, Sequence
-from inference.work import Work
+from inference.sampling.sampler import NOT_FINITE, Columns, TorchSampler, held_rows, last_rows
+from inference.sequences.chosen import Chosen
+from inference.sequences.faults import StepLost
+from inference.sequences.state import Integers, Pieces, Sequence
+from inference.sequences.work import Work
 
 
 def chosen_by_device(sequences: tuple[Sequence, ...], drawn: Drawn) -> Chosen:

@@ -1,6 +1,6 @@
 """Filters and penalties in plain torch: what the kernels of kernels/gpu/shaping.py are measured by.
 
-They do what the host does (`inference.warpers`, `inference.filters`), in its order and with its
+They do what the host does (`sampling/warpers.py`, `sampling/filters.py`), in its order and with its
 arithmetic, and draw by the host's own noise: of the tokens that are left, the first by id whose
 cumulative mass passes one uniform number. So a request gets the same tokens from either. Nothing
 here waits for the device. Everywhere R is rows and V the vocabulary.
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from inference.gpu import noise
 from inference.gpu.wishes import Wish, Wishes
-from inference.penalties import penalise_occurrence
-from inference.recipe import MOST_COUNTED
+from inference.sampling.penalties import penalise_occurrence
+from inference.sampling.recipe import MOST_COUNTED
 
-NOISE_BITS = 48  # of a key, its upper ones, as in inference/noise.py
+NOISE_BITS = 48  # of a key, its upper ones, as in inference/sampling/noise.py
 
 
 def shape(logits: Tensor, wishes: Wishes, drawn: Tensor) -> None:
@@ -51,7 +51,7 @@ def heat(scores: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def kept(scores: Tensor, asked: Tensor) -> Tensor:
-    """Return which tokens (R, V) the filters of rows (R, wishes) leave, as inference/filters.py does."""
+    """Return which tokens (R, V) the filters of rows (R, wishes) leave, as sampling/filters.py does."""
     ranked, ids = scores.sort(dim=1, descending=True, stable=True)  # equals in the order of their ids
     top_k = asked[:, Wish.TOP_K, None].long()
     last = ranked.gather(1, top_k.clamp(1, scores.shape[1]) - 1)

@@ -17,8 +17,8 @@ from torch import Tensor
 from inference.gpu.batch import Draws
 from inference.gpu.packing import upload
 from inference.gpu.wishes import SlotWishes, Wishes
-from inference.recipe import drawn_by_device
-from inference.state import Integers, Sequence, SlotTable
+from inference.sampling.recipe import drawn_by_device
+from inference.sequences.state import Integers, Sequence, SlotTable
 from inference.types import CoreRequest, LogprobsMode
 
 _HOTTEST = 1e30  # temperature: of a higher one float32 has no inverse but 0: removed tokens would be NaN

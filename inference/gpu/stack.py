@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from inference.ends import Factors
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.cache import LayerCache
 from inference.gpu.linears import Deadline, DeviceLinear, Multiplier, graph_seconds
 from inference.gpu.lora import StackedLowRanks
 from inference.gpu.ops import HeadShape, Ops
 from inference.kernels.reference import Attention
-from inference.layers import Norms
-from inference.trace import Pair
+from inference.models.ends import Factors
+from inference.models.layers import Norms
+from inference.models.trace import Pair
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(4)  # places of a layer's linears, as they are computed
 

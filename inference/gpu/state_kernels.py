@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inference.gpu.ops import Ops
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
-from inference.state_parts import Heads, plain
+from inference.kernels.state_parts import Heads, plain
 
 _MOST = 256  # numbers of a key, and of a value, that a program has room for
 

@@ -21,9 +21,9 @@ from inference.gpu.batch import DeviceBatch
 from inference.gpu.ops import Ops
 from inference.gpu.packing import upload
 from inference.gpu.recurrent import Runs
-from inference.snapshots import Move
-from inference.state_cache import StandIn
-from inference.state_modules import StateModule
+from inference.kv_cache.snapshots import Move
+from inference.recurrent.cache import StandIn
+from inference.recurrent.modules import StateModule
 
 _ALIGNED = 32  # numbers: a layer's part begins at a multiple, of 128 bytes
 _NOTHING = -1  # is in that place

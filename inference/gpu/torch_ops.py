@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, silu
 
-from inference.blocks import blocks_for
 from inference.gpu import noise, shaping, torch_states
 from inference.gpu.batch import DeviceBatch, Draws, Sampled
 from inference.gpu.ops import GatedWay, HeadShape, Way
 from inference.gpu.recurrent import ChannelTokens, HeadTokens, Rule, Runs, Selective, ShortKernel
 from inference.gpu.wishes import Wishes
 from inference.kernels.reference import Attention, attend_padded
+from inference.kv_cache.blocks import blocks_for
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,

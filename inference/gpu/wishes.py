@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.gpu.packing import upload
-from inference.recipe import MOST_COUNTED, by_temperature_alone, drawn_by_device
-from inference.state import Integers, Sequence
+from inference.sampling.recipe import MOST_COUNTED, by_temperature_alone, drawn_by_device
+from inference.sequences.state import Integers, Sequence
 from inference.types import CoreRequest, Sampling
 
 IN_PROMPT = MOST_COUNTED + 1  # of a mark; its lower bits are a count

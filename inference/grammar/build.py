@@ -10,11 +10,11 @@ import numpy as np
 from inference.grammar.compiled import HEADER, LarkGrammar
 from inference.grammar.complaints import fault_of, located
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.regex import regex_grammar
 from inference.grammar.schema import prepare, standalone
 from inference.grammar.tree import Place, SchemaTree
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar, GrammarKind
 
 START = re.compile(r"^start: ", re.MULTILINE)

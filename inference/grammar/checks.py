@@ -20,10 +20,10 @@ from inference.grammar.keywords import (
     may_be,
     scalars,
 )
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.numbers import check_numbers
 from inference.grammar.patterns import pieces, without_null
 from inference.grammar.tree import DRAFTS, LATEST, Place, Schema, SchemaTree
+from inference.grammar_limits import GrammarLimits
 
 DEFAULTS = (LATEST, "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-04/schema")
 BROUGHT = {"const": 2017, "prefixItems": 2020} | {key: year for key, (year, _) in UNSUPPORTED.items()}

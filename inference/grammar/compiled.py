@@ -17,8 +17,8 @@ from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
 from inference.grammar.complaints import plain
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 
 Mask = NDArray[np.uint32]
 

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from inference.errors import GenerationFailed, Overloaded
-from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits, too_slow
+from inference.grammar.fault import GrammarFault, too_slow
 from inference.grammar.maker import GrammarMaker
 from inference.grammar.stack import large_stacks
 from inference.grammar.threads import start_threads, yield_to_others
+from inference.grammar_limits import GrammarLimits
 from inference.types import CompiledGrammar, Grammar
 
 CACHED_GRAMMARS = 64  # with `lexer_states`, 1 GB if each of them is made to explode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inference.errors import GrammarRefused, Member
+from inference.grammar_limits import GrammarLimits
 
 EXCERPT = 200  # characters of a client's text or a library's message that are repeated
 
@@ -31,3 +32,15 @@ def join(pointer: str, *keys: str | int) -> str:
     """Return the JSON pointer of a place below another (RFC 6901)."""
     parts = (str(key).replace("~", "~0").replace("/", "~1") for key in keys)
     return "/".join((pointer, *parts))
+
+
+def check_source(source: str, most: int) -> None:
+    """Raise GrammarFault for a schema or a regular expression of more than `most` bytes."""
+    size = len(source.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise GrammarFault(f"it must have <= {most} bytes (`max_grammar_size`). Given: {size}. Shorten it")
+
+
+def too_slow(limits: GrammarLimits) -> GrammarFault:
+    """Return the error for a grammar on which a process or thread has worked for too long."""
+    return GrammarFault(f"compiling it takes more than {limits.seconds:g} seconds. Shorten it")

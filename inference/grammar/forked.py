@@ -20,15 +20,15 @@ import msgspec
 import inference
 from inference.environment import bare_environment
 from inference.errors import GenerationFailed
-from inference.grammar.fault import GrammarFault
+from inference.grammar.fault import GrammarFault, too_slow
 from inference.grammar.late import LateGrammar, SharedVocabulary
-from inference.grammar.limits import GrammarLimits, too_slow
 from inference.grammar.line import ANSWERS, BEGUN, Answer, Failed, Made, Task, receive
 from inference.grammar.threads import start_threads
-from inference.grammar.tokens import GrammarSource, GrammarTokens
-from inference.process.ended import describe_status
-from inference.process.framing import FrameFault, pack
-from inference.process.output import LineReader
+from inference.grammar_limits import GrammarLimits
+from inference.ipc.ended import describe_status
+from inference.ipc.framing import FrameFault, pack
+from inference.ipc.grammar_tokens import GrammarSource, GrammarTokens
+from inference.ipc.output import LineReader
 from inference.types import Grammar
 
 START_SECONDS = 60.0  # that a process may take until it begins, on a machine with much other work

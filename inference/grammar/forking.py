@@ -37,10 +37,10 @@ from inference.grammar.line import (
 )
 from inference.grammar.stack import large_stacks
 from inference.grammar.threads import be_nice
-from inference.grammar.tokens import GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.ipc.framing import pack
+from inference.ipc.grammar_tokens import GrammarTokens
 from inference.outline import outline
-from inference.process.framing import pack
 from inference.signals import outlive_endings
 from inference.types import Grammar
 

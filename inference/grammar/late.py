@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.grammar.compiled import LarkGrammar
-from inference.grammar.tokens import GrammarSource, GrammarTokens
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.ipc.grammar_tokens import GrammarSource, GrammarTokens
 from inference.types import Matcher
 
 

@@ -10,8 +10,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from inference.grammar.limits import GrammarLimits
-from inference.process.framing import Unframer, unpack
+from inference.grammar_limits import GrammarLimits
+from inference.ipc.framing import Unframer, unpack
 from inference.types import GrammarKind
 
 BEGUN = b"."

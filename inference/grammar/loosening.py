@@ -10,12 +10,12 @@ from inference.grammar.alternatives import MOST, Pairs, followed
 from inference.grammar.checks import counts_names, dialect
 from inference.grammar.fault import GrammarFault
 from inference.grammar.keywords import BOUNDS, UNSUPPORTED, forbids, has_unsupported_format, may_be
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.meaning import copied
 from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples, is_other_number
 from inference.grammar.patterns import looks_around, without_null
 from inference.grammar.tree import Place, SchemaTree
+from inference.grammar_limits import GrammarLimits
 
 NAME_COUNTS = ("minProperties", "maxProperties")
 WORDS = UNSUPPORTED.keys() | BOUNDS | {"format", "pattern", "patternProperties", "oneOf", *NAME_COUNTS}

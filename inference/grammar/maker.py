@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from inference.grammar.build import compile_source, read_source
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.threads import start_threads
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import CompiledGrammar, Grammar
 
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from inference.grammar.fault import GrammarFault, excerpt, join
 from inference.grammar.keywords import BOUNDS, COUNTS, LITERALS, Node, scalars
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.tree import SchemaTree
+from inference.grammar_limits import GrammarLimits
 
 MAX_FLOAT = int(sys.float_info.max)
 # llguidance clamps the bounds of integers to 64 bits: a lower one beyond lets smaller numbers pass, and where

@@ -6,8 +6,8 @@ import re
 from functools import partial
 
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.patterns import literal, pieces
+from inference.grammar_limits import GrammarLimits
 
 # What \d, \w and \s stand for: ASCII, where Python and Rust mean all of Unicode and JavaScript does not
 CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\x20\t\n\r\f\v"}

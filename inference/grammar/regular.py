@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.patterns import pieces
+from inference.grammar_limits import GrammarLimits
 
 MOST = 20_000  # characters of a grammar
 # Of its expression, in which each use of a rule repeats it: as one may have, less what is put around it

@@ -8,8 +8,8 @@ from typing import Any
 
 from inference.grammar.alternatives import STEPS, VALUES
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.tree import LATEST, Place, SchemaTree
+from inference.grammar_limits import GrammarLimits
 
 # Each may allow, require or forbid properties that a schema doesn't list
 NAMING_WORDS = frozenset({"patternProperties", "additionalProperties", "minProperties", "maxProperties"})

@@ -29,14 +29,14 @@ from inference.grammar.checks import (
     is_neutral_count,
     is_open,
 )
-from inference.grammar.fault import GrammarFault, excerpt, join
+from inference.grammar.fault import GrammarFault, check_source, excerpt, join
 from inference.grammar.finite import check_finite
 from inference.grammar.keywords import CONSTRAINTS, COUNTS, FORMATS, allows_nothing, may_be
-from inference.grammar.limits import GrammarLimits, check_source
 from inference.grammar.names import list_names
 from inference.grammar.numbers import check_multiples
 from inference.grammar.patterns import without_null
 from inference.grammar.tree import LISTS, MAPS, SINGLES, Place, Schema, SchemaTree, check_size, lookup, read
+from inference.grammar_limits import GrammarLimits
 
 LIMITS = GrammarLimits()
 JSON_OPTIONS: Mapping[str, Any] = MappingProxyType(

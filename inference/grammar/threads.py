@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 
-from inference.grammar.limits import NICENESS
+from inference.grammar_limits import NICENESS
 
 LOG = logging.getLogger(__name__)
 TELLING = threading.Lock()

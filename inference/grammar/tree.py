@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
-from inference.grammar.fault import GrammarFault, excerpt, join
-from inference.grammar.limits import GrammarLimits, check_source
+from inference.grammar.fault import GrammarFault, check_source, excerpt, join
+from inference.grammar_limits import GrammarLimits
 
 Schema = dict[str, Any] | bool
 Path = tuple[()] | tuple[Any, str | int]  # what is above, and the key below it; a name is held once so

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
-from inference.grammar.tokens import GrammarTokens
+from inference.ipc.grammar_tokens import GrammarTokens
 
 
 class GrammarVocabulary:

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.blocks import PAGE
 from inference.kernels.arena import HUGE_PAGE, LARGE, LINE, map_zeros
 from inference.kernels.native import Library, address
 from inference.kernels.reference import Attention
+from inference.kv_cache.blocks import PAGE
 
 if TYPE_CHECKING:
-    from inference.paged import LayerShape
+    from inference.models.paged import LayerShape
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as `Kind` of native.h has them
 

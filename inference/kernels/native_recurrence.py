@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inference.kernels.native import Library, PackedLinear, narrowest
 from inference.kernels.native_state import Convolution, NativeRuns, rows_of, untouched
-from inference.state_parts import Heads, plain
+from inference.kernels.state_parts import Heads, plain
 
 MOST_KEYS = 256  # numbers of a key, as in state.h
 _BLOCK = 32  # numbers of a value that are computed side by side, as there

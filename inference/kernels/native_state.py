@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.kernels.native import Library, address
-from inference.state_parts import plain
+from inference.kernels.state_parts import plain
 
 Integers = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from inference.blocks import PAGE, blocks_for
+from inference.kv_cache.blocks import PAGE, blocks_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from inference.deferred import torch_core
 from inference.environment import prepare_environment
-from inference.process.leash import die_with_parent
+from inference.ipc.leash import die_with_parent
+from inference.process.deferred import torch_core
 
 if __name__ == "__main__":
     die_with_parent()

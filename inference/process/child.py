@@ -20,11 +20,11 @@ from inference.config import EngineConfig
 from inference.core import LocalCore
 from inference.environment import SWITCH_SECONDS
 from inference.errors import ModelUnavailable
-from inference.process.control import Control, send_logs
-from inference.process.leash import Leash
-from inference.process.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
+from inference.ipc.control import Control, send_logs
+from inference.ipc.leash import Leash
+from inference.ipc.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
+from inference.ipc.watchdog import LAST_WORDS, PULSE_SECONDS
 from inference.process.server import EngineServer
-from inference.process.watchdog import LAST_WORDS, PULSE_SECONDS
 from inference.signals import outlive_endings
 
 LOG = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from inference.process.framing import Payload, Unframer
-from inference.process.messages import API_LIMIT, ENGINE_LIMIT, MIB
-from inference.process.watchdog import LOOK_SECONDS, UNREAD_SECONDS, Patience
+from inference.ipc.framing import Payload, Unframer
+from inference.ipc.messages import API_LIMIT, ENGINE_LIMIT, MIB
+from inference.ipc.watchdog import LOOK_SECONDS, UNREAD_SECONDS, Patience
 
 FULL_BYTES = 4 * MIB  # of what a process has not read; past it, nothing that is large is computed for it
 OUTBOX_BYTES = ENGINE_LIMIT + 64 * MIB  # past it, it is let go however it reads: the longest frame fits

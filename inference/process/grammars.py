@@ -7,9 +7,9 @@ import threading
 
 from inference.grammar.compiler import GrammarCache
 from inference.grammar.late import LateGrammar, SharedVocabulary
-from inference.grammar.tokens import GrammarSource
-from inference.process.framing import FrameFault, pack
-from inference.process.messages import Vocabulary
+from inference.ipc.framing import FrameFault, pack
+from inference.ipc.grammar_tokens import GrammarSource
+from inference.ipc.messages import Vocabulary
 
 VOCABULARIES = 4  # the processes of one server have the same
 

@@ -15,8 +15,8 @@ from inference.core import FrameSink, Life
 from inference.errors import ModelUnavailable
 from inference.failures import STOPPED
 from inference.images import distinct
-from inference.process.framing import FrameFault, Unframer, pack, unpack
-from inference.process.messages import (
+from inference.ipc.framing import FrameFault, Unframer, pack, unpack
+from inference.ipc.messages import (
     ENGINE_LIMIT,
     FROM_ENGINE,
     Abort,
@@ -35,7 +35,7 @@ from inference.process.stream import READ_BYTES, connected, received, shut
 from inference.types import CoreFailure, CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.tokens import GrammarTokens
+    from inference.ipc.grammar_tokens import GrammarTokens
 
 LOG = logging.getLogger(__name__)
 

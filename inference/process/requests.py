@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inference.grammar.tokens import GrammarSource
-from inference.process.messages import Submit
+from inference.ipc.grammar_tokens import GrammarSource
+from inference.ipc.messages import Submit
 from inference.types import CompiledGrammar, CoreRequest
 
 

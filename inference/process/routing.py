@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
-from inference.process.framing import FrameFault
-from inference.process.messages import Batch, Failed, More, Seen
+from inference.ipc.framing import FrameFault
+from inference.ipc.messages import Batch, Failed, More, Seen
 from inference.types import CoreFailure, CoreOutput, Frame, Looked
 
 Owner = TypeVar("Owner", bound=Hashable)

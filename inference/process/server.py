@@ -17,10 +17,8 @@ from functools import partial
 from itertools import count
 
 from inference.core import Core, PacedCore, SeeingCore
-from inference.process.connection import OUTBOX_BYTES, Connection
-from inference.process.framing import HEADER_BYTES, FrameFault, Payload, pack, unpack
-from inference.process.grammars import Shelf
-from inference.process.messages import (
+from inference.ipc.framing import HEADER_BYTES, FrameFault, Payload, pack, unpack
+from inference.ipc.messages import (
     ENGINE_LIMIT,
     FROM_API,
     Abort,
@@ -33,9 +31,11 @@ from inference.process.messages import (
     Unavailable,
     Vocabulary,
 )
+from inference.ipc.watchdog import LOOK_SECONDS, UNREAD_SECONDS
+from inference.process.connection import OUTBOX_BYTES, Connection
+from inference.process.grammars import Shelf
 from inference.process.requests import from_submit
 from inference.process.routing import Routes, halves
-from inference.process.watchdog import LOOK_SECONDS, UNREAD_SECONDS
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, Image, Looked, ModelInfo
 
 LOG = logging.getLogger(__name__)

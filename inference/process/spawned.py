@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
 from inference.core import Life
-from inference.deferred import LaterCore
 from inference.errors import ModelUnavailable
+from inference.process.deferred import LaterCore
 from inference.process.remote import STOPPED_EARLY, RemoteCore
 from inference.process.supervision import EngineProcess
 from inference.types import ModelInfo
 
 if TYPE_CHECKING:
-    from inference.grammar.tokens import GrammarTokens
+    from inference.ipc.grammar_tokens import GrammarTokens
 
 
 class SpawnedCore(LaterCore):

@@ -16,11 +16,10 @@ from inference.config import EngineConfig, Found, again
 from inference.core import Life
 from inference.environment import child_environment, prepare_environment
 from inference.errors import ModelUnavailable
-from inference.process.address import Address
-from inference.process.control import Control, log_levels, relay, socket_pair
-from inference.process.ended import Ended, Seen, describe, ends_within
-from inference.process.framing import FrameFault, pack
-from inference.process.messages import (
+from inference.ipc.control import Control, log_levels, relay, socket_pair
+from inference.ipc.ended import Ended, Seen, describe, ends_within
+from inference.ipc.framing import FrameFault, pack
+from inference.ipc.messages import (
     FROM_CHILD,
     Configuration,
     FromChild,
@@ -31,8 +30,9 @@ from inference.process.messages import (
     Stop,
     Unavailable,
 )
-from inference.process.output import LineReader
-from inference.process.watchdog import LAST_WORDS, LOOK_SECONDS, Watchdog, step_limit
+from inference.ipc.output import LineReader
+from inference.ipc.watchdog import LAST_WORDS, LOOK_SECONDS, Watchdog, step_limit
+from inference.process.address import Address
 from inference.types import ModelInfo
 
 LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inference.errors import ModelUnavailable
-from inference.safetensors import Tensor
+from inference.files.safetensors import Tensor
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inference.errors import ModelUnavailable
-from inference.model_files import CONFIG, read_object
-from inference.safetensors import Tensor
+from inference.files.model_files import CONFIG, read_object
+from inference.files.safetensors import Tensor
 
 ORIGINAL = "give the model that it was made of (--quantize int8 has this server round it on CPU)"
 READ = (

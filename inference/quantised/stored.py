@@ -16,10 +16,10 @@ import torch
 from safetensors import safe_open
 
 from inference.errors import ModelUnavailable
+from inference.files.safetensors import Tensor
 from inference.quantised import awq, bnb, compressed, float8, gptq, mxfp4
 from inference.quantised.expansion import BLOCK, Expansion, Found, Table
 from inference.quantised.method import NARROW, NARROW_FLOATS, ORIGINAL, Method
-from inference.safetensors import Tensor
 
 READERS: Mapping[str, Callable[[Table, Method], Found]] = {
     "gptq": gptq.find,

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.isolation import EngineLost
 from inference.kernels.native_exchange import AddUp
-from inference.shards.share import Share
-from inference.state import Integers
+from inference.models.share import Share
+from inference.sequences.faults import EngineLost
+from inference.sequences.state import Integers
 
 AddsUp = AddUp | Callable[[NDArray[np.float32]], None]
 

@@ -19,14 +19,14 @@ import msgspec
 
 import inference
 from inference.environment import child_environment
-from inference.process.control import Control
-from inference.process.framing import FrameFault
-from inference.process.messages import Unavailable
+from inference.ipc.control import Control
+from inference.ipc.framing import FrameFault
+from inference.ipc.messages import Unavailable
 from inference.shards.messages import FROM_JOINING, Join, Own
 
 LOG = logging.getLogger(__name__)
 
-PROGRAM = ("-m", "inference.shards")
+PROGRAM = ("-m", "inference.process.shard")
 _VISITORS = 32  # at once, who haven't said yet who they are
 _JOIN_SECONDS = 5.0  # for whoever connects to say who it is
 _CONNECT_SECONDS = 10.0

@@ -18,17 +18,17 @@ import inference
 from inference.config import EngineConfig
 from inference.environment import child_environment
 from inference.errors import ModelUnavailable
+from inference.ipc.control import Control, log_levels, relay, socket_pair
+from inference.ipc.framing import FrameFault
+from inference.ipc.messages import Logged, Unavailable
 from inference.kernels.native import Library
-from inference.process.control import Control, log_levels, relay, socket_pair
-from inference.process.framing import FrameFault
-from inference.process.messages import Logged, Unavailable
+from inference.models.share import Share
 from inference.shards.cores import cores_of
 from inference.shards.group import Group
 from inference.shards.joining import Door
 from inference.shards.local_group import LocalGroup, mapped, memory_bytes
 from inference.shards.messages import FROM_SHARD, FromShard, Present, Task
 from inference.shards.net_group import NetGroup
-from inference.shards.share import Share
 from inference.shards.store import open_store
 
 LOG = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ WITHOUT_LIBRARY = (
     "The model can't be spread over {} shards without the native kernels, which are switched off or can't be "
     "used here: see the log for why, or start without --num-shard"
 )
-PROGRAM = ("-m", "inference.shards")
+PROGRAM = ("-m", "inference.process.shard")
 _END_SECONDS = 5.0  # for a process to end by itself
 _WORD_SECONDS = 2.0  # for a shard that has ended to have said why
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from inference.rows import Statistics
+from inference.sampling.rows import Statistics
+from inference.sequences.computing import IdleWork
+from inference.sequences.state import Pieces
 from inference.shards.group import Group
 from inference.shards.runner import SharedRunner
 from inference.shards.steps import Teller
-from inference.state import Pieces
-from inference.step import IdleWork
 
 
 class LeadingRunner:

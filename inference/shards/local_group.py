@@ -11,9 +11,9 @@ from torch import Tensor
 
 from inference.kernels.native import Library
 from inference.kernels.native_exchange import PART_BYTES, Bytes, NativeExchange
+from inference.models.share import Share
+from inference.sequences.state import Integers
 from inference.shards.group import AddsUp, Group, ShardLost
-from inference.shards.share import Share
-from inference.state import Integers
 
 _NOTHING: Bytes = np.empty(0, dtype=np.uint8)
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from inference.machine import Machine
+from inference.sequences.state import Integers
 from inference.shards.group import Group
-from inference.state import Integers
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
 

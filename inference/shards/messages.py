@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from inference.config import EngineConfig
-from inference.process.messages import Logged, Message, Unavailable
+from inference.ipc.messages import Logged, Message, Unavailable
 
 
 class Join(Message, frozen=True, tag=40):

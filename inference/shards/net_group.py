@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import BroadcastOptions, GatherOptions, PrefixStore, ProcessGroupGloo, Store, Work
 
+from inference.models.share import Share
+from inference.sequences.state import Integers
 from inference.shards.group import AddsUp, Group, ShardLost
-from inference.shards.share import Share
-from inference.state import Integers
 
 _MEET = timedelta(seconds=60)  # for the first shard, which comes when all others are about to
 _EVER = timedelta(days=3650)  # Gloo's own limit: how long is waited is decided here

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference.cpu.stack import FusedRunner
 from inference.kernels.native import Library
-from inference.rows import Statistics, statistics
+from inference.sampling.rows import Statistics, statistics
+from inference.sequences.state import Pieces
 from inference.shards.group import Group
-from inference.stack import FusedRunner
-from inference.state import Pieces
 
 
 class SharedRunner:

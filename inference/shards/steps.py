@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.blocks import blocks_for
+from inference.kv_cache.blocks import blocks_for
+from inference.sequences.state import Integers, Pieces, SlotTable
 from inference.shards.group import Group
-from inference.state import Integers, Pieces, SlotTable
 
 WORDS = 512
 Columns = tuple[NDArray[Any], ...]  # of integers

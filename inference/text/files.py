@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference.checkpoint import OTHER_FORMS
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.hub import find_snapshot
-from inference.model_files import local_directory
+from inference.files.checkpoint import OTHER_FORMS
+from inference.files.hub import find_snapshot
+from inference.files.model_files import local_directory
 
 LOG = logging.getLogger(__name__)
 

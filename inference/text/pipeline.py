@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
 from inference.errors import GenerationFailed, InvalidInput, Member, TemplateFailed
-from inference.grammar.tokens import GrammarTokens
+from inference.ipc.grammar_tokens import GrammarTokens
+from inference.stop import StopMatcher, Stops
 from inference.text.chat_template import ChatTemplate, load_chat_template
 from inference.text.contents import Images
 from inference.text.encodings import Encodings
@@ -18,7 +19,6 @@ from inference.text.files import find_files
 from inference.text.lanes import Lanes, size_of
 from inference.text.roles import with_known_roles
 from inference.text.sequence import SequenceText
-from inference.text.stop import StopMatcher, Stops
 from inference.text.template import RENDER_SECONDS
 from inference.text.tokenizer import TextTokenizer, load_tokenizer
 from inference.thoughts.formats import CHANNELS_SIGN, TagFormat, ThoughtFormat

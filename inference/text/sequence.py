@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from inference.stop import StopMatcher, Stops
 from inference.text.detokenizer import TextStream
-from inference.text.stop import StopMatcher, Stops
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from inference.config import ModelConfig
 from inference.errors import ModelUnavailable
-from inference.model_files import check_directory
+from inference.files.model_files import check_directory
 from inference.text.added_tokens import add_tokens, special_texts
 from inference.text.detokenizer import (
     CONTEXT_TOKENS,

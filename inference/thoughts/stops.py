@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.text.stop import Stops
+from inference.stop import Stops
 from inference.thoughts.types import Split, Splitter
 
 

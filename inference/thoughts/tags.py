@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from inference.text.stop import overlap
+from inference.stop import overlap
 from inference.thoughts.formats import TagFormat
 from inference.thoughts.types import Place, Split
 

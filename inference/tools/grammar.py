@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from inference.errors import Member, ToolRefused
 from inference.grammar.fault import GrammarFault
 from inference.grammar.keywords import has_keywords
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.loosening import loosened
 from inference.grammar.meaning import as_meant
 from inference.grammar.saying import PROPERTY_WORDS
 from inference.grammar.schema import LIMITS, check_given, embedded_json
+from inference.grammar_limits import GrammarLimits
 from inference.tools.arguments import notation_of
 from inference.tools.calls import BLANK, call_rules, head
 from inference.tools.channel_rules import channel_rules

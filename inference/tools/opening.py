@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
-from inference.text.stop import overlap
+from inference.stop import overlap
 from inference.tools.formats import THOUGHT, THOUGHT_END, Marker, ToolFormat
 from inference.tools.heads import Beginning
 from inference.tools.types import ToolUse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.text.stop import StopMatcher
+from inference.stop import StopMatcher
 from inference.tools.opening import Opening
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import Enum, auto
 
-from inference.text.stop import overlap
+from inference.stop import overlap
 from inference.tools.formats import TOKEN, Tags, text_of, unlike_text
 from inference.tools.objects import WHITE
 from inference.tools.texts import Values

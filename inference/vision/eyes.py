@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.trace import decoder_layers
-from inference.vision.sight import CannotSee, ImageRows
+from inference.models.trace import decoder_layers
+from inference.sequences.sight import CannotSee, ImageRows
 
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared  # and with it Pillow, which text doesn't need

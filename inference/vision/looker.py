@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from inference.errors import InvalidImage, InvalidInput, Member
+from inference.sequences.sight import Sight
+from inference.sequences.state import Integers
 from inference.shortage import is_shortage
-from inference.state import Integers
 from inference.types import CoreRequest, Image, Looked
 from inference.vision.model import Vision
 from inference.vision.reader import ImageReader
-from inference.vision.sight import Sight
 from inference.vision.store import ImageStore, Stored
 
 LOG = logging.getLogger(__name__)

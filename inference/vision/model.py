@@ -12,27 +12,27 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from inference.attending import uninstall
-from inference.blocks import blocks_for
 from inference.config import ModelConfig
+from inference.cpu.runner import Head, PagedRunner
 from inference.errors import ModelUnavailable, TemplateFailed
-from inference.in_float32 import in_float32
-from inference.packable import PackableLayers
-from inference.paged import PagedCache, Probed
-from inference.proof import Proof, Verdict, is_small, scored_request
-from inference.runner import Head, PagedRunner
-from inference.served import Level, MakeRunner, Served
+from inference.kv_cache.blocks import blocks_for
+from inference.levels.in_float32 import in_float32
+from inference.levels.packable import PackableLayers
+from inference.levels.proof import Proof, Verdict, is_small, scored_request
+from inference.levels.served import Level, MakeRunner, Served
+from inference.models.attending import uninstall
+from inference.models.paged import PagedCache, Probed
+from inference.models.trace import eager_attention
+from inference.models.weights import NARROW, asking_for_weights
+from inference.sequences.sight import CannotSee, ImageRows, Sight
+from inference.sequences.state import Chunk, Decodes, Integers, SlotTable, pack
+from inference.sequences.state import Sequence as Text
 from inference.shortage import is_shortage
-from inference.state import Chunk, Decodes, Integers, SlotTable, pack
-from inference.state import Sequence as Text
 from inference.text.chat_template import load_chat_template
 from inference.text.files import ModelFiles
-from inference.trace import eager_attention
 from inference.types import VisionInfo
 from inference.vision.eyes import Eyes, forget, on_device
 from inference.vision.sample import Sample
-from inference.vision.sight import CannotSee, ImageRows, Sight
-from inference.weights import NARROW, asking_for_weights
 
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared, Processor

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedConfig, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
+from inference.sequences.sight import CannotSee
 from inference.vision.reader import Picture
-from inference.vision.sight import CannotSee
 
 _FILES: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _MARKS = ("image_token", "boi_token")  # what processors call the token that marks an image in a prompt

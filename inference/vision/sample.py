@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from inference.state import Integers
+from inference.sequences.state import Integers
 
 if TYPE_CHECKING:
     from inference.vision.processor import Prepared

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from inference.vision.sight import ImageRows
+from inference.sequences.sight import ImageRows
 
 STORE_BYTES = 256 * 1024 * 1024
 

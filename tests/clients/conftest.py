@@ -21,12 +21,12 @@ import uvicorn
 
 from handlers.app import create_app
 from handlers.http.server import server_config
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from inference.config import EMBEDDED_MODEL
-from inference.fake import fake_client
-from inference.fake_vision import FAKE_VISION
+from inference.fakes.core import fake_client
+from inference.fakes.vision import FAKE_VISION
 from tests.clients.interpreters import Ask, Results, run_client
 from tests.ports import free_port
 

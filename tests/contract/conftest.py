@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from handlers.settings import Settings
-from inference.fake import fake_client
-from inference.fake_vision import FAKE_VISION
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.fakes.vision import FAKE_VISION
 from tests.contract.seeing import Serve
 from tests.image_server import ImageServer, image_server
 from tests.support import LiveServer, live_server, make_service

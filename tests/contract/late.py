@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from inference.client import EngineClient
-from inference.fake import FakeCore, FakeModel
+from inference.fakes.core import FakeCore, FakeModel
+from inference.frontend.client import EngineClient
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
 from inference.types import ModelInfo

@@ -23,11 +23,11 @@ from handlers.app import create_app
 from handlers.http.exchange import operation_id
 from handlers.http.operations import operation_table
 from handlers.http.responses import ContractViolation
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.frontend.client import EngineClient
 from inference.types import EngineState
 
 PATIENCE_SECONDS = 30

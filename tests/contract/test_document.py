@@ -103,7 +103,7 @@ BROKEN: list[tuple[str, str, Break]] = [
     ),
     ("specification", "one operationId twice", _set(_generate, "operationId", "health")),
     ("operations_named", "no operationId", _drop(_generate, "operationId")),
-    ("operations_named", "no identifier", _set(_generate, "operationId", "handlers.generate")),
+    ("operations_named", "no identifier", _set(_generate, "operationId", "handlers.routes.generate")),
     ("described", "operation", _drop(_generate, "description")),
     ("described", "schema", _drop(lambda d: _schemas(d)["Token"], "description")),
     ("described", "property", _drop(_parameter("top_k"), "description")),

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from handlers.http.message_errors import speaks_messages
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from tests.contract.fitting_values import fitting
 from tests.contract.likeness import without_its_own
 from tests.contract.member_bodies import ABSENT

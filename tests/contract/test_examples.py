@@ -15,8 +15,8 @@ from jsonschema import Draft4Validator
 from codegen.document import EVENTS, JSON, Document
 from codegen.examples import read_transcript
 from codegen.exchanges import FAILURE, Exchange, exchanges
-from inference.fake import fake_client
-from inference.fake_vision import FAKE_VISION
+from inference.fakes.core import fake_client
+from inference.fakes.vision import FAKE_VISION
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, refusing, send
 from tests.contract.likeness import differences, sequences, stream_differences

@@ -22,11 +22,11 @@ from starlette.responses import Response
 from codegen.document import JSON, Document, Operation
 from codegen.exchanges import Provocation, provocations, request_examples
 from handlers.keys import GENERATE, SCOPES, TOKENIZE
-from handlers.operations import OPERATIONS
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
-from inference.client import EngineClient
 from inference.errors import GenerationFailed, IncompleteGeneration, Overloaded
-from inference.fake import FakeCore, fake_client
+from inference.fakes.core import FakeCore, fake_client
+from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import stand_in_text

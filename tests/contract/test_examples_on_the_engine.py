@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 
-from inference.client import EngineClient  # noqa: E402
 from inference.config import EngineConfig  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
+from inference.engine.engine import TorchCore  # noqa: E402
+from inference.frontend.client import EngineClient  # noqa: E402
 from inference.text.pipeline import load_text  # noqa: E402
 from tests.contract.executing import refusing, send  # noqa: E402
 from tests.contract.test_examples import EXCHANGES, unlike  # noqa: E402
@@ -37,7 +37,7 @@ WORDS = ('"object":"chat.completion', '"object":"response"', '"type":"message"')
 @pytest.mark.slow
 def test_every_example_is_answered_as_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     # Most examples draw their tokens: of 600 first ones one ends the text, which an answer then shows
-    monkeypatch.setattr("handlers.sequences.random", Random(0))
+    monkeypatch.setattr("handlers.routes.sequences.random", Random(0))
     config = EngineConfig(threads=1, max_batch_total_tokens=8192)
     engine = EngineClient(TorchCore(config), config, lambda: load_text(config.model))
     wrong: dict[str, list[str]] = {}

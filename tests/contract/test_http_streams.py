@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from handlers.http.call import Call
 from handlers.http.replies import EventStream, event
-from handlers.operations import OPERATIONS
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
 from inference.errors import GenerationFailed, InvalidInput, NotReady, Overloaded, TemplateFailed
 from tests.contract.conftest import FAILING

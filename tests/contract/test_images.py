@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from inference.fake_vision import FAKE_VISION, IMAGE_TOKENS
+from inference.fakes.vision import FAKE_VISION, IMAGE_TOKENS
 from tests.contract.seeing import (
     CHAT,
     COMPLETIONS,

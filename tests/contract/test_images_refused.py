@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers.settings import Settings
-from inference.fake import fake_client
-from inference.fake_vision import BROKEN, FAKE_VISION
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.fakes.vision import BROKEN, FAKE_VISION
 from tests.contract.seeing import (
     CHAT,
     COMPLETIONS,

@@ -30,7 +30,7 @@ async def test_an_answer_that_tells_much_is_made_aside(monkeypatch: pytest.Monke
         threads.append(threading.get_ident())
         return whole(*all, **more)
 
-    for module in ("handlers.chat", "handlers.responses"):
+    for module in ("handlers.routes.chat", "handlers.routes.responses"):
         monkeypatch.setattr(f"{module}.logprobs", noted)
     include = ["message.output_text.logprobs"]
     async with served() as server:

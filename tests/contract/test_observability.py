@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from handlers.logs import configure
+from handlers.serving.logs import configure
 from inference.core import Life
-from inference.fake_vision import FAKE_VISION
+from inference.fakes.vision import FAKE_VISION
 from tests.contract.late import loading
 from tests.contract.serving import Served, served
 from tests.support import error_of, logging_kept, message_of

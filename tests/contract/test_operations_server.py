@@ -10,8 +10,8 @@ import pytest
 
 from handlers.app import create_app
 from handlers.version import TGI_VERSION
-from inference.client import Generation
 from inference.core import Life
+from inference.frontend.client import Generation
 from inference.types import LogprobsMode, Request
 from tests.contract.serving import events_of, served
 from tests.support import error_of, make_service, serving

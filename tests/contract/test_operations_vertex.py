@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import openapi
-from handlers import cloud
+from handlers.routes import cloud
 from tests.contract.serving import served
 from tests.support import error_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference.fake import MEANINGLESS
+from inference.fakes.core import MEANINGLESS
 from inference.types import CoreRequest, LogprobsMode
 from tests.contract.serving import Served, served
 

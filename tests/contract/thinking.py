@@ -7,9 +7,9 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import FakeCore, FakeModel
+from handlers.settings.table import Settings
+from inference.fakes.core import FakeCore, FakeModel
+from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer

@@ -12,11 +12,11 @@ from tokenizers import AddedToken
 
 from handlers.app import create_app
 from handlers.http.responses import ContractViolation
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import FakeCore, FakeModel
+from handlers.settings.table import Settings
+from inference.fakes.core import FakeCore, FakeModel
+from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import CHATML, EOS, plausible_tokens, small_tokenizer, stand_in_text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from handlers.settings import SETTINGS
-from handlers.settings_reading import flag_names
+from handlers.settings.reading import flag_names
+from handlers.settings.table import SETTINGS
 from tests.deploy.dockerfile import Stage, read
 
 ROOT = Path(__file__).parents[2]

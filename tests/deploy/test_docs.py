@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from handlers.access_log import generated, texts
-from handlers.metric_table import table
-from handlers.settings import SETTINGS
-from handlers.settings_reading import flag_names
+from handlers.metrics.table import table
+from handlers.settings.reading import flag_names
+from handlers.settings.table import SETTINGS
 from handlers.tracing import gen_ai_attributes, stages, tgi_attributes
 from inference.types import Request
 from tests.deploy.dockerfile import read
-from tests.unit.handlers.test_metrics import FINISH
+from tests.unit.handlers.metrics.test_metrics import FINISH
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("deploy", "observability")}

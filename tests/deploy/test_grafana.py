@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from handlers.metric_table import table
+from handlers.metrics.table import table
 from tests.deploy.promql import NotPromQL, Query, Sample, mismatched, read, selected
 
 # beside the checkout, or where the variable says: TGI's own board

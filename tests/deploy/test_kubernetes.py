@@ -12,9 +12,9 @@ import yaml
 
 import openapi
 from handlers.http.server import FAREWELL_SECONDS
-from handlers.metric_table import table
-from handlers.settings import SETTINGS
-from handlers.workers import LATE_SECONDS
+from handlers.metrics.table import table
+from handlers.serving.workers import LATE_SECONDS
+from handlers.settings.table import SETTINGS
 from tests.deploy.promql import Sample
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"

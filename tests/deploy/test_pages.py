@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from handlers import cli
-from handlers.metric_table import table
-from handlers.settings import SETTINGS
-from handlers.settings_reading import flag_names
-from handlers.settings_table import Support
+from handlers.metrics.table import table
+from handlers.settings.reading import flag_names
+from handlers.settings.row import Support
+from handlers.settings.table import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

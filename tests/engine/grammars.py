@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from inference.grammar.build import build
-from inference.grammar.limits import GrammarLimits
+from inference.grammar_limits import GrammarLimits
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.embedded import tokenizer, vocabulary
 

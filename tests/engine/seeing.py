@@ -15,9 +15,9 @@ from PIL import Image as Picture
 from transformers import PreTrainedModel, ProcessorMixin
 
 from codegen.seeing_toys import placeholder, save_seeing_toy
-from inference.client import EngineClient
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
+from inference.frontend.client import EngineClient
 from inference.process.spawned import SpawnedCore
 from inference.text.pipeline import load_text
 from inference.types import Event, Image, Request

@@ -12,10 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from inference.config import EngineConfig
-from inference.demand import Demand
 from inference.errors import ModelUnavailable
 from inference.machine import Machine
-from inference.plan import Plan, make_plan
+from inference.planning.demand import Demand
+from inference.planning.plan import Plan, make_plan
 from inference.types import CoreRequest
 from tests.engine.adapters import ToyAdapter, toy_adapter
 from tests.engine.cores import Heard, Session, config, request
@@ -151,7 +151,7 @@ def test_the_plan_counts_what_they_take(tmp_path: Path, monkeypatch: pytest.Monk
         planned.append(demand.weights_bytes)
         return make_plan(given, demand, machine)
 
-    monkeypatch.setattr("inference.engine.make_plan", note)
+    monkeypatch.setattr("inference.engine.engine.make_plan", note)
     for adapters in ((), (f"a={tmp_path / 'adapter'}",)):
         Session(config(tmp_path / "model", adapters=adapters)).close()
     numbers = sum(down.numel() + 2 * up.numel() for down, up in adapter.sides.values())

@@ -16,11 +16,11 @@ pytest.importorskip("torch")
 import httpx  # noqa: E402
 
 from handlers.app import create_app  # noqa: E402
-from handlers.metrics import Metrics  # noqa: E402
+from handlers.metrics.metrics import Metrics  # noqa: E402
 from handlers.service import Service  # noqa: E402
-from handlers.settings import Settings  # noqa: E402
-from inference.client import EngineClient  # noqa: E402
-from inference.engine import TorchCore  # noqa: E402
+from handlers.settings.table import Settings  # noqa: E402
+from inference.engine.engine import TorchCore  # noqa: E402
+from inference.frontend.client import EngineClient  # noqa: E402
 from inference.text.pipeline import load_text  # noqa: E402
 from inference.types import Request  # noqa: E402
 from tests.contract.serving import Served, lifespan, until_ready  # noqa: E402

@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from inference.checkpoint import Checkpoint, read_weights
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import ModelUnavailable
-from inference.loading import check_loaded
-from inference.model import load_model, read_config
+from inference.files.checkpoint import Checkpoint, read_weights
+from inference.loading.model import load_model, read_config
+from inference.loading.obstacles import check_loaded
 from inference.types import ModelInfo
 from tests.engine.models import EOS, make_model, save_model
 

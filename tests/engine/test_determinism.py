@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from inference.config import EMBEDDED_MODEL, EngineConfig, ModelConfig
 from inference.kernels.native import open_library
 from inference.kernels.native_screen import Screen
-from inference.state import Integers
+from inference.sequences.state import Integers
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Heard, Session, request
@@ -167,10 +167,10 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model = ModelConfig(model_id=path, quantize="int8" if kind == "int8" else None, adapters=adapters)
     reference = started(model, threads=1, prefix_caching=False, screen_head=False)
     with pytest.MonkeyPatch.context() as patched:  # these heads are small: their screens would be of no use
-        patched.setattr("inference.ends.Screen.of", partial(Screen.of, small=True))
+        patched.setattr("inference.models.ends.Screen.of", partial(Screen.of, small=True))
         subject = Subject(reference, [started(model, **each) for each in SURROUNDINGS])
     with pytest.MonkeyPatch.context() as patched:  # of random texts nothing would be guessed rightly
-        patched.setattr("inference.speculation.propose", subject.foretell)
+        patched.setattr("inference.engine.speculation.propose", subject.foretell)
         yield subject
     for session in (reference, *subject.sessions):
         session.close()

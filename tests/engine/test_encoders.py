@@ -13,10 +13,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from inference.client import EngineClient
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import ModelUnavailable
+from inference.frontend.client import EngineClient
 from inference.text.pipeline import load_text
 from tests.engine.cores import Session, config, request
 from tests.engine.models import EOS, VOCABULARY, prompts, save_model

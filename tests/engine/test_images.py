@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from inference.client import EngineClient
 from inference.config import ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import GenerationFailed, InvalidInput
+from inference.frontend.client import EngineClient
 from inference.process.spawned import SpawnedCore
+from inference.sequences.sight import ImageRows
 from inference.types import EngineState, Image, LogprobsMode
 from inference.vision.model import placeholder_of
 from inference.vision.processor import Prepared
-from inference.vision.sight import ImageRows
 from tests.engine.seeing import (
     CASES,
     LONG,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.client import EngineClient
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
+from inference.frontend.client import EngineClient
 from inference.vision.reader import Picture
 from tests.engine.seeing import Case, Toy, answer, make_toy, with_client
 

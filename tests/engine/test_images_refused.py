@@ -15,16 +15,16 @@ import pytest
 import torch
 from transformers.models.gemma3 import modeling_gemma3 as gemma
 
-from inference.client import EngineClient
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import GenerationFailed, InvalidImage, InvalidInput
-from inference.health import Health
-from inference.packable import find_layers
-from inference.proof import Proof, Verdict
-from inference.state import Integers
+from inference.frontend.client import EngineClient
+from inference.frontend.health import Health
+from inference.levels.packable import find_layers
+from inference.levels.proof import Proof, Verdict
+from inference.sequences.sight import Sight
+from inference.sequences.state import Integers
 from inference.types import Image
 from inference.vision.model import Vision
-from inference.vision.sight import Sight
 from tests.engine.seeing import (
     CASES,
     LONG,

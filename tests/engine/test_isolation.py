@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from inference.state import Pieces
+from inference.sequences.state import Pieces
+from inference.sequences.work import Work
 from inference.types import CoreRequest, Sampling
-from inference.work import Work
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 

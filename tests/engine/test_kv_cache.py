@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.kernels.native import open_library
 from tests.engine.cores import Session, config, request

@@ -14,15 +14,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Speech2TextConfig
 
-from inference import engine
-from inference.blocks import PAGE
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.cpu.prefault import AHEAD_TOKENS, Prefault
+from inference.cpu.stack import FusedRunner
+from inference.engine import engine
+from inference.engine.engine import TorchCore
+from inference.engine.step import Stepper
 from inference.errors import ModelUnavailable
 from inference.kernels.native import open_library
-from inference.prefault import AHEAD_TOKENS, Prefault
-from inference.stack import FusedRunner
-from inference.step import Stepper
+from inference.kv_cache.blocks import PAGE
 from inference.types import CoreFailure, Frame
 from tests.engine.cores import SECONDS, Heard, Session, best, config, request
 from tests.engine.models import EOS, VOCABULARY, generate, make_model, prompts, save_model
@@ -183,7 +183,7 @@ def test_failing_step_fails_its_requests_and_the_core_lives_on(
 
 def test_dying_loop_tells_every_request(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(config(directory))
-    monkeypatch.setattr("inference.scheduler.Scheduler.schedule", lambda _: 1 / 0)
+    monkeypatch.setattr("inference.scheduling.scheduler.Scheduler.schedule", lambda _: 1 / 0)
     heard = session.run([request("a", PROMPT), request("b", PROMPT)])
     assert set(heard.failures) == {"a", "b"}
     session.close()

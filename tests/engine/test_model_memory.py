@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from inference.checkpoint import Checkpoint, read_weights
 from inference.config import ModelConfig
+from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
-from inference.level import bring_up
-from inference.linears import NativeLinear
-from inference.model import held_weights, load_model, read_config
-from inference.source import find_source
+from inference.loading.level import bring_up
+from inference.loading.model import held_weights, load_model, read_config
+from inference.loading.source import find_source
+from inference.models.linears import NativeLinear
 from tests.engine.cores import config
 from tests.engine.models import save_model
 

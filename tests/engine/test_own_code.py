@@ -14,11 +14,11 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from inference.checkpoint import Checkpoint, read_weights
 from inference.config import EngineConfig
+from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
-from inference.model import load_model, read_config
-from inference.source import find_source
+from inference.loading.model import load_model, read_config
+from inference.loading.source import find_source
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import Session, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model

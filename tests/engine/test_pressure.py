@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference.scheduler import Scheduler
-from inference.state import Sequence
+from inference.scheduling.scheduler import Scheduler
+from inference.sequences.state import Sequence
 from inference.types import CoreFailure, Sampling
 from tests.engine.cores import SECONDS, Session, config, request
 from tests.engine.models import generate, prompts, save_model

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from benchmarks.random_adapters import save_adapters
-from inference.client import EngineClient
 from inference.config import EMBEDDED_MODEL, EngineConfig, Found
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import GenerationFailed
+from inference.frontend.client import EngineClient
 from inference.process import supervision
 from inference.process.remote import RemoteCore
 from inference.process.supervision import EngineProcess
@@ -291,7 +291,7 @@ def test_started_again_it_has_the_commit_that_it_had(tmp_path: Path, monkeypatch
 def test_the_api_process_does_without_torch() -> None:
     code = """
 import asyncio, sys
-from inference.client import EngineClient
+from inference.frontend.client import EngineClient
 from inference.config import EngineConfig
 from inference.process.spawned import SpawnedCore
 from inference.text.pipeline import load_text

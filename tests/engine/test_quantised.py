@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from inference.checkpoint import Checkpoint, read_weights
 from inference.config import EngineConfig, ModelConfig
 from inference.errors import ModelUnavailable
+from inference.files.checkpoint import Checkpoint, read_weights
 from inference.kernels.native import open_library
-from inference.model import held_weights, load_model, read_config
-from inference.source import find_source
+from inference.loading.model import held_weights, load_model, read_config
+from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.cores import Session, best, config, request
 from tests.engine.models import VOCABULARY, generate, prompts

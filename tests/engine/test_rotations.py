@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import inference.described
+import inference.planning.described
 from codegen.toys import generate_whole
 from inference.errors import ModelUnavailable
-from inference.source import Source
+from inference.loading.source import Source
 from tests.engine.cores import Session, best, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 
@@ -103,10 +103,10 @@ def test_texts_stay_as_long_as_the_level_was_proven_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = scaled(tmp_path, "llama", longrope("llama", original_max_position_embeddings=64))
-    needed = inference.described._kv_elements
+    needed = inference.planning.described._kv_elements
     room = 128 * 4 * needed(model.config)
     # Twice what the model needs, until it is seen to need less
-    monkeypatch.setattr(inference.described, "_kv_elements", lambda text: 2 * needed(text))
+    monkeypatch.setattr(inference.planning.described, "_kv_elements", lambda text: 2 * needed(text))
     found = Source.machine
     monkeypatch.setattr(Source, "machine", lambda *given: replace(found(*given), cache_bytes=room))
     session = Session(config(tmp_path))

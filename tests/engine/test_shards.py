@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from inference.config import EMBEDDED_MODEL
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.errors import ModelUnavailable
 from inference.kernels.native import open_library
 from inference.types import CoreRequest, LogprobsMode, Sampling
@@ -177,7 +177,7 @@ def test_what_a_shard_fails_on_is_told(directory: Path, monkeypatch: pytest.Monk
 
 def _children() -> set[int]:
     """Return the processes of shards that this one has started."""
-    return {each for each in children(os.getpid()) if "inference.shards" in command_line(each)}
+    return {each for each in children(os.getpid()) if "inference.process.shard" in command_line(each)}
 
 
 def _bits(heard: Heard, id: str) -> list[tuple[int, float, tuple[tuple[int, float], ...]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference.config import EngineConfig, ModelConfig
-from inference.masks import MaskPool
+from inference.grammar.masks import MaskPool
 from inference.types import LogprobsMode, Sampling
 from tests.engine.cores import SECONDS, Session, best, config, request
 from tests.engine.grammars import compiled, text_of
@@ -91,7 +91,7 @@ def test_texts_that_say_what_the_prompt_says_are_guessed_by_it(directory: Path, 
 def test_objects_of_a_schema_are_guessed_by_those_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = MaskPool.wait  # for longer than a busy machine takes
     monkeypatch.setattr(MaskPool, "wait", lambda pool, guides: wait(pool, guides, SECONDS))
-    monkeypatch.setattr("inference.speculation.GRACE_SECONDS", SECONDS)
+    monkeypatch.setattr("inference.engine.speculation.GRACE_SECONDS", SECONDS)
     said, steps = [], []
     for guesses in (0, 4):
         model = EngineConfig(model=ModelConfig(), threads=1, separate_process=False, speculate=guesses)

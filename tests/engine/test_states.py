@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from inference.blocks import PAGE
+from inference.kv_cache.blocks import PAGE
 from tests.engine.cores import Heard, Session, config, request
 from tests.engine.models import VOCABULARY, generate, prompts, save_model
 

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from inference.client import EngineClient
 from inference.config import EngineConfig, ModelConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
+from inference.frontend.client import EngineClient
 from inference.text.pipeline import load_text
 from inference.tools.grammar import call_grammar
 from inference.tools.parser import CallParser, joined

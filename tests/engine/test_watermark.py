@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from inference.config import EngineConfig, ModelConfig
+from inference.sampling.watermark import detect
 from inference.types import Sampling, Watermark
-from inference.watermark import detect
 from tests.engine.cores import Session, request
 
 PROMPT = (5, 80, 300, 41)

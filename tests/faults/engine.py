@@ -10,9 +10,9 @@ from typing import Any
 
 from inference.config import EngineConfig
 from inference.core import FrameSink, LocalCore
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
 from inference.process.child import main
-from inference.state import Pieces
+from inference.sequences.state import Pieces
 from tests.faults.launch import CLOCK, jump
 from tests.faults.poison import CRASHES, HANGS, NEEDS_MEMORY, RAISES, SLOW, TOO_LARGE
 

@@ -25,7 +25,8 @@ def main() -> int:
     """Serve; returns the exit code."""
     if os.environ.get(CLOCK):
         jump()
-    from handlers import cli, workers
+    from handlers import cli
+    from handlers.serving import workers
     from inference.process import spawned, supervision
     from tests.faults.poison import PROGRAM
 

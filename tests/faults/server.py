@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from inference.process.watchdog import Patience
+from inference.ipc.watchdog import Patience
 from tests.faults.launch import CLOCK
 from tests.faults.traffic import HOST, get
 from tests.ports import free_port

@@ -1,6 +1,6 @@
 """Faults, with few requests each: nothing that was accepted is lost, and the server goes on or ends in order.
 
-Deaths of API workers and of the first process are tests/unit/handlers/test_workers.py's.
+Deaths of API workers and of the first process are tests/unit/handlers/serving/test_workers.py's.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ CLASSES = {
 # The fake engine has no sampler, and a client that waits for a minute bounds no grammar: these tests do
 BELOW = {
     "extreme sampling values": (
-        "unit.inference.test_sampler_extremes",
+        "unit.inference.sampling.test_sampler_extremes",
         "extreme_values_choose_a_token_and_say_how_likely_it_is",
     ),
     "recursive and exploding grammars": (

@@ -16,7 +16,7 @@ import pytest
 
 from handlers.http import server as server_module
 from handlers.service import Service
-from inference.fake import FakeCore, fake_client
+from inference.fakes.core import FakeCore, fake_client
 from tests.security.raw import connected, head, read_to_end, wait_until
 from tests.support import LiveServer, live_server, make_service
 

@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers import logs
 from handlers.app import create_app
 from handlers.images.fetching import Fetcher
 from handlers.images.hosts import Hosts
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.fake import fake_client
-from inference.fake_vision import FAKE_VISION
+from handlers.serving import logs
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.fakes.vision import FAKE_VISION
 from tests.image_server import RED, ImageServer, image_server
 from tests.support import LiveServer, live_server, logging_kept, make_service, serving
 

@@ -18,8 +18,8 @@ import openapi
 from handlers.http.errors import Refused
 from handlers.keys import Key, Keyring, read_keys
 from handlers.quotas import Quotas
-from handlers.settings_table import SettingsError
-from inference.fake import fake_client
+from handlers.settings.row import SettingsError
+from inference.fakes.core import fake_client
 from tests.security.raw import connected, head
 from tests.support import live_server, make_service
 

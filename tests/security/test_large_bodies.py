@@ -16,10 +16,10 @@ import httpx
 import orjson
 import pytest
 
-import handlers.cloud
 import handlers.http.contract
-import handlers.tokenize
-import handlers.vertex
+import handlers.routes.cloud
+import handlers.routes.tokenize
+import handlers.routes.vertex
 import handlers.wire.chat
 import handlers.wire.completions
 import handlers.wire.kserve
@@ -29,7 +29,7 @@ import inference.text.lanes
 from handlers.http.body import parse_json
 from handlers.http.message_errors import speaks_messages
 from handlers.http.validation import RequestCheck
-from handlers.tokenize import SLICE_TOKENS
+from handlers.routes.tokenize import SLICE_TOKENS
 from tests.security.raw import connected, head, wait_until
 from tests.support import LiveServer, live_server, message_of
 
@@ -199,9 +199,9 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     note(handlers.wire.completions, "to_completion")
     note(handlers.wire.tgi, "to_meaning")
     note(handlers.wire.kserve, "to_tensors")
-    note(handlers.tokenize, "to_conversation")
-    note(handlers.vertex, "_places")
-    note(handlers.cloud, "operation_of")
+    note(handlers.routes.tokenize, "to_conversation")
+    note(handlers.routes.vertex, "_places")
+    note(handlers.routes.cloud, "operation_of")
     return notes
 
 

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from handlers.http import lingering
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from tests.security.raw import connected, head, read_to_end
 from tests.support import LiveServer, live_server
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.checkpoint import find_checkpoint, read_weights
 from inference.config import EMBEDDED_MODEL, ModelConfig
 from inference.errors import ModelUnavailable
-from inference.safetensors import read_header
+from inference.files.checkpoint import find_checkpoint, read_weights
+from inference.files.safetensors import read_header
 from inference.text.chat_template import load_chat_template
 from inference.text.files import ModelFiles
 from inference.text.pipeline import load_text
@@ -154,7 +154,7 @@ def test_pickled_weights_are_never_read(name: str, model: Path) -> None:
 
 def test_a_model_with_code_runs_none_of_it(model: Path) -> None:
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("inference.model")
+    transformers = pytest.importorskip("inference.loading.model")
     assert torch
     code = f"from pathlib import Path\nPath({str(model / 'ran')!r}).write_text({MARK!r})\n"
     (model / "configuration_own.py").write_text(code)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers.operations import OPERATIONS
+from handlers.routes.operations import OPERATIONS
 from tests.security.no_network import asked_in_process
 from tests.support import live_server
 

@@ -26,11 +26,12 @@ PATIENCE_SECONDS = 60
 SILENCES = (1.5, 3, 6, 12, 24)  # seconds: the first is long enough for the log, unless the machine is busy
 LISTEN = "import sys; from tests.security.panicking import listen; listen()"
 ENGINE = f"{LISTEN}; from tests.unit.inference_process.fake_engine import *; main(sys.argv[1:], NamedCore)"
-WORKER = f"{LISTEN}; from handlers.worker import main; sys.exit(main(int(sys.argv[1])))"
+WORKER = f"{LISTEN}; from handlers.serving.worker import main; sys.exit(main(int(sys.argv[1])))"
 SERVER = f"""
 {LISTEN}
 from functools import partial
-from handlers import cli, staff
+from handlers import cli
+from handlers.serving import staff
 from inference.process import spawned, supervision
 Engine = partial(supervision.EngineProcess, program=("-c", {ENGINE!r}))
 supervision.EngineProcess = Engine
@@ -40,8 +41,9 @@ sys.exit(cli.launcher(sys.argv[1:]))
 """
 IN_ONE = f"""
 {LISTEN}
-from handlers import cli, serve
-from inference.fake import fake_client
+from handlers import cli
+from handlers.serving import serve
+from inference.fakes.core import fake_client
 serve.make_engine = lambda settings: fake_client(settings.engine_config())
 sys.exit(cli.launcher(sys.argv[1:]))
 """

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from handlers.http.responses import ContractViolation, log_violation
-from handlers.logs import LEVELS, WITHHELD, configure
-from handlers.operations import OPERATIONS
-from inference.client import EngineClient
-from inference.masks import Endings, Guide
+from handlers.routes.operations import OPERATIONS
+from handlers.serving.logs import LEVELS, WITHHELD, configure
+from inference.frontend.client import EngineClient
+from inference.grammar.masks import Endings, Guide
+from inference.ipc.control import relay, to_logged
 from inference.outline import outline
-from inference.process.control import relay, to_logged
 from inference.text.tokenizer import FastTokenizer
 from inference.types import CoreFailure, Frame, Request
 from tests.support import live_server, logging_kept
@@ -139,7 +139,7 @@ def test_a_detokenizers(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None
 
     async def check(client: EngineClient, core: Puppet) -> None:
         generation = await client.submit(Request(id="a", prompt="Hi"))
-        monkeypatch.setattr("inference.client.EventAssembler.event", fail)
+        monkeypatch.setattr("inference.frontend.client.EventAssembler.event", fail)
         core.say("a", "x")
         with pytest.raises(Exception, match="Detokenisation"):
             async for _ in generation:
@@ -154,7 +154,7 @@ def test_one_of_the_engines_process(logged: Logged) -> None:
         try:
             raise KeyError(SECRET)
         except KeyError as error:
-            record = logging.LogRecord("inference.engine", 40, "x.py", 1, "failed", None, None)
+            record = logging.LogRecord("inference.engine.engine", 40, "x.py", 1, "failed", None, None)
             record.exc_info = (KeyError, error, error.__traceback__)
         relay(to_logged(record))
 

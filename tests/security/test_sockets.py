@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from inference.ipc.framing import FrameFault, Unframer, unpack
 from inference.process.address import Address
-from inference.process.framing import FrameFault, Unframer, unpack
 
 ROOT = Path(__file__).parent.parent.parent
 # `weights_only` reads tensors, and runs nothing

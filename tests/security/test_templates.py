@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers.serve import make_engine
-from handlers.settings import Settings
+from handlers.serving.serve import make_engine
+from handlers.settings.table import Settings
 from inference.errors import TemplateFailed
 from inference.text.chat_template import ChatTemplate
 from inference.text.growth import CHARACTERS

@@ -12,7 +12,7 @@ import pytest
 from handlers.http import server as server_module
 from handlers.http.answering import AnsweringProtocol
 from handlers.service import Service
-from inference.fake import fake_client
+from inference.fakes.core import fake_client
 from tests.security.raw import PATIENCE_SECONDS, connected, head, wait_until
 from tests.support import LiveServer, live_server, make_service
 

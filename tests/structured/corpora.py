@@ -22,9 +22,9 @@ import numpy as np
 from inference.config import ModelConfig
 from inference.errors import GrammarRefused
 from inference.grammar.compiler import GrammarCompiler
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.text.files import find_files
 from inference.text.tokenizer import load_tokenizer
 from inference.types import CompiledGrammar, Grammar, GrammarKind

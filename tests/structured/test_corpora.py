@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference.grammar.limits import GrammarLimits
+from inference.grammar_limits import GrammarLimits
 from tests.structured.corpora import MISSING, Judge, Verdict, load, present, texts
 
 pytestmark = [pytest.mark.skipif(not present(), reason=MISSING), pytest.mark.slow]

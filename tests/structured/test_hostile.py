@@ -11,8 +11,8 @@ import pytest
 
 from inference.errors import GrammarRefused, Overloaded
 from inference.grammar.compiler import CACHED_GRAMMARS, GrammarCompiler
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.maker import MakerHere
+from inference.grammar_limits import GrammarLimits
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.structured.corpora import Judge
 from tests.structured.hostile import grammars

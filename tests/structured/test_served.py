@@ -12,9 +12,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from inference.client import EngineClient
 from inference.config import EngineConfig
-from inference.engine import TorchCore
+from inference.engine.engine import TorchCore
+from inference.frontend.client import EngineClient
 from inference.text.pipeline import load_text
 from tests.examples import examples
 from tests.structured.corpora import MISSING, Case, load, present

@@ -1,4 +1,4 @@
-"""A token of a row's candidates: sorted, filtered and drawn from as inference/candidates.py does it."""
+"""A token of a row's candidates: sorted, filtered and drawn from as sampling/candidates.py does it."""
 
 from __future__ import annotations
 

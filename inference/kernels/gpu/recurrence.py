@@ -23,7 +23,7 @@ from inference.kernels.gpu.convolution import from_zero
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
 from inference.kernels.gpu.shares import share_of, softplus
-from inference.state_parts import Heads
+from inference.kernels.state_parts import Heads
 
 # How tokens are computed: one of each sequence; one after the other, with the same bits in any pieces; or
 # many at once, by products of less than 32 bits for numbers of 16

@@ -1,6 +1,6 @@
 """What a token scores after penalties and temperature, and scores as integers that sort alike.
 
-The arithmetic is the host's (`inference.penalties`, `inference.filters`), float32 rounded after each
+The arithmetic is the host's (`sampling/penalties.py`, `sampling/filters.py`), float32 rounded after each
 operation, so that filters find the same tokens equal: kernels that use it are compiled without
 fusing multiplications and additions.
 """
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from inference.gpu.wishes import Wish
 from inference.kernels.gpu.sampling import noise_key
-from inference.recipe import MOST_COUNTED
+from inference.sampling.recipe import MOST_COUNTED
 
 WISHES = tl.constexpr(len(Wish))
 TOP_K = tl.constexpr(int(Wish.TOP_K))

@@ -1,7 +1,7 @@
 """Tokens of rows that have filters or penalties, chosen as the host chooses them, without sorting rows.
 
 Of each row that has a filter few tokens are collected that can pass it: those that reach the best of
-the k-th best group of neighbours, as inference/candidates.py finds them, or all that `min_p` leaves. How
+the k-th best group of neighbours, as sampling/candidates.py finds them, or all that `min_p` leaves. How
 many tokens reach such a bar isn't known before: neighbours are alike, as tokenizers order by frequency. So
 there are several bars, and the largest set that there is room for counts. It is sorted, filtered and
 drawn from in `picking`. Where it doesn't tell, and where there is no filter, `walking` goes through

@@ -16,7 +16,7 @@ from torch import Tensor
 from inference.gpu.wishes import Wish
 from inference.kernels.gpu.launching import launch
 from inference.kernels.gpu.overlap import await_earlier
-from inference.recipe import MOST_COUNTED
+from inference.sampling.recipe import MOST_COUNTED
 
 _BLOCK = 128
 

@@ -7,10 +7,10 @@ from functools import partial
 
 from tokenizers import AddedToken, processors
 
-from inference.client import EngineClient
 from inference.config import EngineConfig
-from inference.fake import FakeCore, FakeModel, by_prompt
-from inference.fake_vision import FAKE_VISION, SeeingClient
+from inference.fakes.core import FakeCore, FakeModel, by_prompt
+from inference.fakes.vision import FAKE_VISION, SeeingClient
+from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer

@@ -10,7 +10,7 @@ import pytest
 
 from handlers.http import contract
 from handlers.wire import completion_answer
-from inference.client import EngineClient
+from inference.frontend.client import EngineClient
 from tests.contract.properties.mutant import APART, CASES, NO_JSON, RANGES, Mutant
 from tests.contract.properties.tampering import body, reply, request, result, value
 

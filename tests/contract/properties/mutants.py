@@ -13,10 +13,10 @@ from connexion.exceptions import OAuthProblem
 from starlette.responses import Response
 from starlette.types import Scope
 
-from handlers import generate, single_answer
 from handlers.http import auth, contract, errors, middleware, sse, validation
 from handlers.http.errors import Failure
 from handlers.http.support import SupportRules
+from handlers.routes import generate, single_answer
 from handlers.wire import chat_answer, parameters, response_answer, tgi
 from tests.contract.properties.forgotten import FORGOTTEN
 from tests.contract.properties.mutant import CASES, KEY, NO_JSON, OPEN, RANGES, UNKNOWN, Mutant

@@ -15,7 +15,7 @@ from starlette.responses import Response
 import openapi
 from handlers import app
 from handlers.http.call import Call
-from handlers.operations import OPERATIONS
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -13,7 +13,7 @@ from benchmarks.gpu.clock import Clock, OutOfTime
 from benchmarks.gpu.models import SHAPES, SMALL, write_description
 from benchmarks.gpu.record import Record
 from benchmarks.gpu.timeline import of_spans
-from inference.checkpoint import read_weights
+from inference.files.checkpoint import read_weights
 
 ROOT = Path(__file__).parents[3]
 ABSENT = ("msgspec", "llguidance", "connexion", "jsonschema_rs", "starlette", "uvicorn")

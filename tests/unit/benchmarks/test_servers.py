@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.serving.servers import SERVERS, Dialect, Server
 from benchmarks.serving.workloads import WORKLOADS
-from handlers.settings import SETTINGS
+from handlers.settings.table import SETTINGS
 
 FOLDER = Path("/folder")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.soak_run import said
-from inference.prompt_tokens import LikelyTokens, PromptTokens
+from inference.frontend.prompt_tokens import LikelyTokens, PromptTokens
 from inference.types import Event, PromptToken, Token
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from codegen.breaking_settings import setting_changes
 from codegen.settings_data import describe
-from handlers.settings import SETTINGS
-from handlers.settings_table import Support, choice, decimal, integer, text
+from handlers.settings.row import Support, choice, decimal, integer, text
+from handlers.settings.table import SETTINGS
 
 OLD = describe(SETTINGS)
 Edit = Callable[[Any], object]

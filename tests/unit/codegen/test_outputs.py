@@ -13,7 +13,17 @@ from codegen import outputs
 from codegen.__main__ import main
 
 ROOT = Path(__file__).parents[3]
-COPIED = ("codegen", "deploy", "docs", "handlers", "inference", "openapi", "tests", "pyproject.toml")
+COPIED = (
+    "benchmarks",
+    "codegen",
+    "deploy",
+    "docs",
+    "handlers",
+    "inference",
+    "openapi",
+    "tests",
+    "pyproject.toml",
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     for name in COPIED:
         if (ROOT / name).is_dir():
-            unwanted = shutil.ignore_patterns("__pycache__", "*.so", "embedded", "native")
+            unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.safetensors", "results")
             shutil.copytree(ROOT / name, copy / name, ignore=unwanted)
         else:
             shutil.copy(ROOT / name, copy / name)
@@ -58,11 +68,11 @@ def test_an_edit_of_each_generated_file_is_seen(tree: Path) -> None:
     ("source", "old", "new", "stale"),
     [
         ("openapi/openapi.yaml", "x-default: 1.0\n", "x-default: 2.0\n", "docs/api.md"),
-        ("openapi/openapi.yaml", "operationId: ping\n", "operationId: pong\n", "handlers/protocol.py"),
+        ("openapi/openapi.yaml", "operationId: ping\n", "operationId: pong\n", "handlers/routes/protocol.py"),
         ("openapi/openapi.yaml", "[length, eos_token,", "[eos_token,", "handlers/wire/types.py"),
         ("openapi/metrics.yaml", "unit: generations", "unit: texts", "docs/metrics.md"),
         ("openapi/compatibility/openai.yaml", "There is one tier.", "None.", "docs/compatibility.md"),
-        ("handlers/settings.py", '"port to listen on"', '"the port"', "docs/settings.md"),
+        ("handlers/settings/table.py", '"port to listen on"', '"the port"', "docs/settings.md"),
     ],
 )
 def test_an_edit_of_the_contract_alone_is_seen(

@@ -12,8 +12,8 @@ import pytest
 
 from codegen.document import Document
 from codegen.protocol import protocol_of
-from handlers.operations import OPERATIONS
-from handlers.protocol import operations
+from handlers.routes.operations import OPERATIONS
+from handlers.routes.protocol import operations
 
 ROOT = Path(__file__).parents[3]
 WRONG = Path(__file__).with_name("wrong_handlers.txt")  # not .py: mypy shall find it here alone

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from handlers.http.call import Call
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 from handlers.service import Service
-from handlers.settings import Settings
-from inference.client import EngineClient
-from inference.fake import fake_client
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.frontend.client import EngineClient
 
 Start = Callable[..., Awaitable[Service]]
 

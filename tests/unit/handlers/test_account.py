@@ -10,7 +10,7 @@ import pytest
 
 from handlers.account import Account, note_generation, note_prompt, open_account
 from inference.types import Request
-from tests.unit.handlers.test_metrics import FINISH
+from tests.unit.handlers.metrics.test_metrics import FINISH
 
 GROUPS = [["a", "b"], ["c", "d"]]  # ids of the requests of each prompt
 

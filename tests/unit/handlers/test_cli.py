@@ -171,8 +171,8 @@ def test_without_torch_the_message_says_what_to_install() -> None:
 import sys
 sys.modules["torch"] = None
 from handlers.commands import check
-from handlers.settings_reading import read
-from handlers import serve
+from handlers.settings.reading import read
+from handlers.serving import serve
 from inference.text import pipeline
 pipeline.load_text = lambda model, **_: None
 sys.exit(check(read({}, {"PARLEY_ENGINE_PROCESS": "false"})))
@@ -197,8 +197,9 @@ def fake_server(step_seconds: float = 0.0) -> Iterator[tuple[subprocess.Popen[st
     port = free_port()
     code = f"""
 import sys
-from handlers import cli, serve
-from inference.fake import fake_client
+from handlers import cli
+from handlers.serving import serve
+from inference.fakes.core import fake_client
 serve.make_engine = lambda settings: fake_client(settings.engine_config(), step_seconds={step_seconds})
 sys.exit(cli.launcher(["--hostname", "127.0.0.1", "--port", "{port}", "-g", "20"]))
 """
@@ -297,8 +298,9 @@ def test_a_signal_while_the_model_loads_ends_at_once() -> None:
     port = free_port()
     code = f"""
 import sys, time
-from handlers import cli, serve
-from inference.fake import fake_client
+from handlers import cli
+from handlers.serving import serve
+from inference.fakes.core import fake_client
 def make_engine(settings):
     client = fake_client(settings.engine_config())
     client._core.load = lambda progress: (progress("slow"), time.sleep(60))
@@ -329,8 +331,9 @@ def test_a_port_in_use_ends_with_a_message() -> None:
         port = taken.getsockname()[1]
         code = f"""
 import sys
-from handlers import cli, serve
-from inference.fake import fake_client
+from handlers import cli
+from handlers.serving import serve
+from inference.fakes.core import fake_client
 serve.make_engine = lambda settings: fake_client(settings.engine_config())
 sys.exit(cli.main(["--hostname", "127.0.0.1", "--port", "{port}"]))
 """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from handlers import keys
 from handlers.keys import GENERATE, MAX_RATE, SCOPES, TOKENIZE, Key, Keyring, read_keys
-from handlers.settings_table import SettingsError
+from handlers.settings.row import SettingsError
 from tests.support import PATIENCE
 
 DIGEST = sha256(b"secret").hexdigest()

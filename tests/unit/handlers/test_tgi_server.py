@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from handlers import cli, commands, tgi_server
-from handlers.settings_reading import Reading
+from handlers.settings.reading import Reading
 
 
 @pytest.fixture

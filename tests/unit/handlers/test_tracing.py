@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from handlers.account import Account
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from handlers.tracing import Tracing, duration, exporting_tracer, make_tracer, parameters
 from inference.types import Request, Sampling
 from tests.contract.serving import served

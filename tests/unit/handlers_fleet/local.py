@@ -16,7 +16,7 @@ from handlers.fleet.call import Accepted, Answer, Call, Piece, Route
 from handlers.fleet.gateway import Gateway
 from handlers.fleet.stack import stack
 from handlers.http.sse import CUT
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from tests.support import serving
 
 GENERATE = {"inputs": "hello", "parameters": {"max_new_tokens": 5}}

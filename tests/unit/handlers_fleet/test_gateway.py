@@ -16,7 +16,7 @@ from codegen.examples import read_frame
 from handlers.app import create_app
 from handlers.fleet.affinity import beginnings
 from handlers.service import Service
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from tests.contract.likeness import without_its_own
 from tests.support import make_service, serving
 from tests.unit.handlers_fleet.local import (

@@ -14,7 +14,7 @@ from handlers.app import create_app
 from handlers.fleet import gateway as module
 from handlers.fleet.call import Answer, Route
 from handlers.fleet.shares import Share, of_a_replica
-from handlers.settings import Settings
+from handlers.settings.table import Settings
 from tests.support import PATIENCE, make_service, serving
 from tests.unit.handlers_fleet.local import (
     CHAT,

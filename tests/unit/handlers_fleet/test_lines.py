@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from handlers import logs
 from handlers.fleet.lines import MAGIC, Lines, ReplicaLines, in_the_log, record_of
+from handlers.serving import logs
 from tests.support import logging_kept
 
 APPLICATION = "parley-here-3000"

@@ -6,7 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from handlers.fleet.merged import merged
-from handlers.metrics import Metrics
+from handlers.metrics.metrics import Metrics
 
 
 def exposition(requests: int) -> bytes:

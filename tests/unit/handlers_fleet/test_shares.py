@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.engine_settings import engine_config
 from handlers.fleet.shares import Share, of_a_replica, share, threads_here
-from handlers.settings import Settings
+from handlers.settings.engine import engine_config
+from handlers.settings.table import Settings
 
 
 @pytest.mark.parametrize(

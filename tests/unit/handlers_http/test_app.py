@@ -18,9 +18,9 @@ from handlers.http.contract import contract_app
 from handlers.http.operations import operation_table
 from handlers.http.server import server_config
 from handlers.http.validation import request_check
-from handlers.operations import OPERATIONS
-from handlers.settings import Settings
-from inference.fake import fake_client
+from handlers.routes.operations import OPERATIONS
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
 from inference.types import EngineState, ModelInfo
 from tests.support import error_of, live_server, make_service, serving
 

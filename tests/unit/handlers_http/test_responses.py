@@ -14,7 +14,7 @@ from handlers.http.call import Call
 from handlers.http.replies import Dialect, EventStream, event, json_reply
 from handlers.http.responses import ContractViolation, raise_violation
 from handlers.http.sse import DONE
-from handlers.operations import OPERATIONS
+from handlers.routes.operations import OPERATIONS
 from handlers.service import Service
 from tests.support import error_of, make_service, serving
 

@@ -29,10 +29,10 @@ from handlers.http.middleware import TOO_LATE, ErrorBoundary
 from handlers.http.protocol import BoundedProtocol
 from handlers.http.server import ACCEPTED_TOGETHER, Server, handles_of, listen, server_config
 from handlers.http.sse import CUT
-from handlers.settings import Settings
-from handlers.settings_table import SettingsError
-from inference.client import EngineClient
-from inference.fake import fake_client
+from handlers.settings.row import SettingsError
+from handlers.settings.table import Settings
+from inference.fakes.core import fake_client
+from inference.frontend.client import EngineClient
 from inference.types import EngineState
 from tests.support import PATIENCE, error_of, make_service
 

@@ -9,8 +9,8 @@ from handlers.wire.grammar import allowed, schema_grammar, to_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType
 from inference.errors import GrammarRefused
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.schema import LIMITS
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar, GrammarKind
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "additionalProperties": False}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from inference.chosen import Chosen
-from inference.isolation import RequestFault
-from inference.state import Chunk, Integers, Pieces, Sequence
-from inference.work import Work
+from inference.sequences.chosen import Chosen
+from inference.sequences.faults import RequestFault
+from inference.sequences.state import Chunk, Integers, Pieces, Sequence
+from inference.sequences.work import Work
 from tests.unit.inference.paper_model import PaperRunner, PaperSampler, homes
 
 TRASH = 49  # what a step that fails leaves where it should have written

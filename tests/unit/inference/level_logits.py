@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from inference.proof import scored_request
-from inference.served import Served
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.levels.proof import scored_request
+from inference.levels.served import Served
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 
 PROMPT = tuple(range(3, 90))  # more than five pages, and more than any window
 OTHER = tuple(range(60, 20, -1))

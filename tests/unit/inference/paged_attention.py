@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference.blocks import blocks_for
 from inference.kernels.native import Library, open_library
 from inference.kernels.native_attention import NativeCacheLayer, NativeStep
 from inference.kernels.reference import Attention
-from inference.paged import LayerShape
+from inference.kv_cache.blocks import blocks_for
+from inference.models.paged import LayerShape
 from tests.isas import ISAS as ISAS_OF_ALL
 
 LIBRARIES = {

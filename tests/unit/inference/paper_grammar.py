@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 
-from inference.masks import Guide, Mask, MaskPool
+from inference.grammar.masks import Guide, Mask, MaskPool
 
 Rule = Callable[[tuple[int, ...]], Collection[int]]  # of a text, the tokens that may follow
 

@@ -12,7 +12,7 @@ from inference.kernels.native import Library, PackedLinear, WeightKind
 from inference.kernels.native_attention import NativeCacheLayer
 from inference.kernels.native_layers import LayerWeights, NativeStack, StackShape
 from inference.kernels.reference import Attention
-from inference.paged import LayerShape
+from inference.models.paged import LayerShape
 from tests.unit.inference.paged_attention import Tokens, expected
 
 LAYER_KINDS = [kind for kind in WeightKind if kind is not WeightKind.INT6]  # which is for screens of heads

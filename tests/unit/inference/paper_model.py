@@ -12,14 +12,14 @@ from itertools import islice
 
 import numpy as np
 
-from inference.blocks import PAGE, BlockPool
-from inference.chosen import Chosen, Scored
+from inference.engine.speculation import Speculation
+from inference.kv_cache.blocks import PAGE, BlockPool
 from inference.prompt_tops import PromptTops
-from inference.scheduler import Limits, Scheduler
-from inference.speculation import Speculation
-from inference.state import Chunk, Integers, Pieces, Sequence, SlotTable
+from inference.scheduling.scheduler import Limits, Scheduler
+from inference.sequences.chosen import Chosen, Scored
+from inference.sequences.state import Chunk, Integers, Pieces, Sequence, SlotTable
+from inference.sequences.work import Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
-from inference.work import Work
 from tests.unit.inference.paper_grammar import PaperGrammar, allowed
 
 VOCABULARY = 50

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from inference.client import EngineClient
 from inference.config import EngineConfig
-from inference.fake import fake_client
+from inference.fakes.core import fake_client
+from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import CHATML, small_tokenizer

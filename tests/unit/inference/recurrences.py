@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference.state_parts import Heads, StateKernels
+from inference.kernels.state_parts import Heads, StateKernels
 
 CPU = torch.device("cpu")
 

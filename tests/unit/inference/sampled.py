@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.chosen import Chosen
-from inference.masks import Endings, Guide
+from inference.grammar.masks import Endings, Guide
 from inference.prompt_tops import TopTokens
-from inference.sampler import TorchSampler
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
+from inference.sampling.sampler import TorchSampler
+from inference.sequences.chosen import Chosen
+from inference.sequences.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
+from inference.sequences.work import Work
 from inference.types import CoreRequest, LogprobsMode, Sampling
-from inference.work import Work
 
 GREEDY = Sampling()
 PROCESSED = LogprobsMode.PROCESSED

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from codegen.toys import prompts
-from inference.blocks import blocks_for
-from inference.proof import scored_request
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
-from inference.step import Runner
+from inference.kv_cache.blocks import blocks_for
+from inference.levels.proof import scored_request
+from inference.sequences.computing import Runner
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 
 TEXTS = prompts(40, 23, 7)
 PAGES = 3  # of each

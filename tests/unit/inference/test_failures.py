@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.failures import STOPPED, STOPPED_BEFORE, blamed, log_failure
-from inference.isolation import explain
+from inference.sequences.faults import explain
 from inference.types import CoreFailure
 
 BLAMED = "The engine failed on request a#1.2; others are not affected (KeyError: the server's log says more)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.preparation import prompt_ids
+from inference.frontend.preparation import prompt_ids
 from inference.types import Image, Request, VisionInfo
 from tests.unit.inference.puppet import MODEL, TOKENIZER, load_text
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.process.framing import pack, unpack
-from inference.process.messages import FROM_ENGINE, Batch, More
+from inference.ipc.framing import pack, unpack
+from inference.ipc.messages import FROM_ENGINE, Batch, More
 from inference.prompt_tops import PromptTops, TopTokens
 
 PAIR = st.tuples(st.integers(0, 2**31 - 1), st.floats(max_value=0, min_value=-(2.0**99), width=32))

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.blocks import PAGE
 from inference.kernels.native import Library
 from inference.kernels.reference import Attention, Piece, Step, attend, write
+from inference.kv_cache.blocks import PAGE
 from tests.unit.inference.paged_attention import (
     FORMS,
     ISAS,

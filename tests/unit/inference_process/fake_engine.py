@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from inference.config import EngineConfig
 from inference.core import FrameSink
-from inference.fake import FakeCore, FakeModel
+from inference.fakes.core import FakeCore, FakeModel
 from inference.process.child import main
 from inference.types import CoreRequest, ModelInfo
 

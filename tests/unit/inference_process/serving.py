@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from inference.fake import FakeCore, FakeModel
+from inference.fakes.core import FakeCore, FakeModel
+from inference.ipc.framing import Unframer, pack, unpack
+from inference.ipc.messages import ENGINE_LIMIT, FROM_ENGINE, Attach, Batch, Submit
+from inference.ipc.watchdog import UNREAD_SECONDS
 from inference.process.address import Address
 from inference.process.connection import OUTBOX_BYTES
-from inference.process.framing import Unframer, pack, unpack
-from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE, Attach, Batch, Submit
 from inference.process.server import EngineServer
-from inference.process.watchdog import UNREAD_SECONDS
 from inference.types import CoreRequest, Frame, LogprobsMode, ModelInfo, Sampling
 from tests.unit.inference.puppet import MODEL
 

@@ -12,10 +12,10 @@ from typing import cast
 import pytest
 
 from inference.config import EngineConfig
+from inference.ipc.control import Control
+from inference.ipc.messages import Configuration
 from inference.process import child
 from inference.process.child import Engine
-from inference.process.control import Control
-from inference.process.messages import Configuration
 from inference.process.server import EngineServer
 from inference.types import ModelInfo
 

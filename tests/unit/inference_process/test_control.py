@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference.process.control import (
+from inference.ipc.control import (
     Control,
     ControlHandler,
     log_levels,
@@ -16,7 +16,7 @@ from inference.process.control import (
     socket_pair,
     to_logged,
 )
-from inference.process.messages import CONTROL_LIMIT, FROM_CHILD, FROM_PARENT, Logged, Progress, Stop
+from inference.ipc.messages import CONTROL_LIMIT, FROM_CHILD, FROM_PARENT, Logged, Progress, Stop
 
 
 @pytest.fixture

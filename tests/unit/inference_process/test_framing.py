@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.process.framing import HEADER_BYTES, FrameFault, Unframer, pack, unpack
-from inference.process.messages import FROM_ENGINE, Abort, Batch, Progress
+from inference.ipc.framing import HEADER_BYTES, FrameFault, Unframer, pack, unpack
+from inference.ipc.messages import FROM_ENGINE, Abort, Batch, Progress
 
 LINES = st.lists(st.text(max_size=300), max_size=12)
 

@@ -13,13 +13,13 @@ from inference.grammar import late
 from inference.grammar.build import build
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.late import LateGrammar, SharedVocabulary
-from inference.grammar.limits import GrammarLimits
-from inference.grammar.tokens import GrammarSource, GrammarTokens
+from inference.grammar.masks import SLOW_SECONDS, Guide, Late, MaskPool
 from inference.grammar.vocabulary import GrammarVocabulary
-from inference.masks import SLOW_SECONDS, Guide, Late, MaskPool
-from inference.process.framing import FrameFault, pack, unpack
+from inference.grammar_limits import GrammarLimits
+from inference.ipc.framing import FrameFault, pack, unpack
+from inference.ipc.grammar_tokens import GrammarSource, GrammarTokens
+from inference.ipc.messages import FROM_API, Vocabulary
 from inference.process.grammars import Shelf
-from inference.process.messages import FROM_API, Vocabulary
 from inference.process.remote import RemoteCore
 from inference.process.requests import to_submit
 from inference.types import CompiledGrammar, Grammar, GrammarKind, Matcher

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.core import Life
 from inference.errors import GenerationFailed
-from inference.process import supervision, watchdog
+from inference.frontend.client import EngineClient
+from inference.ipc import watchdog
+from inference.process import supervision
 from inference.process.spawned import SpawnedCore
 from inference.types import Request
 from tests.processes import gone

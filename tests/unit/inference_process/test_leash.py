@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.process.leash import Leash
+from inference.ipc.leash import Leash
 from tests.processes import gone
 from tests.unit.inference_process.test_supervision import ROOT, engine, eventually
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it is Linux tha
 HEAD = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from inference.process.leash import Leash, die_with_parent
+from inference.ipc.leash import Leash, die_with_parent
 file = Path(sys.argv[1])
 """
 LEASHED = """

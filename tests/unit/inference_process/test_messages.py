@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig, ModelConfig
-from inference.grammar.limits import GrammarLimits
-from inference.grammar.tokens import GrammarSource, GrammarTokens
-from inference.process.framing import pack, unpack
-from inference.process.messages import (
+from inference.grammar_limits import GrammarLimits
+from inference.ipc.framing import pack, unpack
+from inference.ipc.grammar_tokens import GrammarSource, GrammarTokens
+from inference.ipc.messages import (
     FROM_API,
     FROM_CHILD,
     FROM_ENGINE,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.process.output import LINE_BYTES, LineReader
-from inference.process.panics import LOOK_SECONDS, SILENCE_SECONDS
+from inference.ipc.output import LINE_BYTES, LineReader
+from inference.ipc.panics import LOOK_SECONDS, SILENCE_SECONDS
 
 SECRET = "lighthouse"
 HEADS = (
@@ -68,7 +68,7 @@ class Pipe:
     def relay(self, seconds: float) -> bool:
         """Let so much time pass, and have read what came."""
         self.now += seconds
-        with patch("inference.process.output.time.monotonic", lambda: self.now):
+        with patch("inference.ipc.output.time.monotonic", lambda: self.now):
             return self.reader.relay()
 
     def wait(self) -> None:

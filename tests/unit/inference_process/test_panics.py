@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.process.panics import LOOK_SECONDS, SILENCE_SECONDS, Panics
+from inference.ipc.panics import LOOK_SECONDS, SILENCE_SECONDS, Panics
 
 HEAD = "thread '<unnamed>' panicked at src/lib.rs:10:5:"
 TOLD = "native code panicked at src/lib.rs:10:5"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from inference.limits import PROMPT_LOGPROBS
+from inference.frontend.limits import PROMPT_LOGPROBS
+from inference.ipc.framing import HEADER_BYTES, unpack
+from inference.ipc.messages import ENGINE_LIMIT, FROM_ENGINE, MIB, Batch, Failed
 from inference.process.connection import FULL_BYTES, OUTBOX_BYTES, Connection
-from inference.process.framing import HEADER_BYTES, unpack
-from inference.process.messages import ENGINE_LIMIT, FROM_ENGINE, MIB, Batch, Failed
 from inference.process.routing import Numbers, Routes
 from inference.process.server import frames
 from inference.prompt_tops import PromptTops

@@ -12,9 +12,10 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.core import Life
-from inference.process import supervision, watchdog
-from inference.process.ended import Ended
-from inference.process.messages import Batch, Ready
+from inference.ipc import watchdog
+from inference.ipc.ended import Ended
+from inference.ipc.messages import Batch, Ready
+from inference.process import supervision
 from inference.process.supervision import BACK_OFF_SECONDS, EngineProcess
 from tests.unit.inference_process.serving import Caller, submit
 from tests.unit.inference_process.test_supervision import eventually, named, spawn

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.process.framing import FrameFault, pack, unpack
-from inference.process.messages import FROM_ENGINE, Batch, Failed, More
+from inference.ipc.framing import FrameFault, pack, unpack
+from inference.ipc.messages import FROM_ENGINE, Batch, Failed, More
 from inference.process.routing import Numbers, Routes
 from inference.step_stats import StepStats
 from inference.types import CoreFailure, CoreOutput, FinishReason, Frame, Looked

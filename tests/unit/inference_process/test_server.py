@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference.fake import FakeCore, FakeModel
-from inference.process.framing import pack
-from inference.process.messages import (
+from inference.fakes.core import FakeCore, FakeModel
+from inference.ipc.framing import pack
+from inference.ipc.messages import (
     Abort,
     Attach,
     Batch,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from inference.client import EngineClient
 from inference.config import EngineConfig
 from inference.errors import GenerationFailed, ModelUnavailable, NotReady
+from inference.frontend.client import EngineClient
 from inference.process import supervision
 from inference.process.spawned import SpawnedCore
 from inference.process.supervision import EngineProcess

@@ -19,9 +19,10 @@ import pytest
 from inference.config import EngineConfig, ModelConfig
 from inference.core import Life
 from inference.errors import ModelUnavailable
-from inference.process import supervision, watchdog
-from inference.process.ended import Ended, describe
-from inference.process.messages import Ready
+from inference.ipc import watchdog
+from inference.ipc.ended import Ended, describe
+from inference.ipc.messages import Ready
+from inference.process import supervision
 from inference.process.supervision import EngineProcess
 from tests.processes import gone
 from tests.unit.inference_process.fake_engine import HANGING, PROGRAM

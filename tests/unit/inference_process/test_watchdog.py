@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.process.watchdog import (
+from inference.ipc.watchdog import (
     LOADING_SILENT_SECONDS,
     LOOK_SECONDS,
     SILENT_SECONDS,

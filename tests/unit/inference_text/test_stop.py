@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.text.stop import LongStop, StopMatcher, overlap
+from inference.stop import LongStop, StopMatcher, overlap
 
 
 def run(pieces: list[str], stops: list[str]) -> tuple[list[str], str | None]:

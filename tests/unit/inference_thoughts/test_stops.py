@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.text.stop import StopMatcher, Stops
+from inference.stop import StopMatcher, Stops
 from inference.thoughts.splitters import splitter_of
 from inference.thoughts.stops import AnswerStops
 from inference.thoughts.types import Place

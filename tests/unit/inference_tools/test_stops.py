@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference.stop import StopMatcher
 from inference.text.sequence import SequenceText
-from inference.text.stop import StopMatcher
 from inference.tools.formats import ToolFormat
 from inference.tools.opening import Opening
 from inference.tools.stops import WordStops

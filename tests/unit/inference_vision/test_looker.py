@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from inference.state import Integers
+from inference.sequences.sight import Sight
+from inference.sequences.state import Integers
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from inference.vision.looker import Looker, add_seeing
-from inference.vision.sight import Sight
 
 REQUEST = CoreRequest(
     id="a",

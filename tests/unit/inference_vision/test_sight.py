@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from inference.blocks import PAGE  # noqa: E402
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
+from inference.kv_cache.blocks import PAGE  # noqa: E402
+from inference.sequences.seen import limits_in, seen_in  # noqa: E402
+from inference.sequences.sight import ImageRows, Sight  # noqa: E402
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack  # noqa: E402
 from inference.types import CoreRequest, LogprobsMode, Sampling  # noqa: E402
-from inference.vision.seen import limits_in, seen_in  # noqa: E402
-from inference.vision.sight import ImageRows, Sight  # noqa: E402
 
 IMAGE = 9  # the token that stands for a row
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inference.vision.sight import ImageRows  # noqa: E402
+from inference.sequences.sight import ImageRows  # noqa: E402
 from inference.vision.store import ImageStore, Stored  # noqa: E402
 
 ROWS = 8

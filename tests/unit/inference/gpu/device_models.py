@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from inference.gpu.ops import Ops, torch_ops, triton_ops
-from inference.proof import scored_request
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
-from inference.step import Runner
+from inference.levels.proof import scored_request
+from inference.sequences.computing import Runner
+from inference.sequences.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
 from tests.unit.inference.toy_models import toy
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from inference.chosen import Chosen
 from inference.gpu.runner import Drawn
-from inference.recipe import drawn_by_device
-from inference.state import Pieces, Sequence
-from inference.work import Work
+from inference.sampling.recipe import drawn_by_device
+from inference.sequences.chosen import Chosen
+from inference.sequences.state import Pieces, Sequence
+from inference.sequences.work import Work
 from tests.unit.inference.paper_model import VOCABULARY, PaperRunner, PaperSampler, pick
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from inference.blocks import BlockPool, blocks_for
-from inference.gpu.ahead import AheadStepper
+from inference.engine.ahead import AheadStepper
+from inference.engine.step import Stepper
 from inference.gpu.graphs import default_sizes
 from inference.gpu.runner import GpuRunner, Launched
 from inference.gpu.sampling import GpuSampler
 from inference.gpu.slots import MirroredTable
-from inference.masks import MaskPool
-from inference.sampler import TorchSampler
-from inference.scheduler import Limits, Scheduler
-from inference.step import Stepper
+from inference.grammar.masks import MaskPool
+from inference.kv_cache.blocks import BlockPool, blocks_for
+from inference.sampling.sampler import TorchSampler
+from inference.scheduling.scheduler import Limits, Scheduler
 from inference.types import CoreFailure, CoreOutput, CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 

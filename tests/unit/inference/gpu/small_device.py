@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE
 from inference.gpu.batch import DeviceBatch
 from inference.gpu.ops import Ops, torch_ops
+from inference.kv_cache.blocks import PAGE
 
 VOCABULARY = 64
 

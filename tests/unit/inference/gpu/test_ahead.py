@@ -9,20 +9,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from inference.blocks import PAGE, BlockPool
-from inference.chosen import Chosen
-from inference.gpu.ahead import AheadStepper
-from inference.scheduler import Limits, Scheduler
-from inference.state import Pieces, SlotTable
-from inference.step import Stepper
+from inference.engine.ahead import AheadStepper
+from inference.engine.step import Stepper
+from inference.kv_cache.blocks import PAGE, BlockPool
+from inference.scheduling.scheduler import Limits, Scheduler
+from inference.sequences.chosen import Chosen
+from inference.sequences.state import Pieces, SlotTable
+from inference.sequences.work import Work
 from inference.types import CoreFailure, CoreOutput, CoreRequest, FinishReason
-from inference.work import Work
+from tests.unit.inference.engine.test_step_fates import FaultyFates
+from tests.unit.inference.engine.test_step_lives import Lives
 from tests.unit.inference.faulty_paper import Fault, Faults, FaultyRunner, FaultySampler, Where
 from tests.unit.inference.gpu.paper_device import PaperDevice, PaperDeviceSampler, PaperLaunch
 from tests.unit.inference.paper_grammar import ManualPool, PaperGrammar
 from tests.unit.inference.paper_model import EOS, VOCABULARY, request, whole_text
-from tests.unit.inference.test_step_fates import FaultyFates
-from tests.unit.inference.test_step_lives import Lives
 
 
 class Bench:

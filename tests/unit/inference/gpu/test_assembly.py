@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from inference.config import EngineConfig
-from inference.demand import Demand
+from inference.engine import device_assembly as assembly
+from inference.engine.ahead import AheadStepper
+from inference.engine.device_assembly import Assembly
 from inference.errors import ModelUnavailable
-from inference.gpu import assembly
-from inference.gpu.ahead import AheadStepper
-from inference.gpu.assembly import Assembly, choose_ops
+from inference.gpu.ops import choose_ops
 from inference.gpu.torch_ops import TorchOps
+from inference.grammar.masks import MaskPool
 from inference.machine import Machine
-from inference.masks import MaskPool
-from inference.plan import Plan, make_plan
-from inference.scheduler import Limits
+from inference.planning.demand import Demand
+from inference.planning.plan import Plan, make_plan
+from inference.scheduling.scheduler import Limits
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 
 GPU = torch.device("cuda")

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from inference.gpu.attention import PagedModel
-from inference.level import Options, bring_up
+from inference.loading.level import Options, bring_up
 from tests.unit.inference.gpu.device_models import BLOCKS, device_ops, device_toy
 
 

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel  # noqa: E402
 
 from inference.gpu.build import Stack, build_stack  # noqa: E402
 from inference.gpu.linears import Multiplier  # noqa: E402
-from inference.layers import OtherShape  # noqa: E402
-from inference.paged import use_paged_attention  # noqa: E402
-from inference.proof import proof_prompts  # noqa: E402
+from inference.levels.proof import proof_prompts  # noqa: E402
+from inference.models.layers import OtherShape  # noqa: E402
+from inference.models.paged import use_paged_attention  # noqa: E402
 from tests.unit.inference.gpu.device_models import device_ops, device_toy, own_logits  # noqa: E402
 
 PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inference.blocks import PAGE  # noqa: E402
 from inference.gpu.cache import device_cache  # noqa: E402
-from inference.paged import LayerShape  # noqa: E402
+from inference.kv_cache.blocks import PAGE  # noqa: E402
+from inference.models.paged import LayerShape  # noqa: E402
 
 
 def test_each_layer_has_its_own_pages_and_one_that_is_nobodys() -> None:

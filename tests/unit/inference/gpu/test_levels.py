@@ -13,8 +13,8 @@ from transformers import PreTrainedModel  # noqa: E402
 
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
 from inference.gpu.stack import DeviceLayer  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.served import Level, Served  # noqa: E402
+from inference.levels.served import Level, Served  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
 from tests.unit.inference.gpu.device_models import (  # noqa: E402
     BLOCKS,
     PROMPT,

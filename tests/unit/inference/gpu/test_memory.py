@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from inference.blocks import blocks_for
 from inference.config import EngineConfig
-from inference.demand import Demand
+from inference.engine.device_assembly import fitted_plan
 from inference.errors import ModelUnavailable
 from inference.gpu import memory
-from inference.gpu.assembly import fitted_plan
 from inference.gpu.memory import MIB, Extent, Parts, Room, measure, memory_named
 from inference.gpu.runner import GpuRunner
 from inference.gpu.sampling import GpuSampler
 from inference.gpu.slots import MirroredTable
+from inference.grammar.masks import Endings
+from inference.kv_cache.blocks import blocks_for
 from inference.machine import Machine
-from inference.masks import Endings
-from inference.plan import make_plan
-from inference.sampler import TorchSampler
+from inference.planning.demand import Demand
+from inference.planning.plan import make_plan
+from inference.sampling.sampler import TorchSampler
 from tests.unit.inference.gpu.small_device import VOCABULARY, SmallModel
 
 GIB = 1024 * MIB

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from inference.fuse import merge_linears  # noqa: E402
 from inference.gpu.linears import Multiplier, SwappedLinear, device_linear  # noqa: E402
 from inference.gpu.mlps import SwappedMlp, swap_mlps  # noqa: E402
 from inference.gpu.swaps import put_modules_back  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.linears import Packed, pack_linears  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.models.fuse import merge_linears  # noqa: E402
+from inference.models.linears import Packed, pack_linears  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, device_ops, device_toy  # noqa: E402
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gpu.packing import pack_batch, upload
-from inference.state import Chunk, Decodes, Sequence, SlotTable, pack
+from inference.sequences.sight import ImageRows, Sight
+from inference.sequences.state import Chunk, Decodes, Sequence, SlotTable, pack
 from inference.types import CoreRequest, LogprobsMode, Sampling
-from inference.vision.sight import ImageRows, Sight
 
 CPU = torch.device("cpu")
 

@@ -19,8 +19,7 @@ from benchmarks.gpu.clock import Clock  # noqa: E402
 from benchmarks.gpu.correct import greedy  # noqa: E402
 from benchmarks.gpu.driving import Job, driver  # noqa: E402
 from benchmarks.gpu.models import SMALL, make_model  # noqa: E402
-from inference.blocks import BlockPool, blocks_for  # noqa: E402
-from inference.gpu.ahead import AheadStepper  # noqa: E402
+from inference.engine.ahead import AheadStepper  # noqa: E402
 from inference.gpu.graphs import capture_stream  # noqa: E402
 from inference.gpu.model import DeviceModel  # noqa: E402
 from inference.gpu.ops import Ops, torch_ops, triton_ops  # noqa: E402
@@ -28,10 +27,11 @@ from inference.gpu.runner import GpuRunner, Launched  # noqa: E402
 from inference.gpu.sampling import GpuSampler  # noqa: E402
 from inference.gpu.slots import MirroredTable  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.masks import MaskPool  # noqa: E402
-from inference.sampler import TorchSampler  # noqa: E402
-from inference.scheduler import Limits, Scheduler  # noqa: E402
+from inference.grammar.masks import MaskPool  # noqa: E402
+from inference.kv_cache.blocks import BlockPool, blocks_for  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.sampling.sampler import TorchSampler  # noqa: E402
+from inference.scheduling.scheduler import Limits, Scheduler  # noqa: E402
 from inference.types import CoreFailure, CoreRequest, LogprobsMode, Sampling  # noqa: E402
 from tests.unit.inference.gpu.device_models import device_toy  # noqa: E402
 from tests.unit.inference.gpu.paper_cuda import GPU, PaperCuda, paper_cuda  # noqa: E402
@@ -221,8 +221,8 @@ def test_steps_of_tritons_kernels_are_captured_and_say_the_same(
 def test_engine_is_loaded_measured_and_right_on_a_device(
     cuda: PaperCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference.source.choose_device", lambda config, progress: GPU)
-    monkeypatch.setattr("inference.gpu.assembly.triton_ops", lambda deterministic, overlaps: KernelOps(cuda))
+    monkeypatch.setattr("inference.loading.source.choose_device", lambda config, progress: GPU)
+    monkeypatch.setattr("inference.gpu.ops.triton_ops", lambda deterministic, overlaps: KernelOps(cuda))
     settings = {"max_batch_size": 2, "max_total_tokens": 64, "cuda_graphs": (2,)}
     jobs = [Job(tuple(range(3, 3 + length)), 4) for length in (20, 5)]
     with driver(SMALL, GPU, torch.float32, Clock(600), **settings) as engine:

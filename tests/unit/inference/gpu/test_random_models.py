@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 from benchmarks.gpu.correct import _apart  # noqa: E402
 from benchmarks.gpu.driving import TooSlow, _refuse_slowest  # noqa: E402
 from benchmarks.gpu.models import SHAPES, HybridShape, Shape, make_model  # noqa: E402
-from inference import proof  # noqa: E402
 from inference.gpu.ops import torch_ops  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.served import Level  # noqa: E402
+from inference.levels import proof  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.types import ModelInfo  # noqa: E402
 
 HIDDEN = 256

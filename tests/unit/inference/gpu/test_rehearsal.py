@@ -12,8 +12,8 @@ from inference.gpu.ops import HeadShape, Ops, torch_ops, triton_ops  # noqa: E40
 from inference.gpu.rehearsal import forms, rehearse  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 from inference.kernels.reference import Attention  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.served import Level  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
 from tests.unit.inference.gpu.device_models import device_toy, steps  # noqa: E402
 from tests.unit.inference.gpu.small_device import SmallModel  # noqa: E402
 from tests.unit.inference.gpu.test_stack import batch_of, forward, made  # noqa: E402

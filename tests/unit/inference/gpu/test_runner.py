@@ -12,8 +12,8 @@ from torch import Tensor
 
 from inference.gpu import packing, runner, slots, wishes
 from inference.gpu.batch import DeviceBatch
-from inference.sampler import Columns, TorchSampler
-from inference.state import Sequence
+from inference.sampling.sampler import Columns, TorchSampler
+from inference.sequences.state import Sequence
 from inference.types import CoreRequest, Sampling
 from tests.unit.inference.gpu.runner_bench import Bench, request
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.gpu.ahead import AheadStepper
+from inference.engine.ahead import AheadStepper
 from inference.gpu.runner import Launched
 from inference.gpu.torch_ops import TorchOps
 from inference.gpu.wishes import SlotWishes, Wishes
-from inference.sampler import TorchSampler
-from inference.state import Pieces
+from inference.sampling.sampler import TorchSampler
+from inference.sequences.state import Pieces
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.gpu.runner_bench import Bench, request
 

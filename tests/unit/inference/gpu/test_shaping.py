@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.filters import keep_min_p, keep_top_k, keep_top_p, weights
 from inference.gpu.shaping import kept, shape, uniforms
 from inference.gpu.wishes import row_of
-from inference.noise import uniforms as host_uniforms
+from inference.sampling.filters import keep_min_p, keep_top_k, keep_top_p, weights
+from inference.sampling.noise import uniforms as host_uniforms
 from inference.types import Sampling
 from tests.unit.inference.gpu.wished import Asked, Rows, asks, filters, random_logits
 

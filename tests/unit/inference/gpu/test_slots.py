@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from inference.gpu import slots as module
 from inference.gpu.slots import DeviceState, MirroredTable
-from inference.state import Sequence
+from inference.sequences.state import Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.gpu.small_device import no_room_to_send
 

@@ -17,8 +17,8 @@ from inference.gpu.model import DeviceModel  # noqa: E402
 from inference.gpu.packing import pack_batch  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 from inference.kernels.reference import Attention  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.state import Pieces  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.sequences.state import Pieces  # noqa: E402
 from tests.unit.inference.gpu.device_models import BLOCKS, DEVICE, device_ops, device_toy, steps  # noqa: E402
 
 

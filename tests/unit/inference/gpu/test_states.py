@@ -14,17 +14,17 @@ from hypothesis import given, settings  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from codegen.toys import toy_model  # noqa: E402
-from inference.blocks import blocks_for  # noqa: E402
 from inference.gpu.attention import PagedModel  # noqa: E402
 from inference.gpu.model import EagerRunner  # noqa: E402
 from inference.gpu.rehearsal import forms, rehearse  # noqa: E402
 from inference.gpu.slots import MirroredTable  # noqa: E402
 from inference.gpu.states import DeviceStates  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.proof import scored_request  # noqa: E402
-from inference.served import Level, Served  # noqa: E402
-from inference.snapshots import Move  # noqa: E402
-from inference.state import Chunk, Decodes, Sequence, pack  # noqa: E402
+from inference.kv_cache.blocks import blocks_for  # noqa: E402
+from inference.kv_cache.snapshots import Move  # noqa: E402
+from inference.levels.proof import scored_request  # noqa: E402
+from inference.levels.served import Level, Served  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
+from inference.sequences.state import Chunk, Decodes, Sequence, pack  # noqa: E402
 from tests.unit.inference.gpu.device_models import DEVICE, apart, device_ops, own_logits  # noqa: E402
 from tests.unit.inference.state_steps import PAGES, TEXTS, Step, computed, schedules  # noqa: E402
 

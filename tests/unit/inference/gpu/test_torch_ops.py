@@ -16,10 +16,10 @@ from torch.nn.functional import gelu, silu  # noqa: E402
 from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as rotate_neighbours  # noqa: E402
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as rotate_halves  # noqa: E402
 
-from inference.blocks import PAGE  # noqa: E402
 from inference.gpu.batch import DeviceBatch  # noqa: E402
 from inference.gpu.torch_ops import TorchOps  # noqa: E402
 from inference.kernels.reference import Attention  # noqa: E402
+from inference.kv_cache.blocks import PAGE  # noqa: E402
 from tests.unit.inference.paged_attention import Tokens, expected, page_count, page_table, tokens  # noqa: E402
 
 OPS = TorchOps()

@@ -15,8 +15,8 @@ from inference.gpu import packing
 from inference.gpu import wishes as module
 from inference.gpu.slots import DeviceState
 from inference.gpu.wishes import IN_PROMPT, Wish, marks_of, row_of
-from inference.recipe import MOST_COUNTED, drawn_by_device
-from inference.state import Sequence
+from inference.sampling.recipe import MOST_COUNTED, drawn_by_device
+from inference.sequences.state import Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling, Watermark
 from tests.unit.inference.gpu.small_device import no_room_to_send
 from tests.unit.inference.gpu.wished import PROMPT, Asked, Rows

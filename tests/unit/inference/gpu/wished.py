@@ -10,13 +10,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference.blocks import blocks_for
 from inference.gpu import noise
 from inference.gpu.slots import DeviceState, MirroredTable
 from inference.gpu.wishes import Wishes
-from inference.masks import Endings
-from inference.sampler import Columns, TorchSampler
-from inference.state import Sequence
+from inference.grammar.masks import Endings
+from inference.kv_cache.blocks import blocks_for
+from inference.sampling.sampler import Columns, TorchSampler
+from inference.sequences.state import Sequence
 from inference.types import CoreRequest, LogprobsMode, Sampling
 
 PROMPT = 12  # tokens of each text that are its prompt

@@ -11,8 +11,8 @@ from typing import NoReturn
 from inference.grammar import forking
 from inference.grammar.build import build
 from inference.grammar.compiled import LarkGrammar
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar
 
 SAID = {"nonsense": b"\0\0\0\1\xc1", "endless": b"\xff" * 64}  # in place of an answer

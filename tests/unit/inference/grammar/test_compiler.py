@@ -12,9 +12,9 @@ from inference.grammar import maker as module
 from inference.grammar.build import Source, compile_source
 from inference.grammar.compiled import LarkGrammar
 from inference.grammar.compiler import GrammarCache, GrammarCompiler
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.maker import MakerHere
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.unit.inference.grammar.vocabularies import VOCABULARY, follows, regex
 

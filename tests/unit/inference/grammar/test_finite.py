@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.schema import prepare
+from inference.grammar_limits import GrammarLimits
 
 NODE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 

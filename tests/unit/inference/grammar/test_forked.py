@@ -19,9 +19,9 @@ from inference.grammar.build import build
 from inference.grammar.fault import GrammarFault
 from inference.grammar.forked import ForkedMaker
 from inference.grammar.late import LateGrammar
-from inference.grammar.limits import NICENESS, GrammarLimits
 from inference.grammar.threads import start_threads, yield_to_others
-from inference.grammar.tokens import GrammarTokens
+from inference.grammar_limits import NICENESS, GrammarLimits
+from inference.ipc.grammar_tokens import GrammarTokens
 from inference.types import Grammar, GrammarKind
 from tests.processes import children, gone, read
 from tests.unit.inference.grammar.vocabularies import END, LIMITS, SPECIAL, STOP, TOKENS, VOCABULARY, follows

@@ -7,8 +7,8 @@ import pytest
 
 from inference.errors import GrammarRefused
 from inference.grammar.fault import GrammarFault
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.schema import check_schema, embedded_json, prepare
+from inference.grammar_limits import GrammarLimits
 from tests.unit.inference.grammar.vocabularies import follows, lark, schema
 
 PERSON = {

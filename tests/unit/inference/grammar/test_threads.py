@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from inference.grammar import threads as threads_module
-from inference.grammar.limits import NICENESS
 from inference.grammar.threads import start_threads, yield_to_others
+from inference.grammar_limits import NICENESS
 
 
 def niceness() -> int:

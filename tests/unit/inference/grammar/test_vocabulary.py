@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from inference.grammar.build import build
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar, GrammarKind
 from tests.unit.inference.grammar.vocabularies import (
     CALL,

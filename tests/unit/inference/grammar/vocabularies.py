@@ -10,8 +10,8 @@ import numpy as np
 
 from inference.grammar.build import build
 from inference.grammar.compiled import LarkGrammar
-from inference.grammar.limits import GrammarLimits
 from inference.grammar.vocabulary import GrammarVocabulary
+from inference.grammar_limits import GrammarLimits
 from inference.types import Grammar, GrammarKind
 
 CALL, PIECE, SPECIAL, END, STOP = range(256, 261)  # ids behind the 256 bytes

@@ -14,7 +14,7 @@ from inference.gpu.ops import triton_ops
 from inference.gpu.recurrent import Runs
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.kernels.gpu.places import find_places, move
-from inference.state_parts import Heads
+from inference.kernels.state_parts import Heads
 
 _SEQUENCES, _TOKENS = 8, 64
 

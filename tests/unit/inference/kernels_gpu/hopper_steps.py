@@ -23,7 +23,7 @@ from inference.gpu.model import DeviceModel
 from inference.gpu.ops import torch_ops, triton_ops
 from inference.gpu.rehearsal import rehearse
 from inference.gpu.slots import DeviceState, MirroredTable
-from inference.level import Options, bring_up
+from inference.loading.level import Options, bring_up
 from tests.unit.inference.toy_models import toy
 
 STATES = ("qwen3_5_text", "granitemoehybrid")  # whose layers keep states

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.blocks import PAGE
 from inference.gpu.batch import DeviceBatch
 from inference.kernels.gpu.attention import paged_attention
 from inference.kernels.gpu.tiles import Tiles
 from inference.kernels.reference import Attention
+from inference.kv_cache.blocks import PAGE
 from tests.unit.inference.paged_attention import Pieces, Tokens, expected, page_count, page_table
 from tests.unit.inference.triton_device import DEVICE
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from inference.blocks import PAGE
 from inference.kernels.gpu.tiles import (
     Tiles,
     choose_tiles,
@@ -21,6 +20,7 @@ from inference.kernels.gpu.tiles import (
     query_tile,
 )
 from inference.kernels.reference import Attention, Piece, Step, attend, write
+from inference.kv_cache.blocks import PAGE
 from tests.unit.inference.kernels_gpu.packed import PADDING, SMALL, Cut, Paper
 from tests.unit.inference.paged_attention import Pieces, Tokens, tokens
 

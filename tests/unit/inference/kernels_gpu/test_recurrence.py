@@ -18,7 +18,7 @@ from inference.gpu.recurrent import LOST, Runs
 from inference.gpu.state_kernels import DeviceStateKernels
 from inference.gpu.triton_ops import TritonOps
 from inference.kernels.gpu.recurrence import recur
-from inference.state_parts import Heads
+from inference.kernels.state_parts import Heads
 from tests.unit.inference.recurrences import Delta, Recurrence, Scan, Scan2, drawn
 from tests.unit.inference.triton_device import DEVICE, INTERPRETED
 

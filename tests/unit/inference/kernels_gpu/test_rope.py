@@ -12,8 +12,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from inference.blocks import PAGE
 from inference.kernels.gpu.rope import rope_and_write, write
+from inference.kv_cache.blocks import PAGE
 from tests.unit.inference.triton_device import DEVICE
 
 BLOCKS, POSITIONS, EPS = 4, 40, 1e-6

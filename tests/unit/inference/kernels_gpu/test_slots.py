@@ -4,12 +4,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.blocks import PAGE
 from inference.gpu.batch import Sampled
 from inference.gpu.decoding import TorchAround, TritonAround
 from inference.gpu.slots import DeviceState, MirroredTable
 from inference.gpu.wishes import Wish
-from inference.recipe import MOST_COUNTED
+from inference.kv_cache.blocks import PAGE
+from inference.sampling.recipe import MOST_COUNTED
 from tests.unit.inference.triton_device import DEVICE
 
 VOCABULARY = 24

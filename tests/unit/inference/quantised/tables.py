@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference import safetensors
+from inference.files import safetensors
 from inference.quantised.expansion import Found, Table
 from inference.quantised.method import Method
 

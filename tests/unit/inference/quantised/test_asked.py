@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from handlers.settings_table import INT8, OF_FILES, OF_FILES_IN_4_BITS
+from handlers.settings.row import INT8, OF_FILES, OF_FILES_IN_4_BITS
 from inference.errors import ModelUnavailable
 from inference.quantised.asked import to_do
 from inference.quantised.method import READ, Method

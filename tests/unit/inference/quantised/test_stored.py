@@ -12,8 +12,8 @@ from torch import Tensor  # noqa: E402
 from torch import dtype as Kind  # noqa: E402
 
 from inference.errors import ModelUnavailable  # noqa: E402
+from inference.files.safetensors import read_header  # noqa: E402
 from inference.quantised.stored import Stored, expanded, find_stored  # noqa: E402
-from inference.safetensors import read_header  # noqa: E402
 from tests.unit.inference.quantised.tables import method  # noqa: E402
 
 WEIGHT = torch.arange(-8.0, 8).view(4, 4).to(torch.float8_e4m3fn)

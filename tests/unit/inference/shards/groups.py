@@ -10,10 +10,10 @@ from typing import TypeVar
 from torch.distributed import HashStore
 
 from inference.kernels.native import Library, open_library
+from inference.models.share import Share
 from inference.shards.group import Group
 from inference.shards.local_group import LocalGroup, memory_bytes
 from inference.shards.net_group import NetGroup
-from inference.shards.share import Share
 
 Result = TypeVar("Result")
 Work = Callable[[Group, Library], Result]

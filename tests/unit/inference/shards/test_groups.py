@@ -14,9 +14,9 @@ from torch.distributed import Store, Work  # noqa: E402
 
 from inference.kernels.native import Library, open_library  # noqa: E402
 from inference.kernels.native_exchange import PART_BYTES  # noqa: E402
+from inference.models.share import Share  # noqa: E402
 from inference.shards import net_group  # noqa: E402
 from inference.shards.group import Group, ShardLost  # noqa: E402
-from inference.shards.share import Share  # noqa: E402
 from tests.unit.inference.shards.groups import together  # noqa: E402
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the extension isn't built")

@@ -13,9 +13,9 @@ from tests.ports import free_port
 
 pytest.importorskip("torch")
 
-from inference.process.control import Control
-from inference.process.framing import pack
-from inference.process.messages import Pulse, Unavailable
+from inference.ipc.control import Control
+from inference.ipc.framing import pack
+from inference.ipc.messages import Pulse, Unavailable
 from inference.shards import joining
 from inference.shards.joining import Door
 from inference.shards.messages import FROM_FIRST, Join

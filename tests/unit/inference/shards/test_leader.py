@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[4]
 SHARD = f"""
 import logging, os, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from inference.process.control import Control, send_logs
-from inference.process.messages import Unavailable
+from inference.ipc.control import Control, send_logs
+from inference.ipc.messages import Unavailable
 from inference.shards.messages import FROM_FIRST, Present
 line = Control(socket.socket(fileno=int(sys.argv[1])))
 words = line.receive(FROM_FIRST)

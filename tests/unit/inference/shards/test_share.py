@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from inference.shards.share import Share  # noqa: E402
+from inference.models.share import Share  # noqa: E402
 
 
 @given(st.integers(1, 9), st.integers(0, 5000), st.sampled_from([1, 7, 64]))

@@ -10,16 +10,16 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from inference.blocks import PAGE  # noqa: E402
 from inference.errors import ModelUnavailable  # noqa: E402
 from inference.kernels.native import Library, open_library  # noqa: E402
-from inference.level import Options, bring_up  # noqa: E402
-from inference.served import Level  # noqa: E402
+from inference.kv_cache.blocks import PAGE  # noqa: E402
+from inference.levels.served import Level  # noqa: E402
+from inference.loading.level import Options, bring_up  # noqa: E402
 from inference.shards.group import Group  # noqa: E402
 from inference.shards.runner import SharedRunner  # noqa: E402
 from tests.unit.inference.level_logits import PROMPT, own_logits, served_logits  # noqa: E402
+from tests.unit.inference.loading.test_level import FUSED  # noqa: E402
 from tests.unit.inference.shards.groups import together  # noqa: E402
-from tests.unit.inference.test_level import FUSED  # noqa: E402
 from tests.unit.inference.toy_models import toy  # noqa: E402
 
 pytestmark = pytest.mark.skipif(open_library() is None, reason="the extension isn't built")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from inference.kernels.native import Library, open_library
+from inference.sequences.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
 from inference.shards.group import Group
 from inference.shards.steps import Kind, Listener, Teller, Told
-from inference.state import Chunk, Decodes, Pieces, Sequence, SlotTable, pack
 from inference.types import CoreRequest, LogprobsMode, Sampling
 from tests.unit.inference.shards.groups import together
 

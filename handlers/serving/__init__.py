@@ -1,0 +1,1 @@
+"""A server's life: its processes, its port, its log, and its end."""

@@ -1,0 +1,167 @@
+"""A mixture's experts multiplied by the C extension, each a pair of packed linears.
+
+transformers has all experts of a layer in two tensors, and says of each class how they lie there
+(`transformers.integrations.use_experts_implementation`). What chooses the experts is packed as well,
+where it multiplies with a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
+
+from inference.models.linears import NativeLinear, NativePack
+from inference.models.weights import NARROW, NarrowEmbedding, NarrowLinear, expert_weights, keep_narrow
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSwap:
+    """A part of a mixture that stands in another's place."""
+
+    packed: tuple[NativeLinear, ...]
+    undo: Callable[[], None]  # put the model's own back
+
+
+class NativeExperts(nn.Module):
+    """All experts of a layer."""
+
+    def __init__(self, experts: nn.Module, pack: NativePack) -> None:
+        super().__init__()
+        self._own = (experts,)  # in a tuple: its parameters are gone
+        self._dtypes = {name: each.dtype for name, each in expert_weights(experts).items()}
+        self.up, self.down = (_packed(experts, name, pack) for name in self._dtypes)
+
+    def forward(self, given: Tensor, *routing: Tensor, **named: Tensor) -> Tensor:
+        """Return (..., hidden) of inputs (..., hidden).
+
+        `routing`, or `named`: the experts of each token (tokens, chosen), and how much each of them counts.
+        """
+        index, weights = (*routing, *named.values())
+        index, order = index.sort(dim=-1)  # so that a token's sum doesn't depend on what is beside it
+        x, experts = given.reshape(-1, given.shape[-1]), index.reshape(-1)
+        counts = torch.bincount(experts, minlength=len(self.up)).tolist()
+        found = x.new_zeros((experts.numel(), x.shape[-1]))
+        for expert, rows in enumerate(experts.argsort(stable=True).split(counts)):
+            if counts[expert] and expert < len(self.up):  # one more stands for none
+                found[rows] = self._expert(expert, x[rows // index.shape[-1]])
+        found = found.view(*index.shape, -1) * weights.gather(-1, order).to(found.dtype)[..., None]
+        result = found[:, 0]
+        for chosen in range(1, index.shape[-1]):
+            result = result + found[:, chosen]
+        return result.view(given.shape)
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        own: Any = self._own[0]
+        inner = self.up[expert](x)
+        inner = own._apply_gate(inner) if own.has_gate else own.act_fn(inner)
+        found: Tensor = self.down[expert](inner)
+        normed = getattr(own, "has_post_expert_norm", False)  # transformers 5.17 knows none
+        return own.post_expert_norm(found) if normed else found
+
+    def restore(self) -> nn.Module:
+        """Return the model's own module, with its weights in as many bits as they are packed from."""
+        own = self._own[0]
+        for (name, dtype), linears in zip(self._dtypes.items(), (self.up, self.down), strict=True):
+            weights = [each.unpack().weight.detach() for each in linears]
+            kinds = {each.dtype for each in weights}
+            kind = kinds.pop() if len(kinds) == 1 else dtype  # each is in the narrowest that holds it
+            stacked = torch.stack([(each.T if own.is_transposed else each).to(kind) for each in weights])
+            own.register_parameter(name, nn.Parameter(stacked, requires_grad=False))
+            if kind in NARROW:
+                keep_narrow(own)
+        return own
+
+
+class RouterWeight(Tensor):
+    """A tensor (n, k) that a module multiplies with by `linear`, which the C extension does."""
+
+    packed: NativeLinear
+
+    @staticmethod
+    def of(weight: Tensor, packed: NativeLinear) -> RouterWeight:
+        """Return a weight in float32 that is packed, too."""
+        made = weight.detach().float().as_subclass(RouterWeight)
+        made.packed = packed
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is linear and not kwargs and type(args[1]) is cls:
+            given, weight, *bias = args
+            if type(given) is not cls and given.dtype == torch.float32:
+                found = weight.packed(given)
+                return found if not bias or bias[0] is None else found + bias[0]
+        if func in _WIDENINGS and type(args[0]) is cls and (*args[1:], *kwargs.values()) in _TO_FLOAT:
+            return args[0]
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+# Packed as linears, or looked up in
+_OTHERS = (nn.Linear, NarrowLinear, Conv1D, nn.Embedding, NarrowEmbedding)
+_WIDENINGS = {Tensor.float, Tensor.to, Tensor.type}
+_TO_FLOAT = ((), (torch.float32,))
+
+
+def pack_mixtures(model: nn.Module, pack: NativePack, exact: NativePack) -> list[MixtureSwap]:
+    """Replace all experts of the model, and what chooses them by `exact`; return what was done.
+
+    Rounded, a router would choose others; it is small.
+    """
+    counts = {module.num_experts for module in model.modules() if expert_weights(module)}
+    return [*_pack_experts(model, pack), *_pack_routers(model, exact, counts)]
+
+
+def undo_mixtures(swaps: list[MixtureSwap]) -> None:
+    """Put the model's own parts back, freeing each that is packed as it goes."""
+    while swaps:
+        swaps.pop().undo()
+
+
+def _pack_experts(model: nn.Module, pack: NativePack) -> Iterator[MixtureSwap]:
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if not expert_weights(module):
+                continue
+            native = NativeExperts(module, pack)
+            setattr(parent, name, native)
+
+            def undo(parent: nn.Module = parent, name: str = name, native: NativeExperts = native) -> None:
+                setattr(parent, name, native.restore())
+
+            yield MixtureSwap((*native.up, *native.down), undo)
+
+
+def _packed(experts: nn.Module, name: str, pack: NativePack) -> list[NativeLinear]:
+    """Return each expert's linear, and free their weights."""
+    weights = experts._parameters.pop(name)  # as they are, not as the model's code reads them
+    assert weights is not None, "they were found"
+    biases = experts.get_parameter(f"{name}_bias").detach() if experts.has_bias else [None] * len(weights)
+    turned = weights.transpose(1, 2) if experts.is_transposed else weights
+    return [pack(weight.detach().contiguous(), bias) for weight, bias in zip(turned, biases, strict=True)]
+
+
+def _pack_routers(model: nn.Module, pack: NativePack, counts: Collection[Any]) -> Iterator[MixtureSwap]:
+    """Pack what multiplies by itself, and has as many outputs as there are experts."""
+    for module in list(model.modules()):
+        weight = module._parameters.get("weight")
+        if weight is None or weight.dim() != 2 or len(weight) not in counts or type(module) in _OTHERS:
+            continue
+        packed = pack(weight.detach(), None)
+        del module._parameters["weight"]
+        module.weight = RouterWeight.of(weight, packed)
+
+        def undo(module: nn.Module = module, weight: nn.Parameter = weight) -> None:
+            del module.weight
+            module.register_parameter("weight", weight)
+
+        yield MixtureSwap((packed,), undo)

@@ -1,0 +1,187 @@
+"""Decoder layers of Llama's shape rebuilt on the C extension, and compared with what the model's own did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from torch import Tensor
+
+from inference.kernels.native import Library
+from inference.kernels.native_adapters import Linears as AdapterLinears
+from inference.kernels.native_attention import NativeCacheLayer, NativeStep
+from inference.kernels.native_layers import Activation, LayerWeights, NativeStack, StackShape
+from inference.kv_cache.blocks import blocks_for
+from inference.models.anatomy import Variant, variants
+from inference.models.layers import LayerParts, Linears, OtherShape
+from inference.models.linears import NativeLinear, NativePack, drop_weight, make_linear
+from inference.models.paged import Probed
+from inference.models.rotary import spread_pairs
+from inference.models.share import LayerShare
+from inference.models.trace import LayerTrace, Rope
+
+if TYPE_CHECKING:
+    from inference.shards.group import Group
+
+_NEAR = 1e-3  # of what a layer adds to the stream, by norm
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """How linears are packed to stay, and how to try a layer exactly."""
+
+    final: NativePack
+    exact: NativePack | None  # None: the final form is exact, and of whole layers
+    group: Group | None = None  # of processes that have a share each of every layer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A rebuilt layer, without a cache yet."""
+
+    parts: LayerParts
+    probed: Probed
+    packed: tuple[NativeLinear, ...]  # of the parts' linears
+    shape: StackShape
+    rope: tuple[Rope, bool] | None  # and whether its tables are to be spread; None: nothing is rotated
+    share: LayerShare | None = None  # None: it is whole
+
+    def weights(self, cache: NativeCacheLayer, rotary: int | None) -> LayerWeights:
+        """Return what a stack is made of; `rotary`: which of its rotations is this layer's."""
+        qkv, out, gate_up, down = (each.packed for each in self.packed)
+        norms, how = self.parts.norms, self.probed.how
+        return LayerWeights(
+            qkv=qkv,
+            out=out,
+            gate_up=gate_up,
+            down=down,
+            cache=cache,
+            input_norm=norms.before_attention,
+            attention_norm=norms.after_attention,
+            mid_norm=norms.before_mlp,
+            mlp_norm=norms.after_mlp,
+            query_norm=norms.query,
+            key_norm=norms.key,
+            window=how.window,
+            chunk=how.chunk,
+            scaling=how.scaling,
+            sinks=how.sinks,
+            rotary=rotary,
+        )
+
+    def low_ranks(self, adapter: AdapterLinears) -> AdapterLinears:
+        """Return what of an adapter's low ranks for each of the layer's linears this process adds."""
+        if self.share is None:
+            return adapter
+        return [self.share.low_ranks(*each) for each in enumerate(adapter)]
+
+    def undo(self) -> None:
+        """Put the model's own linears back; of a share nothing can be."""
+        if self.share is not None:
+            return
+        for linears, packed in zip(self.parts.linears, self.packed, strict=True):
+            _put_back(linears, packed)
+
+
+def find_layers(builders: list[Builder]) -> Iterator[Layer]:
+    """Yield the layers; raise OtherShape at the first that isn't of the shape, or not of the others'."""
+    shape: StackShape | None = None
+    variant: Variant | None = None
+    for builder in builders:
+        layer, variant = builder.find(variant)
+        if shape not in (None, layer.shape):
+            raise OtherShape("its layers are of several shapes")
+        shape = layer.shape
+        yield layer
+
+
+class Builder:
+    """Rebuilds one layer."""
+
+    def __init__(
+        self, library: Library, packs: Packs, trace: LayerTrace, parts: LayerParts, probed: Probed
+    ) -> None:
+        self._library = library
+        self._packs = packs
+        self._trace = trace
+        self._parts = parts
+        self._probed = probed
+
+    def find(self, like: Variant | None) -> tuple[Layer, Variant]:
+        """Return the layer and how it was found; `like`: what is tried first. The model is as it was.
+
+        Its linears are packed if their final form is exact.
+        """
+        exact = tuple((self._packs.exact or self._packs.final)(*each) for each in self._joined())
+        tried = variants(self._trace, self._parts, like)
+        found = next((each for each in tried if self._reproduces(self._layer(exact, each))), None)
+        if found is None:
+            raise OtherShape("a layer rebuilt from its parts computes something else")
+        layer = self._layer(() if self._packs.exact else exact, found)
+        group = self._packs.group
+        share = None if group is None else LayerShare(group.share, self._parts, self._probed)
+        return replace(layer, share=share), found
+
+    def pack(self, layer: Layer) -> Layer:
+        """Return a layer that was found with its linears packed to stay; the model's own are freed."""
+        share = layer.share
+        weights = self._joined() if share is None else share.weights()
+        packed = layer.packed or tuple(self._packs.final(*each) for each in weights)
+        for group in self._parts.linears:
+            for name in group.names:
+                drop_weight(group.parent.get_submodule(name))
+        if share is None:
+            return replace(layer, packed=packed)
+        probed = share.probed
+        shape = replace(layer.shape, heads=share.heads, kv_heads=probed.shape.kv_heads, inner=share.inner)
+        return replace(layer, packed=packed, probed=probed, shape=shape)
+
+    def _joined(self) -> list[tuple[Tensor, Tensor | None]]:
+        return [group.joined() for group in self._parts.linears]
+
+    def _layer(self, packed: tuple[NativeLinear, ...], variant: Variant) -> Layer:
+        parts, shape, tables = self._parts, self._probed.shape, self._trace.tables
+        stack_shape = StackShape(
+            hidden=self._trace.given.shape[1],
+            heads=parts.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.key_dim,
+            inner=parts.inner,
+            rotary_dim=tables[0].shape[1] if tables is not None else None,
+            eps=parts.norms.eps,
+            activation=cast(Activation, parts.activation),
+            interleaved=variant.rotation.startswith("neighbours"),
+            scaling=self._probed.how.scaling,
+            softcap=self._probed.how.softcap,
+            residual=variant.residual,
+        )
+        rope, spread = self._trace.rope, variant.rotation.endswith("spread")
+        rotated = None if variant.rotation == "none" or rope is None else (rope, spread)
+        return Layer(parts, self._probed, packed, stack_shape, rotated)
+
+    def _reproduces(self, layer: Layer) -> bool:
+        """Return whether the layer makes of its trace's input what the model's own layer did."""
+        trace = self._trace
+        tokens = len(trace.given)
+        pages = blocks_for(tokens)
+        cache = NativeCacheLayer(self._library, layer.probed.shape, pages)
+        weights = layer.weights(cache, None if layer.rope is None else 0)
+        stack = NativeStack(self._library, [weights], layer.shape)
+        table = np.arange(pages, dtype=np.int32)[None, ::-1].copy()
+        zero = np.zeros(1, dtype=np.int64)
+        step = NativeStep(zero, zero + tokens, zero, table)
+        pair = spread_pairs(trace.tables) if layer.rope and layer.rope[1] and trace.tables else trace.tables
+        tables = ([], []) if pair is None else ([pair[0]], [pair[1]])
+        found = stack.run(trace.given, *tables, step)
+        added = (trace.result - trace.given).norm()
+        return bool((found - trace.result).norm() <= _NEAR * added)
+
+
+def _put_back(linears: Linears, packed: NativeLinear) -> None:
+    sizes = linears.sizes
+    whole = packed.unpack()
+    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
+    for name, weight, bias in zip(linears.names, whole.weight.split(sizes), biases, strict=True):
+        setattr(linears.parent, name, make_linear(weight, bias))

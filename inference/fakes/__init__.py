@@ -1,0 +1,1 @@
+"""An engine without a model, torch not needed: the contract tests' partner."""

@@ -1,0 +1,1 @@
+"""A model's files: found, fetched, and looked through without trust."""

@@ -1,0 +1,1 @@
+"""Between processes: frames on a socket, everything that crosses, and how a process ends."""

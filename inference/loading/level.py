@@ -1,0 +1,310 @@
+"""How much of the fast path serves a model: the best level that reproduces the model's own forward."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference.cpu.batched import BatchedRunner
+from inference.cpu.experts import pack_mixtures, undo_mixtures
+from inference.cpu.native_cache import NativeCache
+from inference.cpu.runner import PagedRunner
+from inference.cpu.stack import FusedModel, fuse_model
+from inference.encoded.climb import bring_up_encoded
+from inference.encoded.texts import has_encoder
+from inference.errors import ModelUnavailable
+from inference.gpu.levels import DeviceClimb
+from inference.kernels.native import Library
+from inference.kernels.native_recurrence import NativeStates
+from inference.levels.ladder import Attempt, Climb
+from inference.levels.options import Options
+from inference.levels.packing import exact_pack, packs_of
+from inference.levels.proof import PROOF_BLOCKS, Proof
+from inference.levels.proof_steps import packed_steps
+from inference.levels.served import Level, MakeRunner, Served
+from inference.models.layers import OtherShape
+from inference.models.linears import (
+    Packed,
+    drop_weight,
+    pack_linears,
+    packed_of,
+    reorder,
+    undo_swaps,
+)
+from inference.models.paged import PagedCache
+from inference.models.trace import eager_attention
+from inference.models.weights import narrow_embeddings, widen_experts
+from inference.recurrent.elsewhere import restore_decays
+from inference.sequences.computing import Runner
+from inference.shards.group import Group
+from inference.shards.runner import SharedRunner
+from inference.shortage import is_shortage
+
+__all__ = ["Options", "bring_up"]
+
+LOG = logging.getLogger(__name__)
+
+
+def bring_up(model: PreTrainedModel, options: Options) -> Served:
+    """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
+    climb: DeviceClimb | _NativeClimb
+    if has_encoder(model):
+        return bring_up_encoded(model, options)
+    restore_decays(model)
+    if options.ops is not None:
+        climb = device = DeviceClimb(model, options, options.ops)
+        served = device.fused() or device.paged() or device.sequential()
+    elif options.group is not None:
+        climb = host = _NativeClimb(model, options)
+        served = host.fused() or host.refuse_shards(options.group)
+    else:
+        climb = host = _NativeClimb(model, options)
+        served = host.fused() or host.native() or host.paged() or host.batched() or host.sequential()
+    climb.check_adapters(served)
+    climb.check_vision(served, rounded=climb.rounds and options.ops is None)
+    if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
+        options.adapters.release()
+    if options.quantize and not served.quantizes:
+        raise ModelUnavailable(
+            f"--quantize int8 needs the native kernels, and they can't serve this model: {served.reason}; "
+            f"start without --quantize"
+        )
+    if options.kv_dtype_asked and served.kv_dtype != options.kv_dtype:
+        raise ModelUnavailable(
+            f"--kv-cache-dtype {_name(options.kv_dtype)} needs the native kernels, and they can't serve this "
+            f"model: {served.reason}; its cache is {_name(served.kv_dtype)}: start without --kv-cache-dtype"
+        )
+    return served
+
+
+class _NativeClimb(Climb):
+    """The ladder on a CPU."""
+
+    def __init__(self, model: PreTrainedModel, options: Options) -> None:
+        super().__init__(model, options)
+        self._damaged = False  # its weights were rounded to 8 bits, and put back so
+        if options.narrow:
+            narrow_embeddings(model)
+        if options.library is None:  # none of them will be packed, and 32 bits are what was planned
+            widen_experts(model)
+
+    def fused(self) -> Served | None:
+        """Return the model at the level `fused`."""
+        library = self.options.library
+        if not self.packs_steps or library is None:
+            return None
+        if self.keeping:
+            self.reasons.append(f"its layers can't be fused: {len(self.keeping)} of them keep a state")
+            return None
+        if not self.options.fuse:
+            self.reasons.append("fusing layers is switched off")
+            return None
+        try:
+            fused = fuse_model(
+                self.model,
+                self.probed,
+                library,
+                packs_of(self.options, library),
+                self.proof.prompts[0],
+                self.options.max_total_tokens,
+            )
+        except OtherShape as difference:
+            self.reasons.append(f"its layers can't be fused: {difference}")
+            return None
+        except Exception as error:  # any model's code may fail in any way on what it wasn't written for
+            if is_shortage(error):
+                raise  # the lower level would be for good, for a moment's want
+            LOG.debug("A model can't be fused", exc_info=True)
+            self._damaged = self.options.quantize
+            self.reasons.append(f"its layers can't be fused: {type(error).__name__}: {error}")
+            return None
+
+        group = self.options.group
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            runner = fused.make_runner(
+                blocks, self.options.kv_dtype, self.options.adapters, trims=self.options.trim
+            )
+            return runner if group is None else SharedRunner(runner, group, self.proof.columns, library)
+
+        served = self.serve(
+            Attempt(
+                level=Level.FUSED,
+                make_runner=make_runner,
+                kv_dtype=self.options.kv_dtype,
+                packed=tuple(fused.packed),
+                rounded=self.rounds,
+                invariant=True,
+            )
+        )
+        if served is None:
+            fused.undo()
+            self._damaged = self.options.quantize
+        elif self.options.screen and group is None:
+            self._screen(fused)
+        return served
+
+    def refuse_shards(self, group: Group) -> NoReturn:
+        """Raise ModelUnavailable with why a model can't be computed by several processes."""
+        if group.lost is not None:
+            raise ModelUnavailable(f"The model can't be loaded: {group.lost}")
+        why = self.options.without if self.options.library is None else "; ".join(self.reasons)
+        raise ModelUnavailable(
+            f"The model can't be spread over {group.share.count} shards, which needs the level fused: {why}; "
+            f"start without --num-shard"
+        )
+
+    def _screen(self, fused: FusedModel) -> None:
+        """Have a model's head screened, or serve it without."""
+        try:
+            fused.screen_head()
+        except Exception:  # for want of memory, above all
+            LOG.warning("The head isn't screened, and steps take longer", exc_info=True)
+
+    def native(self) -> Served | None:
+        """Return the model at the level `native`."""
+        library = self.options.library
+        if not self.packs_steps:
+            return None
+        if library is None:
+            self.reasons.append(self.options.without)
+            return None
+
+        def make_exact(blocks: int) -> Runner[Tensor]:
+            cache = NativeCache(library, self.probed, blocks, torch.float32)
+            return PagedRunner(self.model, cache, states=self.states())
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            cache = NativeCache(library, self.probed, blocks, self.options.kv_dtype)
+            return PagedRunner(self.model, cache, self.adapting, self.eyes, self.states(self.adapting))
+
+        if self.keeping:
+            self.rebuild(NativeStates(library), make_exact, "the extension")
+        if self.rounds and not self._holds(make_exact):
+            self.reasons.append("native attention doesn't reproduce its logits")
+            self.rebuilt = {}
+            return None
+        packed, undo = self._pack(library, make_exact)
+        served = self.serve(
+            Attempt(
+                level=Level.NATIVE,
+                make_runner=make_runner,
+                kv_dtype=self.options.kv_dtype,
+                packed=packed,
+                rounded=self.rounds,
+                invariant=True,
+            )
+        )
+        if served is None:
+            undo()
+            self.rebuilt = {}
+        else:
+            for linear in (each for module in self.rebuilt.values() for each in module.replaced):
+                drop_weight(linear)
+            self._adapt(library)
+        return served
+
+    def _pack(
+        self, library: Library, make_exact: MakeRunner
+    ) -> tuple[tuple[Packed, ...], Callable[[], None]]:
+        """Have the model's linears computed by the extension; return them and what puts its own back."""
+        undo_merges = self.quiet_merge(make_exact) if self.options.merge else None
+        packs = packs_of(self.options, library)
+        mixtures = pack_mixtures(self.model, packs.final, exact_pack(self.options, library))
+        swaps = pack_linears(self.model, packs.final, self.proof.bypassed)
+
+        def undo() -> None:
+            undo_swaps(swaps)
+            undo_mixtures(mixtures)
+            if undo_merges:
+                undo_merges()
+            self._damaged = self.options.quantize
+
+        return (*packed_of(swaps), *(each for swap in mixtures for each in swap.packed)), undo
+
+    def _adapt(self, library: Library) -> None:
+        # As rows that are computed alone have other last bits in torch
+        exact = exact_pack(self.options, library)
+        self.adapt(lambda weight: exact(weight, None))
+
+    def _holds(self, make_exact: MakeRunner) -> bool:
+        """Return whether what computes exactly reproduces the logits; the level itself may nearly do so."""
+        return self.measure().check(lambda: make_exact(PROOF_BLOCKS), packed_steps).holds
+
+    def measure(self) -> Proof:
+        """Return what says whether the model as it is now is computed exactly.
+
+        To round weights in the same way once more changes nothing: they can still be served.
+        """
+        if not self._damaged:
+            return self.proof
+        with eager_attention(self.model):
+            return Proof(self.model, self.options.dtype, self.options.max_total_tokens)
+
+    def paged(self) -> Served | None:
+        """Return the model at one of the levels of torch's paged attention."""
+        if not self.packs_steps:
+            return None
+        model, dtype = self.model, self.options.dtype
+
+        def make_runner(blocks: int) -> Runner[Tensor]:
+            cache = PagedCache(self.probed, blocks, dtype, model.device)
+            return PagedRunner(model, cache, self.adapting, self.eyes, self.states(self.adapting))
+
+        undo_merges = self.merge(make_runner)
+        swaps = pack_linears(model, reorder, self.proof.bypassed) if _reorders(model) else []
+        level = Level.PAGED_MERGED if undo_merges else Level.PAGED
+        attempt = Attempt(level=level, make_runner=make_runner, kv_dtype=dtype, packed=packed_of(swaps))
+        served = self.serve(attempt)
+        if served is None:
+            undo_swaps(swaps)
+            if undo_merges:
+                undo_merges()
+            if swaps or undo_merges:
+                served = self.serve(Attempt(level=Level.PAGED, make_runner=make_runner, kv_dtype=dtype))
+        if served is not None:
+            self.adapt()
+        return served
+
+    def batched(self) -> Served | None:
+        """Return the model at the level of batches through its own attention."""
+        library, parts = self.options.library, self.cached_parts()
+        if not parts:
+            return None
+        if library is None:
+            served = self.serve_batched(parts)
+            if served is not None:
+                self.adapt()
+            return served
+
+        def make_exact(blocks: int) -> Runner[Tensor]:
+            return BatchedRunner(self.model, parts, blocks, self.options.dtype)
+
+        if self.options.rounds_linears and not self._holds(make_exact):
+            self.reasons.append("batches through its own attention don't reproduce its logits")
+            return None
+        packed, undo = self._pack(library, make_exact)
+        served = self.serve_batched(parts, packed, rounded=self.options.rounds_linears)
+        if served is None:
+            undo()
+        else:
+            self._adapt(library)
+        return served
+
+    @property
+    def rounds(self) -> bool:
+        """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
+        return self.options.rounds_linears or self.options.kv_dtype != torch.float32
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _reorders(model: PreTrainedModel) -> bool:
+    return model.device.type == "cpu" and torch.backends.mkldnn.is_available()

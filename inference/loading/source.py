@@ -1,0 +1,213 @@
+"""A model that is about to be loaded: its files, and what they will be computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from inference.config import EngineConfig
+from inference.encoded.texts import has_encoder
+from inference.errors import ModelUnavailable
+from inference.files.adapters import AdapterFiles, find_adapters, held_bytes
+from inference.files.checkpoint import Checkpoint, Weights, find_checkpoint, read_weights
+from inference.files.eos import eos_token_ids
+from inference.gpu.arithmetic import device_flops
+from inference.gpu.memory import memory_named
+from inference.gpu.ops import choose_ops
+from inference.kernels.native import Library, open_library
+from inference.levels.served import Served
+from inference.loading.level import Options, bring_up
+from inference.loading.model import (
+    choose_device,
+    choose_dtype,
+    has_own_code,
+    held_weights,
+    load_model,
+    read_config,
+    vocabulary_size,
+)
+from inference.machine import Machine, free_memory
+from inference.models.lora import load_adapters
+from inference.planning.demand import Demand
+from inference.planning.described import describe_demand
+from inference.planning.plan import MIB
+from inference.planning.precision import kv_dtype, linears_dtype, product_speed, rounds_inputs, screen_bytes
+from inference.quantised.asked import to_do
+from inference.shards.group import Group
+from inference.vision.model import Vision, open_vision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """What is known of a model before its weights are read."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    adapters: tuple[AdapterFiles, ...]
+    described: PreTrainedConfig
+    weights: Weights
+    eos: tuple[int, ...]
+    device: torch.device
+    device_path: bool  # it takes the path that GPUs take
+    dtype: torch.dtype  # that is computed in
+    kv_dtype: torch.dtype
+    library: Library | None  # of native kernels
+    without: str  # why there is none
+
+    def demand(self) -> Demand:
+        """Return what the model needs."""
+        config, library, dtype = self.config, self.library, self.dtype
+        linears = linears_dtype(config, self.weights, dtype, library)
+        held = held_weights(self.described, self.weights, self.device)
+        demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
+        beside = screen_bytes(config, library, self.described)
+        beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
+        speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
+        if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
+            loading, how = held.size(dtype.itemsize, 2) + self.weights.stored.passing_bytes, "expanded"
+        elif self.device.type == "cpu" and has_own_code(self.described):
+            loading, how = held.size(dtype.itemsize), "loaded in float32"
+        return replace(
+            demand,
+            weights_bytes=demand.weights_bytes + beside,
+            loading_bytes=loading,
+            loading_how=how,
+            product_speed=speed,
+        )
+
+    def machine(self, threads: int) -> Machine:
+        """Return what there is to compute with; `threads`: torch's."""
+        if self.device.type == "cpu":
+            free = free_memory(self.config.engines)
+        else:
+            left, total = torch.cuda.mem_get_info(self.device)
+            free = max(left - int(total * (1 - self.config.cuda_memory_fraction)), 0)
+        flops = 0.0 if self.device.type == "cpu" else device_flops(self.device)
+        library = self.library
+        isa = "torch" if library is None else library.isa
+        threads = threads if library is None else library.threads
+        kind = self.device.type
+        return Machine(device_type=kind, free_bytes=free, threads=threads, isa=isa, flops=flops)
+
+    def bring_up(
+        self, max_total_tokens: int, progress: Callable[[str], None], group: Group | None = None
+    ) -> tuple[Served, int, Vision | None]:
+        """Load the model, or its share in a group, and bring it to its best level; raise ModelUnavailable.
+
+        Returns it with the number of its tokens' ids, and with what its images need if it sees.
+        """
+        config, device = self.config, self.device
+        with memory_named("the model was loaded", device):
+            model = load_model(self.checkpoint, config.model, self.described, self.weights, device, progress)
+            vocabulary = vocabulary_size(model)
+            low_ranks = load_adapters(self.adapters, model) if self.adapters else None
+            ops = choose_ops(config, device) if self.device_path else None
+            vision = open_vision(
+                model, self.checkpoint.path, self.described, max_total_tokens, self._blind(group, model)
+            )
+            options = replace(
+                self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group, vision=vision
+            )
+            return bring_up(model, options), vocabulary, vision
+
+    def _blind(self, group: Group | None, model: PreTrainedModel) -> str:
+        """Return why images can't be computed in any case, "" if they may be."""
+        if has_encoder(model):
+            return "its encoder would read them, which is done with text alone"
+        if group is not None:
+            return "they aren't passed on to other shards: start without --num-shard"
+        return ""
+
+    def _options(self, max_total_tokens: int) -> Options:
+        config = self.config
+        return Options(
+            library=self.library,
+            without=self.without,
+            fuse=config.fuse_layers,
+            merge=config.merge_linears,
+            narrow=config.narrow_weights,
+            compress=config.compress_weights,
+            screen=config.screen_head,
+            trim=config.trim_last_layer,
+            quantize=config.model.quantize == "int8",
+            round_inputs=rounds_inputs(config, self.library),
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            kv_dtype_asked=config.kv_cache_dtype != "auto",
+            max_total_tokens=max_total_tokens,
+            filter_on_device=config.filter_on_device,
+        )
+
+
+def find_source(
+    config: EngineConfig, threads: int, progress: Callable[[str], None], *, device_path: bool = False
+) -> Source:
+    """Return a model's files and what computes them; raise ModelUnavailable.
+
+    `threads` are those of native kernels; `device_path`: a CPU takes the path that GPUs take.
+    """
+    checkpoint = find_checkpoint(config.model, progress)
+    adapters = find_adapters(config.model, progress)
+    described = read_config(checkpoint, config.model)
+    weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
+    config = _with_quantisation(config, weights, progress)
+    device = choose_device(config.model, progress)
+    if config.shards > 1 and device.type != "cpu":
+        raise ModelUnavailable(
+            f"A model is spread over CPUs alone, and --num-shard {config.shards} would spread it over GPUs: "
+            f"leave it out (--replicas gives each GPU a server), or use --device cpu"
+        )
+    device_path = device_path or device.type != "cpu"
+    library, without = _open_library(config, threads, device, device_path=device_path)
+    dtype = choose_dtype(config.model, described, device)
+    return Source(
+        config=config,
+        checkpoint=checkpoint,
+        adapters=tuple(adapters),
+        described=described,
+        weights=weights,
+        eos=eos_token_ids(checkpoint.path),
+        device=device,
+        device_path=device_path,
+        dtype=dtype,
+        kv_dtype=kv_dtype(config, library, without, dtype),
+        library=library,
+        without=without,
+    )
+
+
+def _with_quantisation(
+    config: EngineConfig, weights: Weights, progress: Callable[[str], None]
+) -> EngineConfig:
+    """Return the configuration by which weights are rounded or aren't; raise ModelUnavailable."""
+    stored = weights.stored
+    if stored is not None:
+        progress(
+            f"The files are quantised: {stored}, {stored.file_bytes / MIB:,.0f} MiB that become "
+            f"{stored.held_bytes / MIB:,.0f} MiB"
+        )
+    return replace(
+        config, model=replace(config.model, quantize=to_do(config.model.quantize, stored, progress))
+    )
+
+
+def _open_library(
+    config: EngineConfig, threads: int, device: torch.device, *, device_path: bool
+) -> tuple[Library | None, str]:
+    """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
+    library, without = None, ""
+    if device.type != "cpu":
+        without = "native kernels are for CPUs"
+    elif device_path:
+        without = "a GPU's path is tried"
+    elif not config.native_kernels:
+        without = "native kernels are switched off"
+    else:
+        library = open_library(threads, config.isa)
+        without = "" if library else "native kernels can't be used: see the log for why, and what to do"
+    if config.model.quantize and library is None:
+        raise ModelUnavailable(f"--quantize {config.model.quantize} needs the native kernels, but {without}")
+    return library, without

@@ -1,0 +1,1 @@
+"""transformers' models taken apart and changed in place, whatever computes them."""

@@ -1,0 +1,207 @@
+"""Decoder layers of Llama's shape, recognised by what is in them and by what it computes.
+
+A layer has the shape if it has attention with linears q, k, v (or one for all) and o, a gated MLP
+with gate, up (or one for both) and down, and root-mean-square norms before, after or around them.
+What the norms, the activation and the rotation are exactly is found by trying them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, silu
+
+from inference.models.linears import weight_and_bias
+from inference.models.paged import Probed
+from inference.models.weights import NarrowLinear
+
+_QKV = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+_OUT = (("o_proj",), ("out_proj",), ("dense",))
+_GATE_UP = (("gate_proj", "up_proj"), ("gate_up_proj",))
+_DOWN = (("down_proj",),)
+LAYER_LINEARS = 4  # of which those with the same input are computed as one
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+    "gelu": gelu,
+}
+
+
+class OtherShape(Exception):
+    """A layer isn't of Llama's shape; the message says what is different."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linears:
+    """Linears of one module that get the same input, to be computed as one."""
+
+    parent: nn.Module
+    names: tuple[str, ...]
+
+    def joined(self) -> tuple[Tensor, Tensor | None]:
+        """Return their weights (n, k) and biases (n,) as one."""
+        pairs = [weight_and_bias(self.parent.get_submodule(name)) for name in self.names]
+        if len(pairs) == 1:
+            return pairs[0]
+        if all(bias is None for _, bias in pairs):
+            return torch.cat([weight for weight, _ in pairs]), None
+        biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in pairs]
+        return torch.cat([weight for weight, _ in pairs]), torch.cat([bias.float() for bias in biases])
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the outputs of each."""
+        return [int(self.parent.get_submodule(name).out_features) for name in self.names]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norms:
+    """What a layer's root-mean-square norms multiply with: w, or 1 + w; None: there is no such norm."""
+
+    eps: float
+    before_attention: Tensor | None
+    after_attention: Tensor | None
+    before_mlp: Tensor | None
+    after_mlp: Tensor | None
+    query: Tensor | None  # of each head, or of all heads together
+    key: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerParts:
+    """A layer of Llama's shape in its parts."""
+
+    qkv: Linears
+    out: Linears
+    gate_up: Linears
+    down: Linears
+    norms: Norms
+    activation: str
+    residuals: tuple[float, ...]  # what may be multiplied with what is added to the stream
+    heads: int
+    inner: int
+
+    @property
+    def linears(self) -> tuple[Linears, Linears, Linears, Linears]:
+        """Return the linears, those computed as one together."""
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+def read_layer(layer: nn.Module, attention: nn.Module, probed: Probed) -> LayerParts:
+    """Return a layer's parts; raise OtherShape."""
+    mlp = getattr(layer, "mlp", None)
+    if not isinstance(mlp, nn.Module):
+        raise OtherShape("it has no module `mlp`")
+    qkv, out = _linears(attention, _QKV), _linears(attention, _OUT)
+    gate_up, down = _linears(mlp, _GATE_UP), _linears(mlp, _DOWN)
+    norms = _norms(layer, attention)
+    _refuse_others(layer, [qkv, out, gate_up, down])
+    shape = probed.shape
+    if probed.how.slopes is not None:
+        raise OtherShape("its scores depend on distance")
+    if shape.key_dim != shape.value_dim:
+        raise OtherShape("its keys and values are of different sizes")
+    multiplier = getattr(layer, "residual_multiplier", 1.0)
+    return LayerParts(
+        qkv=qkv,
+        out=out,
+        gate_up=gate_up,
+        down=down,
+        norms=norms,
+        activation=_activation(mlp),
+        residuals=(1.0,) if multiplier == 1.0 else (float(multiplier), 1.0),
+        heads=sum(qkv.sizes) // shape.key_dim - 2 * shape.kv_heads,
+        inner=sum(gate_up.sizes) // 2,
+    )
+
+
+def norm_weight(module: nn.Module) -> tuple[Tensor, float]:
+    """Return what a root-mean-square norm multiplies with and its epsilon, found by trying it in float32.
+
+    The former is float32, on the module's device. Raises OtherShape if it is another norm.
+    """
+    weight = getattr(module, "weight", None)
+    eps = next((e for name in ("variance_epsilon", "eps") if (e := getattr(module, name, None))), None)
+    if not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(eps, float):
+        raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, len(weight), generator=generator) * torch.tensor([[1.0], [30.0], [0.01]])
+    with torch.inference_mode():
+        found = _plain(module)(x)
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    own = weight.detach().float().cpu()
+    for factor in (own, 1 + own):
+        if found.shape == x.shape and torch.allclose(found, normed * factor, rtol=1e-5, atol=1e-6):
+            return factor.to(weight.device).contiguous(), eps
+    raise OtherShape(f"its norm `{type(module).__name__}` is no root-mean-square norm")
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """Return a norm in float32 on the CPU: itself, or a copy."""
+    weight = module.get_parameter("weight")
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return module
+    return deepcopy(module).to("cpu", torch.float32)
+
+
+def _norms(layer: nn.Module, attention: nn.Module) -> Norms:
+    given = dict(_norm_modules(layer))
+    if "pre_feedforward_layernorm" in given:  # as in Gemma 2
+        order = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    elif "post_feedforward_layernorm" in given:  # as in OLMo 2
+        order = ("input", "post_attention", "", "post_feedforward")
+    elif "post_self_attn_layernorm" in given:  # as in GLM 4
+        order = ("input", "post_self_attn", "post_attention", "post_mlp")
+    else:
+        order = ("input", "", "post_attention", "")
+    placed = [given.pop(f"{name}_layernorm", None) for name in order]
+    if given:
+        raise OtherShape(f"it has a module `{next(iter(given))}`")
+    placed += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    found = [norm_weight(module) if isinstance(module, nn.Module) else None for module in placed]
+    epsilons = {each[1] for each in found if each is not None}
+    if len(epsilons) != 1:
+        raise OtherShape("its norms have different epsilons, or there are none")
+    return Norms(epsilons.pop(), *(None if each is None else each[0] for each in found))
+
+
+def _norm_modules(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Return what is in a layer beside its attention and its MLP."""
+    for name, module in layer.named_children():
+        if name not in ("self_attn", "mlp") and any(True for _ in module.parameters()):
+            yield name, module
+
+
+def _linears(parent: nn.Module, choices: tuple[tuple[str, ...], ...]) -> Linears:
+    for names in choices:
+        modules = [getattr(parent, name, None) for name in names]
+        if all(type(module) in (nn.Linear, NarrowLinear) for module in modules):
+            return Linears(parent, names)
+    raise OtherShape(f"`{type(parent).__name__}` has no linears {' or '.join(map(', '.join, choices))}")
+
+
+def _activation(mlp: nn.Module) -> str:
+    function = getattr(mlp, "act_fn", None) or getattr(mlp, "activation_fn", None)
+    x = torch.linspace(-8, 8, 65)
+    if callable(function):
+        with torch.inference_mode():
+            found = function(x)
+        for name, known in _ACTIVATIONS.items():
+            if torch.allclose(found, known(x), rtol=1e-5, atol=1e-6):
+                return name
+    raise OtherShape(f"the activation of `{type(mlp).__name__}` is none of {', '.join(_ACTIVATIONS)}")
+
+
+def _refuse_others(layer: nn.Module, linears: list[Linears]) -> None:
+    """Raise OtherShape if the layer has parameters that no part of it accounts for."""
+    known = {id(each.parent.get_submodule(name)) for each in linears for name in each.names}
+    for name, module in layer.named_modules():
+        if id(module) in known or name.endswith("norm"):
+            continue
+        if next(module.parameters(recurse=False), None) is not None:
+            raise OtherShape(f"it has a module `{name or type(layer).__name__}`")

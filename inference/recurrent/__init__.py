@@ -1,0 +1,1 @@
+"""Layers that keep a state of what they have read in place of keys and values."""

@@ -1,0 +1,1 @@
+"""What is held of each sequence, and what one step is to compute of them."""

@@ -1,0 +1,28 @@
+"""What a process says of itself once it serves; how it starts and ends is told by test_cli.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from handlers.serving import serve
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system doesn't say")
+def test_the_memory_of_its_processes_is_known() -> None:
+    resident = serve.resident_bytes()
+    assert resident is not None
+    assert 2**20 < resident < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError])
+def test_one_that_ends_while_it_is_looked_at_is_no_fault(
+    error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(process: str) -> int:
+        raise error(process)
+
+    monkeypatch.setattr(serve, "_resident_bytes", end)
+    assert serve.resident_bytes() is None
