@@ -11,7 +11,7 @@ from handlers.wire.messages import to_template
 from handlers.wire.requests import Wanted
 from handlers.wire.tools import to_tools
 from handlers.wire.types import ChatRequest, ChatTokenizeRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import ToolUse
 from inference.types import Messages
@@ -105,7 +105,7 @@ def effort_of(given: str | None, variables: Mapping[str, object], member: str) -
     """Return how hard the model is to think, as `member` says; raise InvalidInput if a variable differs."""
     if given is not None and variables.get("reasoning_effort", given) != given:
         raise InvalidInput(
-            f"`{member}` is {given!r} and `chat_template_kwargs.reasoning_effort` is not: "
-            "they mean the same, give one"
+            Member(member),
+            f" is {given!r} and `chat_template_kwargs.reasoning_effort` is not: they mean the same, give one",
         )
     return given

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.types import CustomFormat, CustomFormatTold
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.grammar.loosening import is_lost
 from inference.grammar.patterns import pieces
 from inference.grammar.regular import MOST_WRITTEN, expression
@@ -49,7 +49,8 @@ def custom_tool(
         description=description,
         parameters={**SCHEMA, "properties": {INPUT: held}},
         told={**SCHEMA, "properties": {INPUT: argument}},
-        at=re.sub(r"\[\d+\]", "[]", f"{where}.format.definition"),
+        at=where,
+        schema="format.definition",
     )
     return tool, is_held or told["type"] == TEXT
 
@@ -64,14 +65,16 @@ def _plain(definition: str, where: str) -> str:
     """Return an expression without the anchors at its ends; raise InvalidInput for one that isn't whole."""
     if len(definition) > MOST_WRITTEN:
         raise InvalidInput(
-            f"`{where}` must have <= {MOST_WRITTEN} characters. Given: {len(definition)}. Shorten it"
+            Member(where), f" must have <= {MOST_WRITTEN} characters. Given: {len(definition)}. Shorten it"
         )
     depth = 0
     for piece in pieces(definition, ""):
         for sign in ESCAPED.sub("", piece) if isinstance(piece, str) else "":
             depth += (sign == "(") - (sign == ")")
             if depth < 0:
-                raise InvalidInput(f"`{where}` closes a group that it doesn't open: write `\\)` for the sign")
+                raise InvalidInput(
+                    Member(where), " closes a group that it doesn't open: write `\\)` for the sign"
+                )
     return ANCHORS.sub(r"\1", definition)
 
 
@@ -85,7 +88,7 @@ def told_format(given: CustomFormat | None, where: str) -> CustomFormatTold:
     syntax, definition = given.get("syntax"), given.get("definition")
     if syntax is None or not definition:
         missing = "syntax" if syntax is None else "definition"
-        raise InvalidInput(f"`{where}` is of type {GRAMMAR!r} and has no `{missing}`: add it")
+        raise InvalidInput(Member(where), f" is of type {GRAMMAR!r} and has no `{missing}`: add it")
     return {"type": "grammar", "syntax": syntax, "definition": definition}
 
 

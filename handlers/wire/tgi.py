@@ -27,7 +27,7 @@ from handlers.wire.types import (
     StreamResponse,
 )
 from handlers.wire.types import Token as WireToken
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import (
     Event,
     Finish,
@@ -104,13 +104,13 @@ def sequences(body: Body | KserveInferRequest, limits: Limits, *, stream: bool) 
     if best_of is None:
         best_of = 1
     if stream and best_of != 1:
-        raise InvalidInput("`best_of` != 1 is not supported when streaming tokens")
+        raise InvalidInput(Member("best_of"), " != 1 is not supported when streaming tokens")
     if stream and parameters.get("decoder_input_details"):
-        raise InvalidInput("`decoder_input_details` == true is not supported when streaming tokens")
+        raise InvalidInput(Member("decoder_input_details"), " == true is not supported when streaming tokens")
     if best_of > 1 and limits.max_best_of == 1:
-        raise InvalidInput("`best_of` != 1 is not allowed for this endpoint")
+        raise InvalidInput(Member("best_of"), " != 1 is not allowed for this endpoint")
     if not 1 <= best_of <= limits.max_best_of:
-        raise InvalidInput(f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
+        raise InvalidInput(Member("best_of"), f" must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
     return best_of
 
 

@@ -15,12 +15,11 @@ from handlers.wire.types import (
     ToolChoice,
 )
 from handlers.wire.types import Tool as WireTool
-from inference.errors import InvalidInput, ToolRefused
+from inference.errors import InvalidInput, Member, ToolRefused
 from inference.tools.types import NO_ARGUMENTS, Tool, ToolUse
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 ALLOWED: Final = "allowed_tools"
-SCHEMAS_AT = "function.parameters"  # of a tool
 
 
 def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
@@ -38,21 +37,21 @@ def to_tools(body: ChatRequest | ChatTokenizeRequest) -> ToolUse | None:
     return to_use(tools, choice, name, parallel=body.get("parallel_tool_calls") is not False)
 
 
-def to_use(
-    tools: tuple[Tool, ...], choice: str, name: str, *, parallel: bool, schemas_at: str = SCHEMAS_AT
-) -> ToolUse | None:
+def to_use(tools: tuple[Tool, ...], choice: str, name: str, *, parallel: bool) -> ToolUse | None:
     """Return how tools are used by a choice that is a word, or "" and a tool's name; None: none is called."""
     if choice == NONE or (choice == AUTO and not tools):
         return None
     if choice in (AUTO, REQUIRED):
         if not tools:
-            raise ToolRefused("`tool_choice` is 'required' and there are no `tools`: give at least one")
+            raise ToolRefused(
+                Member("tool_choice"), " is 'required' and there are no `tools`: give at least one"
+            )
         required = choice == REQUIRED
-        return ToolUse(tools=tools, required=required, parallel=parallel, schemas_at=schemas_at)
+        return ToolUse(tools=tools, required=required, parallel=parallel)
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
-        raise ToolRefused(f"Tool with name {name} not found", "tool_choice")
-    return ToolUse(tools=named, required=True, parallel=False, schemas_at=schemas_at)
+        raise ToolRefused(Member("tool_choice", f"Tool with name {name}"), " not found")
+    return ToolUse(tools=named, required=True, parallel=False)
 
 
 def same(value: object, other: object) -> bool:
@@ -65,7 +64,7 @@ def same(value: object, other: object) -> bool:
 
 def _tools(given: Sequence[WireTool]) -> tuple[Tool, ...]:
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given))
-    refuse_namesakes(tools, "function.name")
+    refuse_namesakes(tools)
     return tools
 
 
@@ -73,15 +72,16 @@ def _tool(tool: WireTool, where: str) -> Tool:
     function = tool.get("function")
     if tool["type"] != "function" or function is None:
         raise InvalidInput(
-            f"`{where}` must be of type 'function' and have a `function`. Given: {tool['type']!r}"
+            Member(where), f" must be of type 'function' and have a `function`. Given: {tool['type']!r}"
         )
     if not function["name"]:
-        raise InvalidInput(f"`{where}.function.name` cannot be empty")
+        raise InvalidInput(Member(f"{where}.function.name"), " cannot be empty")
     return Tool(
         name=function["name"],
         description=function.get("description"),
         parameters=_parameters(function, f"{where}.function"),
         strict=function.get("strict") is True,
+        at=f"{where}.function",
     )
 
 
@@ -89,13 +89,13 @@ def _parameters(function: FunctionDefinition, where: str) -> Mapping[str, object
     """Return the schema of the arguments; TGI takes it under two names."""
     schema, other = function.get("parameters"), function.get("arguments")
     if schema is not None and other is not None and not same(schema, other):
-        raise InvalidInput(f"`{where}` has `parameters` and `arguments`: they mean the same, give one")
+        raise InvalidInput(Member(where), " has `parameters` and `arguments`: they mean the same, give one")
     name = "arguments" if schema is None else "parameters"
     schema = other if schema is None else schema
     if schema is None:
         return NO_ARGUMENTS
     if not isinstance(schema, Mapping):
-        raise InvalidInput(f"`{where}.{name}` must be a JSON Schema, as an object")
+        raise InvalidInput(Member(f"{where}.{name}"), " must be a JSON Schema, as an object")
     return schema
 
 
@@ -109,13 +109,16 @@ def _choice(given: ToolChoice | None) -> tuple[str, str]:
     if isinstance(given, str):
         return (given, "") if given in (AUTO, NONE, REQUIRED) else ("", given)
     if given.get(ALLOWED) is not None:
-        raise InvalidInput(f"`tool_choice.{ALLOWED}` goes with the type {ALLOWED!r}: leave one of them out")
+        raise InvalidInput(
+            Member(f"tool_choice.{ALLOWED}"), f" goes with the type {ALLOWED!r}: leave one of them out"
+        )
     function = given.get("function")
     if given.get("type") not in ("function", None) or function is None:
         raise InvalidInput(
-            "`tool_choice` must be 'none', 'auto', 'required', a function's name, "
+            Member("tool_choice"),
+            " must be 'none', 'auto', 'required', a function's name, "
             '{"type": "function", "function": {"name": ...}}, or '
-            '{"type": "allowed_tools", "allowed_tools": {"tools": [...]}}'
+            '{"type": "allowed_tools", "allowed_tools": {"tools": [...]}}',
         )
     return "", function["name"]
 
@@ -127,40 +130,46 @@ def _among(tools: tuple[Tool, ...], given: NamedToolChoice) -> tuple[tuple[Tool,
     """
     allowed = given.get(ALLOWED)
     if given.get("function") is not None:
-        raise InvalidInput(f"`tool_choice.function` does not go with the type {ALLOWED!r}: leave it out")
+        raise InvalidInput(
+            Member("tool_choice.function"), f" does not go with the type {ALLOWED!r}: leave it out"
+        )
     if not allowed or not allowed["tools"]:
         raise InvalidInput(
-            f"`tool_choice` is of type {ALLOWED!r} and has no `{ALLOWED}.tools`: name those that are"
+            Member("tool_choice"),
+            f" is of type {ALLOWED!r} and has no `{ALLOWED}.tools`: name those that are",
         )
     names = [
         _allowed(tool, f"tool_choice.{ALLOWED}.tools[{place}]") for place, tool in enumerate(allowed["tools"])
     ]
     unknown = next((name for name in names if name not in {tool.name for tool in tools}), None)
     if unknown is not None:
-        raise ToolRefused(f"Tool with name {unknown} not found", "tool_choice")
+        raise ToolRefused(Member("tool_choice", f"Tool with name {unknown}"), " not found")
     return tuple(tool for tool in tools if tool.name in names), _mode(allowed)
 
 
 def _allowed(tool: AllowedFunction, where: str) -> str:
     function = tool.get("function")
     if tool.get("type") not in ("function", None) or function is None:
-        raise InvalidInput(f"`{where}` must be of type 'function', and name its `function`")
+        raise InvalidInput(Member(where), " must be of type 'function', and name its `function`")
     return function["name"]
 
 
 def _mode(allowed: AllowedTools) -> str:
     mode = allowed.get("mode") or AUTO
     if mode not in (AUTO, REQUIRED):
-        raise InvalidInput(f"`tool_choice.{ALLOWED}.mode` is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
+        raise InvalidInput(
+            Member(f"tool_choice.{ALLOWED}.mode"), f" is {mode!r}, and is {AUTO!r} or {REQUIRED!r}"
+        )
     return mode
 
 
-def refuse_namesakes(tools: Iterable[Tool], member: str) -> None:
-    """Raise InvalidInput where two tools have one name; `member` of a tool has it."""
+def refuse_namesakes(tools: Iterable[Tool]) -> None:
+    """Raise InvalidInput where two tools have one name."""
     first: dict[str, int] = {}
     for place, tool in enumerate(tools):
         if first.setdefault(tool.name, place) != place:
             raise InvalidInput(
-                f"`tools[{place}].{member}` is {tool.name!r}, as is that of tools[{first[tool.name]}]: "
-                "give each tool a name of its own"
+                Member(f"{tool.at}.name"),
+                f" is {tool.name!r}, as is that of tools[{first[tool.name]}]: "
+                "give each tool a name of its own",
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
 from inference.core import Core, ReturningCore
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.frontend.limits import (
     check_bias,
     check_ids,
@@ -131,7 +131,8 @@ async def compiled(grammar: Grammar | GrammarRefused, compiler: GrammarCompiler 
         raise GrammarRefused(*grammar.args)  # several requests of a body may share it
     if compiler is None:
         raise GrammarRefused(
-            f"grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "
-            f"Leave out `{grammar.member}`"
+            "grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "
+            "Leave out ",
+            Member(grammar.member),
         )
     return await compiler.compile(grammar)

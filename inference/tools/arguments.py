@@ -34,8 +34,11 @@ class Notation(Protocol):
     def begins(self) -> str:
         """Return the regular expression of what begins them, or ends a call without any."""
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
-        """Yield the rules `args_0`, `args_1` ... of tools: `schemas`, for grammars, were at `members`."""
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
+        """Yield the rules `args_0`, `args_1` ... of tools with these `schemas`, for grammars.
+
+        A comment before a schema says which tool's it is, by its place here, should it not compile.
+        """
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:
         """Return the keywords of a tool's schema that this notation can't be held to."""
@@ -53,10 +56,10 @@ class JsonArguments:
 
     begins: str = r"\{"
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
-        """Yield a rule for each; a comment before a schema names it, should it not compile."""
-        for at, (schema, member) in enumerate(zip(schemas, members, strict=True)):
-            yield f"// {member}"
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
+        """Yield a rule for each."""
+        for at, schema in enumerate(schemas):
+            yield f"// {at}"
             yield f"args_{at}: %json {schema}"
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:

@@ -31,11 +31,11 @@ class TaggedArguments:
         """Return the first tag, or what closes a call without arguments."""
         return f"(?:{re.escape(text_of(self.tags.before))}|{re.escape(text_of(self.closing))})"
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
         """Yield the rules of all arguments."""
         rules = TaggedRules(self.tags)
-        for at, (tool, schema, member) in enumerate(zip(tools, schemas, members, strict=True)):
-            yield from rules.of(at, tool, json.loads(schema), member)
+        for at, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
+            yield from rules.of(at, tool, json.loads(schema))
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:
         """Return the keywords that speak of an object as a whole."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from inference.errors import ToolRefused
+from inference.errors import Member, ToolRefused
 from inference.grammar.schema import LIMITS
 from inference.tools.formats import Marker, Tags, text_of
 from inference.tools.lark import ANY, in_regex, literal, symbols
@@ -27,9 +27,9 @@ class TaggedRules:
         self._texts: dict[Text, str] = {}  # the same names by texts: to write one may be much work
         self._others: dict[frozenset[str], str] = {}  # and by the names that others are not
 
-    def of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
+    def of(self, at: int, tool: Tool, root: Mapping[str, Any]) -> Iterator[str]:
         """Yield the rule `args_<at>` of a tool, and those that it needs; raise ToolRefused."""
-        for rule in self._of(at, tool, root, member):
+        for rule in self._of(at, tool, root):
             self._spend(len(rule) + 1)
             yield rule
 
@@ -41,38 +41,39 @@ class TaggedRules:
         self._size += size
         if self._size > LIMITS.lark_bytes:
             raise ToolRefused(
-                "the `parameters` of the functions in `tools` are too large together: shorten them, or "
-                "offer fewer functions at a time"
+                Member("tools", "the `parameters` of the functions in `tools`"),
+                " are too large together: shorten them, or offer fewer functions at a time",
             )
 
-    def _of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
+    def _of(self, at: int, tool: Tool, root: Mapping[str, Any]) -> Iterator[str]:
         values, ways = Values(tool.parameters, self._end), []
         documents: dict[tuple[int, ...], str] = {}  # by the schemas of this root that they are of
         for number, shape in enumerate(shapes(root)):
             words = []
             for place, (name, schemas) in enumerate(shape.named.items()):
                 rule = f"arg_{at}_{number}_{place}"
-                yield f"{rule}: {self._opened(name, member)}"
-                label = f"{member} {name!r:.80}"
+                yield f"{rule}: {self._opened(name, tool)}"
+                label = f"{at} {name!r:.80}"
                 value = yield from self._value(root, schemas, values.text(name), label, documents)
                 yield f"{rule}_value: {value}"
                 words.append(f"({rule} {rule}_value)" + ("" if name in shape.required else "?"))
             if False not in shape.others:
-                value = yield from self._value(root, shape.others, values.other, member, documents)
+                value = yield from self._value(root, shape.others, values.other, str(at), documents)
                 other = yield from self._other_names(shape.named)
                 words.append(f"({other} {value})*")
             ways.append(" ".join(words) or '""')
         if not ways:
-            raise ToolRefused(f"no arguments are valid by `{member}`: mend the schema")
+            raise ToolRefused("no arguments are valid by ", tool.member, ": mend the schema")
         yield f"args_{at}: {' | '.join(ways)}"
 
-    def _opened(self, name: str, member: str) -> str:
+    def _opened(self, name: str, tool: Tool) -> str:
         """Return what stands before a value."""
         for text in (text_of(self._tags.middle), self._end, *(m.text for m in self._tags.markers)):
             if text.strip() and text in name:
                 raise ToolRefused(
-                    f"`{member}` has a property whose name contains {text!r}, by which this model ends "
-                    "names: rename it"
+                    tool.member,
+                    f" has a property whose name contains {text!r}, by which this model ends "
+                    "names: rename it",
                 )
         return symbols((*self._tags.before, Marker(name), *self._tags.middle))
 

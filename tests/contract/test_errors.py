@@ -174,7 +174,9 @@ def test_openais_word_for_an_error_goes_by_its_status(status: int, kind: str) ->
 
 
 def test_a_prompt_that_is_too_long_is_known_by_openais_code_and_words() -> None:
-    failure = describe(ContextExceeded("`inputs` must have less than 8 tokens. Given: 9", 8, 9), "id")
+    failure = describe(
+        ContextExceeded("`inputs` must have less than 8 tokens. Given: 9", limit=8, given=9), "id"
+    )
     refusal = failure.reply(OPENAI_SCOPE)
     details = json.loads(bytes(refusal.body))["error"]
     assert (refusal.status_code, details["code"]) == (400, "context_length_exceeded")

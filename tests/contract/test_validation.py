@@ -215,7 +215,7 @@ def test_a_long_list_of_members_is_cut(client: httpx.Client) -> None:
         (
             "tools",
             [{"type": "custom", "custom": {"name": "f"}}],
-            "`tools[].custom` is not supported: tools are functions with JSON arguments; "
+            "`tools[0].custom` is not supported: tools are functions with JSON arguments; "
             "leave it out or send null",
         ),
         (

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from handlers.wire import messages as wire
-from handlers.wire.images import ImageUrl
 from handlers.wire.types import Message, MessageChunk
 from inference.errors import InvalidInput
 from inference.types import Messages
@@ -68,11 +67,11 @@ def test_images_stand_between_the_texts_around_them_in_order() -> None:
     )
     image = {"type": "image"}
     assert read[1]["content"] == [image, {"type": "text", "text": "ab"}, image, image]
-    assert images == (
-        ImageUrl("`messages[1].content[0].image_url`", "https://x/1"),
-        ImageUrl("`messages[1].content[3].image_url.url`", "https://x/2"),
-        ImageUrl("`messages[1].content[5].image_url.url`", "https://x/2"),
-    )
+    assert [(image.part, image.where.path, image.url) for image in images] == [
+        ("messages[1].content[0]", "messages[1].content[0].image_url", "https://x/1"),
+        ("messages[1].content[3]", "messages[1].content[3].image_url.url", "https://x/2"),
+        ("messages[1].content[5]", "messages[1].content[5].image_url.url", "https://x/2"),
+    ]
 
 
 def test_name_and_tool_call_id_reach_the_template() -> None:

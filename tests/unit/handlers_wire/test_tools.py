@@ -13,8 +13,8 @@ GIVEN = [
     {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "time"}},
 ]
-WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA)
-TIME = Tool(name="time", parameters=NO_ARGUMENTS)
+WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA, at="tools[0].function")
+TIME = Tool(name="time", parameters=NO_ARGUMENTS, at="tools[1].function")
 BOTH = (WEATHER, TIME)
 FORMS = (
     "`tool_choice` must be 'none', 'auto', 'required', a function's name, "

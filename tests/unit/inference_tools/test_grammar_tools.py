@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inference.errors import GrammarRefused, ToolRefused
+from inference.errors import GrammarRefused, Member, ToolRefused
 from inference.grammar.schema import LIMITS
 from inference.tools.grammar import arguments_schema, call_grammar, marker_in
 from inference.tools.types import Tool, ToolUse
@@ -161,6 +161,14 @@ def test_a_schema_that_is_not_supported_is_refused_with_tool_and_pointer() -> No
         call_grammar(FORMS["hermes"], use(NOW, Tool(name="f", parameters=parameters)))
     assert "tools['f'].function.parameters" in str(refusal.value)
     assert "/properties/a" in str(refusal.value)
+
+
+def test_what_shows_when_it_is_compiled_is_said_of_the_tool_that_has_it() -> None:
+    alike = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]}
+    tool = Tool(name="f", parameters=alike | {"type": "object"}, strict=True, at="tools[2].tools[1]")
+    with pytest.raises(GrammarRefused) as refusal:
+        compiled(call_grammar(FORMS["hermes"], use(NOW, tool)))
+    assert refusal.value.member == Member("tools[2].tools[1].parameters", "`tools[].tools['f'].parameters`")
 
 
 def test_many_tools_fit() -> None:

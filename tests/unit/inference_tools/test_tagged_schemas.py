@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.errors import GrammarRefused, ToolRefused
+from inference.errors import GrammarRefused, Member, ToolRefused
 from inference.tools.grammar import call_grammar
 from inference.tools.types import Tool
 from tests.unit.inference_tools.answers import calls_of, plain
@@ -143,6 +143,16 @@ def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> 
     with pytest.raises(GrammarRefused) as refusal:
         call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
     assert "tools['f'].function.parameters" in str(refusal.value)
+
+
+def test_an_argument_that_does_not_compile_is_named_beside_its_tool() -> None:
+    alike = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]}
+    tool = Tool(
+        name="f", parameters={"type": "object", "properties": {"a": alike}}, strict=True, at="tools[4]"
+    )
+    with pytest.raises(GrammarRefused) as refusal:
+        compiled(call_grammar(plain("qwen"), use(NOW, tool)))
+    assert refusal.value.member == Member("tools[4].parameters", "`tools['f'].parameters 'a'`")
 
 
 DASHES = {f"{at}" + "-" * 2_000: True for at in range(30)}
