@@ -42,7 +42,7 @@ RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
 BAD_KEY = "invalid_api_key"  # OpenAI's code
-WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
+WINDOW = ". That exceeds the context window: this model's maximum context length is {limit} tokens"
 TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
 TOO_MUCH = (  # Anthropic's agents read the numbers, and ask for less
     "input length and `max_tokens` exceed context limit: {given} + {wanted} > {limit}, decrease input length "

@@ -78,7 +78,7 @@ def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
     if grammar is not None and not limits.grammar_support:
         raise GrammarRefused(
             "grammar is not supported: leave out ",
-            Member(grammar.member),
+            Member(_asking(grammar.member)),
             ", or start the server without --disable-grammar-support",
         )
     if grammar is not None and grammar.kind is not GrammarKind.LARK:
@@ -87,6 +87,12 @@ def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
         except GrammarFault as fault:
             raise fault.refusal(Member(grammar.member)) from None
     return grammar
+
+
+def _asking(member: str) -> str:
+    """Return the path of the member that asks for a grammar, whose text is `member`."""
+    first, *rest = member.split(".")
+    return ".".join((first, *rest[:1])) if first in ("parameters", "text") else first
 
 
 def _parsed(text: str, member: str) -> object:

@@ -9,6 +9,7 @@ from inference.types import ModelInfo, Request
 
 SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
 UTF8_BYTES = 4  # of one character, at most
+AT_LEAST = "at least "  # of tokens that were counted by the longest one
 PROMPT_LOGPROBS = 2**24  # of alternatives: they cross in one frame, with 8 bytes each
 INPUTS, MOST, LEAST = Member("inputs"), Member("max_new_tokens"), Member("min_new_tokens")
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
@@ -43,23 +44,22 @@ def find_adapter(name: str | None, model: ModelInfo) -> int:
     )
 
 
-def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> None:
+def check_length(
+    prompt: str, max_new_tokens: int | None, longest_token: int | None, model: ModelInfo
+) -> None:
     """Raise InvalidInput for a prompt that is too long whatever its tokens are, before any are looked for.
 
-    `longest_token` is how many bytes of a text one token stands for at most; None where that isn't known.
+    It is what `fit_context` would raise. `longest_token` is how many bytes of a text one token stands for
+    at most; None where that isn't known.
     """
     if longest_token is None or len(prompt) <= model.max_input_tokens * longest_token // UTF8_BYTES:
         return
     size = len(prompt.encode("utf-8", "replace"))
     least = -(-size // longest_token)
+    wanted = min(max_new_tokens or 0, SLICE_TOKENS)
     if least > model.max_input_tokens:
-        raise ContextExceeded(
-            INPUTS,
-            f" must have less than {model.max_input_tokens} tokens. Given: {size} bytes, which are at least "
-            f"{least}",
-            limit=model.max_input_tokens,
-            given=least,
-        )
+        exceeds = least + wanted > model.max_total_tokens
+        raise too_long(model, least, wanted, AT_LEAST) if exceeds else too_many(model, least, AT_LEAST)
 
 
 def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> int:
@@ -172,21 +172,21 @@ def _no_token(wrong: int, vocabulary: int, member: Member, has: str) -> InvalidI
     )
 
 
-def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
-    """Return TGI's message for a prompt that is too long by itself."""
+def too_many(model: ModelInfo, prompt_tokens: int, counted: str = "") -> ContextExceeded:
+    """Return TGI's message for a prompt that is too long by itself; `counted`: as what it was counted."""
     limit = model.max_input_tokens
     return ContextExceeded(
         INPUTS,
-        f" must have less than {limit} tokens. Given: {prompt_tokens}",
+        f" must have less than {limit} tokens. Given: {counted}{prompt_tokens}",
         limit=limit,
         given=prompt_tokens,
     )
 
 
-def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
-    """Return TGI's message for a request that exceeds the context."""
+def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int, counted: str = "") -> ContextExceeded:
+    """Return TGI's message for a request that exceeds the context; `counted` as for `too_many`."""
     total, most = model.max_total_tokens, model.max_input_tokens
-    given = (f"Given: {prompt_tokens} ", INPUTS, f" tokens and {max_new_tokens} ", MOST)
+    given = (f"Given: {counted}{prompt_tokens} ", INPUTS, f" tokens and {max_new_tokens} ", MOST)
     return ContextExceeded(
         *(INPUTS, " tokens + ", MOST, f" must be <= {total}. ", *given),
         limit=total,

@@ -100,7 +100,7 @@ async def prompt_ids(
     ids, vision = request.prompt_ids, model.vision
     if ids is None:
         if bounded and request.truncate is None:
-            check_length(request.prompt, text.longest_token, model)
+            check_length(request.prompt, request.max_new_tokens, text.longest_token, model)
         prompt = request.prompt if vision is None else vision.around(request.prompt)
         ids = tuple(await text.encode(prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
