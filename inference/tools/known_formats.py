@@ -7,6 +7,7 @@ glm           <tool_call>f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>\\n<
 glm_tight     <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>, one after the other
 minimax       <invoke name="f">\\n<parameter name="a">1</parameter>\\n</invoke>\\n, all in <minimax:tool_call>
 llama3        {"name": "f", "parameters": {}}; {...}, after the token <|python_tag|> or without it
+llama4        the same, after the token <|python_start|> or without it
 mistral       [TOOL_CALLS][{"name": "f", "arguments": {}}, {...}]
 mistral_args  [TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{}
 granite       <|tool_call|>[{"name": "f", "arguments": {}}, {...}]
@@ -14,6 +15,11 @@ phi           <|tool_call|>{"name": "f", "arguments": {}}<|/tool_call|>, one aft
 nemotron      <TOOLCALL>[{"name": "f", "arguments": {}}, {...}]</TOOLCALL>
 apriel        <tool_calls>[{"name": "f", "arguments": {}}, {...}]</tool_calls>
 jamba         <tool_calls>[\\n    {"name": "f", "arguments": {}},\\n    {...}\\n]</tool_calls>
+pythonic      [f(a="x", b=1), g()], all of an answer
+lfm2          [f(a="x", b=1), g()], between <|tool_call_start|> and <|tool_call_end|>
+olmo          f(a="x", b=1)\\n..., one below the other in <function_calls>
+gemma         <|tool_call>call:f{a:<|"|>x<|"|>,b:1}<tool_call|>, one after the other
+gemma_escape  <start_function_call>call:f{a:<escape>x<escape>}<end_function_call>, one after the other
 minimax_m1    <tool_calls>\\n{"name": "f", "arguments": {}}\\n{...}\\n</tool_calls>
 functionary   <function=f>{}</function><function=g>{}</function>
 command       [\\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {}}\\n], in <|START_ACTION|>
@@ -27,8 +33,9 @@ generic       {"name": "f", "parameters": {}}, one below the other: what TGI's p
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from inference.tools.formats import Channels, Marker, Tags, ToolFormat
+from inference.tools.formats import Channels, Literals, Marker, Tags, ToolFormat
 
 LINE = Marker("\n")
 # Between calls: Step's models and Reka's write other families' notations without it
@@ -108,6 +115,7 @@ LLAMA3 = ToolFormat(
     arguments_key="parameters",
     bare=True,
 )
+LLAMA4 = replace(LLAMA3, name="llama4", opening=(Marker("<|python_start|>"),))
 TOOL_CALLS = Marker("[TOOL_CALLS]")
 MISTRAL = ToolFormat(
     name="mistral",
@@ -200,6 +208,55 @@ KIMI = ToolFormat(
     needs_id=True,
 )
 
+CALL_NAME, LIST, LIST_END = (Marker("("),), Marker("["), Marker("]")
+PYTHONIC = ToolFormat(
+    name="pythonic",
+    opening=(Marker("<|python_start|>"), LIST),
+    bare_opening=(LIST,),
+    closing=(Marker(")"),),
+    between=(Marker(", "),),
+    ending=(LIST_END,),
+    name_end=CALL_NAME,
+    literals=Literals(),
+    bare=True,
+)
+LFM2 = ToolFormat(
+    name="lfm2",
+    opening=(Marker("<|tool_call_start|>"), LIST),
+    closing=(Marker(")"),),
+    between=(Marker(", "),),
+    ending=(LIST_END, Marker("<|tool_call_end|>")),
+    name_end=CALL_NAME,
+    literals=Literals(),
+)
+OLMO = ToolFormat(
+    name="olmo",
+    opening=(Marker("<function_calls>"), NO_LINE),
+    closing=(Marker(")"),),
+    between=(LINE,),
+    ending=(NO_LINE, Marker("</function_calls>")),
+    name_end=CALL_NAME,
+    literals=Literals(words=("true", "false", "null")),
+)
+GEMMA_WORDS = ("true", "false", "null")
+GEMMA_CALL, GEMMA_ESCAPE_CALL = Marker("<|tool_call>"), Marker("<start_function_call>")
+GEMMA = ToolFormat(
+    name="gemma",
+    opening=(GEMMA_CALL, Marker("call:")),
+    closing=(Marker("}"), Marker("<tool_call|>")),
+    between=(GEMMA_CALL, Marker("call:")),
+    name_end=(Marker("{"),),
+    literals=Literals(between=",", setter=":", words=GEMMA_WORDS, quote=Marker('<|"|>')),
+)
+GEMMA_ESCAPE = ToolFormat(
+    name="gemma_escape",
+    opening=(GEMMA_ESCAPE_CALL, Marker("call:")),
+    closing=(Marker("}"), Marker("<end_function_call>")),
+    between=(GEMMA_ESCAPE_CALL, Marker("call:")),
+    name_end=(Marker("{"),),
+    literals=Literals(between=",", setter=":", words=GEMMA_WORDS, quote=Marker("<escape>")),
+)
+
 GENERIC = ToolFormat(name="generic", between=(LINE,), arguments_key="parameters", bare=True, native=False)
 
 # What reveals each native format: in a call as the template writes it, or in what it tells of calls
@@ -235,6 +292,12 @@ SIGNS = {
     DEEPSEEK_V31: r"<｜tool▁call▁begin｜>[^<\n]+<｜tool▁sep｜>(\{|tool_call_arguments)",
     KIMI: r"<\|im_system\|>tool_declare<|<\|tool_call_begin\|>.+<\|tool_call_argument_begin\|>",
     HARMONY: r"to=functions\.[^<]+<\|channel\|>commentary",
+    LFM2: r"<\|tool_call_start\|>\[\w+\(|List of tools: (<\|tool_list_start\|>)?\[\{",
+    OLMO: r"<function_calls>\n?\w+\(",
+    GEMMA: r'<\|tool_call>call:\w+\{\w+:<\|"\|>',
+    GEMMA_ESCAPE: r"<start_function_call>call:\w+\{\w+:<escape>",
+    PYTHONIC: r"""\[\w+\(\w+=("[^"]*"|'[^']*')\)\]""",
+    LLAMA4: r'(<\|python_end\|>|<\|header_end\|>\n\n)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:',
     LLAMA3: r'(\n|<\|python_tag\|>)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:',
 }
 FORMATS = {fmt.name: fmt for fmt in (*SIGNS, GENERIC)}

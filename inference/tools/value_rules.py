@@ -1,0 +1,77 @@
+"""The rules of values: texts that stand there as they are, up to what ends them, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+from inference.errors import ToolRefused
+from inference.grammar.schema import LIMITS
+from inference.tools.formats import Marker, text_of
+from inference.tools.lark import ANY, in_regex, literal, symbols
+from inference.tools.texts import Text
+
+
+class ValueRules:
+    """Writes the rules of values in one grammar; equal ones once."""
+
+    def __init__(self, after: Sequence[Marker], slips: Sequence[str] = ()) -> None:
+        """`after`: what ends a text. `slips`: what no text holds."""
+        self._after = after
+        self._slips = slips
+        self._end = text_of(after)
+        self._size = 0  # of all that was written
+        self._known: dict[str, str] = {}  # names of rules by what they are
+        self._texts: dict[Text, str] = {}  # the same names by texts: to write one may be much work
+
+    def spend(self, size: int) -> None:
+        """Count what is written; raise ToolRefused before it is more than a grammar may be.
+
+        Much can come of little: a name is written again in every way to give arguments.
+        """
+        self._size += size
+        if self._size > LIMITS.lark_bytes:
+            raise ToolRefused(
+                "the `parameters` of the functions in `tools` are too large together: shorten them, or "
+                "offer fewer functions at a time"
+            )
+
+    def json(self, document: str, label: str) -> Generator[str, None, str]:
+        """Yield the rule of a value in JSON if it is new; return its name."""
+        if document not in self._known:
+            self._known[document] = f"json_{len(self._known)}"
+            yield f"// {label}"
+            yield f"{self._known[document]}: %json {document}"
+        return self._known[document]
+
+    def text(self, text: Text, label: str) -> Generator[str, None, str]:
+        """Yield the rules of a text if they are new; return the symbols of it and what ends it.
+
+        It goes up to where its end is first found: as a suffix, for llguidance, where that is no token.
+        """
+        is_token = self._after[0].id is not None
+        rest = f" {symbols(self._after)}" if is_token else ""
+        if text in self._texts:
+            return f"{self._texts[text]}{rest}"
+        every = [f"/{expression}/" for expression in text.expressions] or [f"/{ANY}/"]
+        if text.may_hold_end and not is_token:
+            every += [f"~/{ended}/" for ended in self._early_ends()]
+        if not text.listed and self._slips:
+            every.append(f"~/{ANY}({'|'.join(map(in_regex, self._slips))}){ANY}/")
+        null = " | /null/" if text.or_null and text.expressions else ""
+        rule = f"({' & '.join(every)}){null}"
+        if rule not in self._known:
+            name = f"text_{len(self._known)}"
+            self._known[rule] = name
+            suffix = "" if is_token else f"[suffix={literal(self._end)}]"
+            yield f"{name}{suffix}: {name.upper()}"
+            yield f"// {label}"
+            yield f"{name.upper()}: {rule}"
+        self._texts[text] = self._known[rule]
+        return f"{self._known[rule]}{rest}"
+
+    def _early_ends(self) -> Iterator[str]:
+        """Yield expressions of the texts that would end earlier, with their end behind them."""
+        yield f"{ANY}{in_regex(self._end)}{ANY}"
+        for size in range(1, len(self._end)):
+            if self._end.endswith(self._end[:size]):
+                yield f"{ANY}{in_regex(self._end[:-size])}"
