@@ -137,7 +137,7 @@ def name_marks(fmt: ToolFormat) -> tuple[str, ...]:
     before = () if fmt.tags is None else fmt.tags.before
     ends = [text_of(fmt.name_end)] if fmt.name_end else [text_of(before), text_of(fmt.closing)]
     ids = [fmt.call_id.text] if fmt.call_id is not None and not fmt.needs_id else []
-    return (*ends, *ids, (fmt.opening or fmt.bare_opening)[0].text)
+    return (*ends, *ids, *(marker.text for marker in fmt.opening[:1]))
 
 
 def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:

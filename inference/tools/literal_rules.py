@@ -11,13 +11,13 @@ from inference.grammar.keywords import BOUNDS, says
 from inference.tools.formats import Literals
 from inference.tools.lark import literal, symbols
 from inference.tools.literal_texts import (
-    BARE_NAME,
     JSON_WORDS,
+    OTHER_NAME,
     any_text,
     fitting,
     holds_quote,
-    is_bare,
     kinds_of,
+    name_of,
     one_of,
     quoted,
     spellings,
@@ -37,7 +37,6 @@ OF_KIND = {  # what a schema may say of a value of a type, for rules of our own
     "array": frozenset({"items", "minItems", "maxItems"}),
     "object": frozenset({"properties", "required", "additionalProperties"}),
 }
-OTHER_NAME = f"/{BARE_NAME.replace('*', '{0,63}')}/"
 Steps = Generator[str, None, str]  # yields rules; returns symbols of what they are of
 Key = Callable[[str | None, Sequence[str]], Steps]  # of a name, or None for any but some
 
@@ -73,8 +72,6 @@ class LiteralRules:
     def _of(self, at: int, member: str) -> Iterator[str]:
         ways = []
         for shape in shapes(self._root):
-            for name in shape.named:
-                check_name(name, member)
             ways.append((yield from self._members(shape, self._argument, member, 0)))
         if not ways:
             raise ToolRefused(f"no arguments are valid by `{member}`: mend the schema")
@@ -123,15 +120,15 @@ class LiteralRules:
     def _argument(self, name: str | None, but: Sequence[str]) -> Steps:
         """Yield rules for the name of an argument; return the symbols of it and of what sets it."""
         if name is not None:
-            return literal(name + self._setter)
-        return f"{(yield from self._other(OTHER_NAME, but))} {literal(self._setter)}"
+            return literal(name_of(name) + self._setter)
+        return f"{(yield from self._other(f'/{OTHER_NAME}/', but))} {literal(self._setter)}"
 
     def _key(self, name: str | None, but: Sequence[str]) -> Steps:
         """Do the same for a name within a value."""
         if self._quote is not None:
             if name is not None:
-                return literal(f"{name if is_bare(name) else quoted(name)}:")
-            own = yield from self._other(OTHER_NAME, but)
+                return literal(f"{name_of(name)}:")
+            own = yield from self._other(f"/{OTHER_NAME}/", but)
         elif name is not None:
             own = f"/{one_of(spellings(name))}/"
         else:
@@ -276,12 +273,3 @@ class LiteralRules:
             return (yield from self._json((schema,), label))
         members = yield from self._members(shape, self._key, label, depth)
         return f'"{{" {members} "}}"'
-
-
-def check_name(name: str, member: str) -> None:
-    """Raise ToolRefused for the name of an argument that doesn't show where it ends."""
-    if not is_bare(name):
-        raise ToolRefused(
-            f"`{member}` has a property whose name is {name!r:.80}, and this model's calls can hold only "
-            "names of letters, digits and `_.$-` that begin with a letter or `_`: rename it"
-        )

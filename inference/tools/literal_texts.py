@@ -10,7 +10,7 @@ from typing import Any
 from inference.tools.formats import Literals
 from inference.tools.lark import in_regex
 
-BARE_NAME = r"[A-Za-z_][A-Za-z0-9_.$-]*"
+OTHER_NAME = r"[A-Za-z_][A-Za-z0-9_.$-]{0,63}"  # that no schema lists
 JSON_WORDS = ("true", "false", "null")
 KINDS = ("string", "number", "boolean", "null", "array", "object")
 # Behind a backslash, in a text of Python; half a pair is no character, and a name has one spelling
@@ -22,16 +22,21 @@ UNICODE = (
 
 
 def is_bare(name: str) -> bool:
-    """Return whether a name of a property shows where it ends."""
-    return re.fullmatch(BARE_NAME, name) is not None
+    """Return whether a name shows without quotes where it ends."""
+    return re.fullmatch(r"[^\W\d][\w.$-]*", name) is not None
 
 
 def arguments_of(arguments: Mapping[str, object], literals: Literals) -> str:
     """Return arguments by name."""
     setter = literals.setter
     return literals.between.join(
-        f"{name}{setter}{literal_of(value, literals)}" for name, value in arguments.items()
+        f"{name_of(name)}{setter}{literal_of(value, literals)}" for name, value in arguments.items()
     )
+
+
+def name_of(name: str) -> str:
+    """Return a name as it stands before a value; one that doesn't show its end is quoted."""
+    return name if is_bare(name) else quoted(name)
 
 
 def literal_of(value: object, literals: Literals) -> str:
@@ -64,7 +69,7 @@ def key_of(name: str, literals: Literals) -> str:
     """Return a name within a value, with the colon behind it."""
     if literals.quote is None:
         return f"{quoted(name)}: "
-    return f"{name}:" if is_bare(name) else f"{quoted(name)}:"
+    return f"{name_of(name)}:"
 
 
 def quoted(text: str) -> str:

@@ -44,9 +44,17 @@ CALLS = {  # as the templates of each format write them
         f"<tool_call>{{{{ c.function.name }}}}\n{EACH}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}"
         "</arg_value>\n{% endfor %}</tool_call>"
     ),
+    "pythonic": f"[{{{{ c.function.name }}}}({EACH}{{{{ k }}}}={{{{ v | tojson }}}}{{% endfor %}})]",
+    "gemma": (
+        f"<|tool_call>call:{{{{ c.function.name + '{{' }}}}{EACH}"
+        '{{ k }}:<|"|>{{ v }}<|"|>{% endfor %}}<tool_call|>'
+    ),
 }
 MODELS = ("hermes", "generic", *CALLS)
-TOKENS = {"glm": ("</arg_value>",)}  # special ones that the others don't have
+TOKENS = {
+    "glm": ("</arg_value>",),
+    "gemma": ("<|tool_call>", '<|"|>'),
+}  # special ones that the others don't have
 
 
 @dataclass(slots=True)

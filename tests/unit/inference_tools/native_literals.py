@@ -32,7 +32,8 @@ def literal_calls(name: str, calls: Sequence[Made], text: Callable[[str], str] =
 
 def python_call(call: Made, text: Callable[[str], str], json_words: bool) -> str:
     name, given = call
-    return f"{name}({', '.join(f'{key}={python(value, text, json_words)}' for key, value in given.items())})"
+    arguments = (f"{bare(key)}={python(value, text, json_words)}" for key, value in given.items())
+    return f"{name}({', '.join(arguments)})"
 
 
 def python(value: Any, text: Callable[[str], str], json_words: bool) -> str:
@@ -48,8 +49,12 @@ def python(value: Any, text: Callable[[str], str], json_words: bool) -> str:
     return json.dumps(value)
 
 
+def bare(key: str) -> str:
+    return key if re.fullmatch(r"[^\W\d][\w.$-]*", key) else json.dumps(key, ensure_ascii=False)
+
+
 def members(given: Mapping[str, Any], quote: str) -> str:
-    return ",".join(f"{key}:{gemma(value, quote)}" for key, value in given.items())
+    return ",".join(f"{bare(key)}:{gemma(value, quote)}" for key, value in given.items())
 
 
 def gemma(value: Any, quote: str) -> str:
