@@ -23,7 +23,7 @@ def to_tools(body: MessagesRequest | MessageTokensRequest) -> ToolUse | None:
     there.
     """
     tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.get("tools") or ()))
-    refuse_namesakes(tools, "name")
+    refuse_namesakes(tools)
     choice = body.get("tool_choice") or ToolUseChoice(type=AUTO)
     parallel = not choice.get("disable_parallel_tool_use")
     kind = choice["type"]

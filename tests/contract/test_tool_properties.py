@@ -79,10 +79,15 @@ def is_text(schema: Json) -> bool:
     return schema.get("type") == "string" or "$ref" in schema
 
 
-def asked(model: ToolModel, question: Question) -> Answer:
-    """Return the answer, which was the same in both forms; some names can't be had in some formats."""
+def assume_names(model: ToolModel, question: Question) -> None:
+    """Leave out a question with a name that the model's format can't hold."""
     names = [tool["function"]["name"] for tool in question.body["tools"]]
     assume(all(marker_in(model.format, name) is None for name in names))
+
+
+def asked(model: ToolModel, question: Question) -> Answer:
+    """Return the answer, which was the same in both forms."""
+    assume_names(model, question)
     whole, streamed = model.ask(question.body)
     for answer in (whole, streamed):
         check(question, answer)
@@ -168,6 +173,7 @@ def test_thoughts_before_words_and_calls_are_told_apart(
     calls = [Call(name, as_json(example(schema))) for name, schema in schemas.items()][: max(count, 1)]
     text = "" if choice == "required" or not model.format.opening else remark.removeprefix(THOUGHT)
     model.say([f"<think>{thought}</think>\n", *as_written(model, schemas, calls, text)])
+    assume_names(model, question)
     whole, streamed = model.ask(body | {"reasoning_format": "parsed"})
     for answer in (whole, streamed):
         assert answer.calls == tuple((call.name, call.told.arguments) for call in calls)
