@@ -201,7 +201,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "format": Pair({"type": "grammar", "grammar": AS}, {"type": "grammar", "grammar": BS}),
     },
     "CustomToolFormat": {
-        "type": Pair("text", "grammar"),
+        "type": Pair("grammar", "text"),
         "grammar": Pair(AS, BS),
     },
     "CustomToolGrammar": {
