@@ -38,13 +38,15 @@ class Tags:
     before: tuple[Marker, ...]
     middle: tuple[Marker, ...]
     after: tuple[Marker, ...]
+    kinds: tuple[str, str] | None = None  # behind `middle`, what says that the value is a text, or is JSON
+    kind_end: tuple[Marker, ...] = ()
     line: bool = False  # a line break may follow each value, and is written
     slips: tuple[str, ...] = ()  # no text holds them: an end that was misspelt, and what comes behind it
 
     @property
     def markers(self) -> tuple[Marker, ...]:
         """Return every marker around names and values."""
-        return self.before + self.middle + self.after
+        return self.before + self.middle + self.kind_end + self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class ToolFormat:
     name: str
     opening: tuple[Marker, ...] = ()  # empty: calls begin with the answer
     bare_opening: tuple[Marker, ...] = ()  # of calls that are `bare`, in place of the other
+    inner: str = ""  # a special token, in some models, that is a part of markers
+    lead: str = ""  # text right before `opening`, whose first marker is that token then
     closing: tuple[Marker, ...] = ()  # of each call
     between: tuple[Marker, ...]
     ending: tuple[Marker, ...] = ()
@@ -103,6 +107,7 @@ class ToolFormat:
     tags: Tags | None = None
     literals: Literals | None = None
     channels: Channels | None = None  # of which each call is one's message, and nothing above is said
+    single: bool = False  # an answer has one call
     bare: bool = False  # a call may begin the answer, or follow a thought, without `opening` too
     native: bool = True  # the template tells the model of it, so nobody else has to
     silent_ids: tuple[int, ...] = ()  # special tokens that are no part of calls, ascending
@@ -116,6 +121,11 @@ class ToolFormat:
         literals = () if self.literals is None else self.literals.markers
         channels = () if self.channels is None else self.channels.markers
         return self.opening + self.closing + self.between + self.ending + names + tags + literals + channels
+
+    @property
+    def led_opening(self) -> tuple[Marker, ...]:
+        """Return the opening with the text before its first marker."""
+        return (Marker(self.lead), *self.opening) if self.lead else self.opening
 
     @property
     def clear_names(self) -> bool:
@@ -147,8 +157,10 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     out, since llama3's calls need no opening, as does the `<|python_start|>` of calls in a list.
     """
 
+    inner = fmt.inner if fmt.inner in special else ""
+
     def known(markers: Iterable[Marker]) -> tuple[Marker, ...]:
-        return tuple(one(marker) for marker in markers)
+        return tuple(one(part) for marker in markers for part in split_at(inner, marker))
 
     def one(marker: Marker) -> Marker:
         return replace(marker, id=special.get(marker.text))
@@ -157,7 +169,14 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     if fmt.bare and any(marker.id is None for marker in opening[:1]):
         opening = ()
     if tags is not None:
-        tags = replace(tags, before=known(tags.before), middle=known(tags.middle), after=known(tags.after))
+        tags = replace(
+            tags,
+            before=known(tags.before),
+            middle=known(tags.middle),
+            kind_end=known(tags.kind_end),
+            after=known(tags.after),
+            slips=() if inner else tags.slips,  # which no text could hold anyway
+        )
     if literals is not None and literals.quote is not None:
         literals = replace(literals, quote=one(literals.quote))
     channels = fmt.channels
@@ -166,7 +185,8 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     found = replace(
         fmt,
         channels=channels,
-        opening=opening,
+        opening=opening[1:] if inner else opening,
+        lead=opening[0].text if inner else "",
         closing=known(fmt.closing),
         between=known(fmt.between),
         ending=known(fmt.ending),
@@ -178,6 +198,15 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     )
     taken = {marker.id for marker in found.markers}
     return replace(found, silent_ids=tuple(sorted(set(special.values()) - taken)))
+
+
+def split_at(inner: str, marker: Marker) -> list[Marker]:
+    """Return a marker in pieces, with the text `inner` in one of its own, if there is any."""
+    if not inner or inner not in marker.text:
+        return [marker]
+    before, _, behind = marker.text.partition(inner)
+    pieces = [replace(marker, text=text) for text in (before, inner) if text]
+    return [*pieces, *split_at(inner, replace(marker, text=behind))] if behind else pieces
 
 
 def text_of(markers: Iterable[Marker]) -> str:

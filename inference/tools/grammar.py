@@ -179,13 +179,15 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
     """Yield the rules of the whole answer, without those of single calls; `formed`: its text has a form."""
     more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
     end = symbols(fmt.ending)
-    if use.parallel:  # a line break at the very end, so that it doesn't have to lead to a further call
+    if (
+        use.parallel and not fmt.single
+    ):  # a line break at the very end, so that it doesn't have to lead to a further call
         end = f"{more} {end} LINE?"
         yield r"LINE: /\n/"
     yield f"calls: call {symbols(fmt.closing)} {end}"
     if use.required:
         bare = symbols(fmt.bare_opening) or '""'
-        openings = [symbols(fmt.opening)] if fmt.opening else []
+        openings = [symbols(fmt.led_opening)] if fmt.opening else []
         yield f"start: ({' | '.join(openings + [bare] * fmt.bare)}) calls"
     elif formed:
         yield from formed_rules(fmt, use.tools, end)
@@ -197,7 +199,7 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
 
 def formed_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
     """Yield the rules of an answer that is a text of a form, or calls."""
-    opened = f" | {symbols(fmt.opening)} calls" if fmt.opening else ""
+    opened = f" | {symbols(fmt.led_opening)} calls" if fmt.opening else ""
     if not fmt.bare:
         yield f"start: form{opened}"
         return
@@ -225,7 +227,10 @@ def opened_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
     """Yield the rules of an answer whose calls follow an opening."""
     sign, calls = fmt.opening[0], f"{symbols(fmt.opening[1:])} calls"
     if sign.id is not None:
-        yield f"start: text | text <[{sign.id}]> {calls}"
+        before = f"{lead(fmt)} LEAD" if fmt.lead else "text"
+        yield f"start: text | {before} <[{sign.id}]> {calls}"
+        if fmt.lead:
+            yield f"LEAD: /{ANY}{in_regex(fmt.lead)}/"
         yield f"FREE: /{ANY}/"
         yield f"text: FREE {after_silence(fmt, 'FREE')}"
         return

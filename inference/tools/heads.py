@@ -22,7 +22,7 @@ def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
     """
     begins = "" if fmt.clear_names else f"(?={notation_of(fmt).begins})"
     if fmt.name_end is not None:
-        starts = (fmt.opening, fmt.opening[1:], fmt.bare_opening, fmt.closing + fmt.between)
+        starts = (fmt.led_opening, fmt.opening, fmt.opening[1:], fmt.bare_opening, fmt.closing + fmt.between)
         frames = "|".join(map(in_frame, sorted(starts, key=lambda markers: -len(text_of(markers)))))
         frames = f"{GAP}(?:{frames})" if fmt.bare_opening else frames
         needed = "" if fmt.needs_id else "?"

@@ -46,7 +46,7 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
 
 def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return the text with which a model of this format makes calls."""
-    frame = (fmt.opening or fmt.bare_opening, fmt.closing, fmt.between, fmt.ending)
+    frame = (fmt.led_opening or fmt.bare_opening, fmt.closing, fmt.between, fmt.ending)
     opening, closing, between, ending = (
         text_of(marker for marker in markers if not marker.unwritten) for markers in frame
     )

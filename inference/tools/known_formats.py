@@ -24,6 +24,8 @@ minimax_m1    <tool_calls>\\n{"name": "f", "arguments": {}}\\n{...}\\n</tool_cal
 functionary   <function=f>{}</function><function=g>{}</function>
 command       [\\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {}}\\n], in <|START_ACTION|>
 deepseek      <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}\\n```<｜tool▁call▁end｜>, in a frame
+deepseek_v32  <｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>, in an invoke, in a frame
+deepseek_v4   the same, in another frame
 deepseek_v31  <｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>, in the same frame
 kimi          <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>, in a frame
 harmony       <|channel|>commentary to=functions.f <|constrain|>json<|message|>{}, one in an answer
@@ -35,7 +37,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from inference.tools.formats import Channels, Literals, Marker, Tags, ToolFormat
+from inference.tools.formats import Channels, Marker, Tags, ToolFormat
+from inference.tools.literal_formats import GEMMA, GEMMA_ESCAPE, LFM2, OLMO, PYTHONIC
 
 LINE = Marker("\n")
 # Between calls: Step's models and Reka's write other families' notations without it
@@ -195,6 +198,24 @@ DEEPSEEK_V31 = ToolFormat(
     ending=(FRAME_END,),
     name_end=(SEP,),
 )
+
+
+def dsml(name: str, frame: str) -> ToolFormat:
+    """Return DeepSeek's markup, all of whose tags have one token in them, by the name of the outermost."""
+    tags = tagged('<｜DSML｜parameter name="', '" string="', "</｜DSML｜parameter>\n", "</｜DSML｜invoke")
+    return ToolFormat(
+        name=name,
+        opening=(Marker(f"<｜DSML｜{frame}>"), LINE, Marker('<｜DSML｜invoke name="')),
+        closing=(NO_LINE, Marker("</｜DSML｜invoke>\n")),
+        between=(Marker('<｜DSML｜invoke name="'),),
+        ending=(Marker(f"</｜DSML｜{frame}>"),),
+        name_end=(Marker('">\n'),),
+        tags=replace(tags, kinds=("true", "false"), kind_end=(Marker('">'),)),
+        inner="｜DSML｜",
+    )
+
+
+DEEPSEEK_V32, DEEPSEEK_V4 = dsml("deepseek_v32", "function_calls"), dsml("deepseek_v4", "tool_calls")
 KIMI_CALL = Marker("<|tool_call_begin|>")
 KIMI = ToolFormat(
     name="kimi",
@@ -206,55 +227,6 @@ KIMI = ToolFormat(
     call_id=Marker(":"),
     id_form="[0-9]{1,3}",
     needs_id=True,
-)
-
-CALL_NAME, LIST, LIST_END = (Marker("("),), Marker("["), Marker("]")
-PYTHONIC = ToolFormat(
-    name="pythonic",
-    opening=(Marker("<|python_start|>"), LIST),
-    bare_opening=(LIST,),
-    closing=(Marker(")"),),
-    between=(Marker(", "),),
-    ending=(LIST_END,),
-    name_end=CALL_NAME,
-    literals=Literals(),
-    bare=True,
-)
-LFM2 = ToolFormat(
-    name="lfm2",
-    opening=(Marker("<|tool_call_start|>"), LIST),
-    closing=(Marker(")"),),
-    between=(Marker(", "),),
-    ending=(LIST_END, Marker("<|tool_call_end|>")),
-    name_end=CALL_NAME,
-    literals=Literals(),
-)
-OLMO = ToolFormat(
-    name="olmo",
-    opening=(Marker("<function_calls>"), NO_LINE),
-    closing=(Marker(")"),),
-    between=(LINE,),
-    ending=(NO_LINE, Marker("</function_calls>")),
-    name_end=CALL_NAME,
-    literals=Literals(words=("true", "false", "null")),
-)
-GEMMA_WORDS = ("true", "false", "null")
-GEMMA_CALL, GEMMA_ESCAPE_CALL = Marker("<|tool_call>"), Marker("<start_function_call>")
-GEMMA = ToolFormat(
-    name="gemma",
-    opening=(GEMMA_CALL, Marker("call:")),
-    closing=(Marker("}"), Marker("<tool_call|>")),
-    between=(GEMMA_CALL, Marker("call:")),
-    name_end=(Marker("{"),),
-    literals=Literals(between=",", setter=":", words=GEMMA_WORDS, quote=Marker('<|"|>')),
-)
-GEMMA_ESCAPE = ToolFormat(
-    name="gemma_escape",
-    opening=(GEMMA_ESCAPE_CALL, Marker("call:")),
-    closing=(Marker("}"), Marker("<end_function_call>")),
-    between=(GEMMA_ESCAPE_CALL, Marker("call:")),
-    name_end=(Marker("{"),),
-    literals=Literals(between=",", setter=":", words=GEMMA_WORDS, quote=Marker("<escape>")),
 )
 
 GENERIC = ToolFormat(name="generic", between=(LINE,), arguments_key="parameters", bare=True, native=False)
@@ -290,6 +262,8 @@ SIGNS = {
     COMMAND: r'<\|START_ACTION\|>\[\n    \{"tool_call_id": "\d+", "tool_name": ',
     DEEPSEEK: r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>[^\n]+\n```json\n",
     DEEPSEEK_V31: r"<｜tool▁call▁begin｜>[^<\n]+<｜tool▁sep｜>(\{|tool_call_arguments)",
+    DEEPSEEK_V32: r"<｜DSML｜function_calls>\n<｜DSML｜invoke",
+    DEEPSEEK_V4: r"<｜DSML｜tool_calls>\n<｜DSML｜invoke",
     KIMI: r"<\|im_system\|>tool_declare<|<\|tool_call_begin\|>.+<\|tool_call_argument_begin\|>",
     HARMONY: r"to=functions\.[^<]+<\|channel\|>commentary",
     LFM2: r"<\|tool_call_start\|>\[\w+\(|List of tools: (<\|tool_list_start\|>)?\[\{",

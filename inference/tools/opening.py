@@ -30,6 +30,7 @@ class Opening:
 
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._sign = fmt.opening[0] if fmt.opening else None
+        self._lead = fmt.lead
         self._fmt, self._use = fmt, use
         self._formed = use.formed
         self._beginning = (
@@ -63,7 +64,7 @@ class Opening:
         self._thinks = False
         if self._sign is not None and token_id == self._sign.id:
             self.found = True
-            return self._shown(held.rstrip())
+            return self._shown(held.removesuffix(self._lead).rstrip())
         end = self._thought_end
         if end is not None and token_id == end.id:
             self._beginning = beginning_of(self._fmt, self._use)
@@ -94,6 +95,8 @@ class Opening:
         at, mark = first_of(text, marks)
         if mark is None:
             keep = len(text) - max((overlap(text, mark.text) for mark in marks), default=0)
+            if self._lead and text.endswith(self._lead):  # it belongs to a sign that may follow
+                keep = len(text) - len(self._lead)
             text, self._held = text[:keep], text[keep:]
             return self._spoken(text), ""
         words, text = text[:at], text[at + len(mark.text) :]

@@ -52,9 +52,16 @@ class TaggedArguments:
         before, middle, after = map(text_of, (self.tags.before, self.tags.middle, self.tags.after))
         after += "\n" if self.tags.line else ""
         return "".join(
-            f"{before}{name}{middle}{value if isinstance(value, str) else as_json(value)}{after}"
+            f"{before}{name}{middle}{self._kind(value)}"
+            f"{value if isinstance(value, str) else as_json(value)}{after}"
             for name, value in arguments.items()
         )
+
+    def _kind(self, value: object) -> str:
+        """Return what tells the kind of a value before it, if the notation does."""
+        if self.tags.kinds is None:
+            return ""
+        return self.tags.kinds[0 if isinstance(value, str) else 1] + text_of(self.tags.kind_end)
 
 
 def as_json(value: object) -> str:

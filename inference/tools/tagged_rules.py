@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from inference.errors import ToolRefused
+from inference.grammar.keywords import LITERALS, may_be, says
 from inference.tools.formats import Marker, Tags, text_of
 from inference.tools.lark import in_regex, symbols
 from inference.tools.shapes import Schema, shapes, standing_alone
-from inference.tools.texts import Text, Values
+from inference.tools.texts import JOINS, OF_TEXTS, Text, Values
 from inference.tools.types import Tool
 from inference.tools.value_rules import ValueRules
+
+WITHOUT_TYPE = frozenset((*JOINS, *LITERALS, "$ref"))  # what may say of which type a value is
 
 
 class TaggedRules:
@@ -83,11 +87,60 @@ class TaggedRules:
         label: str,
         documents: dict[tuple[int, ...], str],
     ) -> Generator[str, None, str]:
-        """Yield the rules of a value if they are new; return the symbols of it and what ends it."""
+        """Yield the rules of a value if they are new; return the symbols of it and what is around it."""
+        if self._tags.kinds is not None:
+            return (yield from self._told(root, schemas, text, label, documents))
         if text is not None:
             return (yield from self._values.text(text, label)) + self._line
+        json_value = yield from self._json(root, schemas, label, documents)
+        return f"{json_value} {symbols(self._tags.after)}{self._line}"
+
+    def _told(
+        self,
+        root: Mapping[str, Any],
+        schemas: tuple[Schema, ...],
+        text: Text | None,
+        label: str,
+        documents: dict[tuple[int, ...], str],
+    ) -> Generator[str, None, str]:
+        """Do the same where the kind of a value is told before it: what can be a text is one as it is."""
+        assert self._tags.kinds is not None
+        as_text, as_json = (symbols((Marker(kind), *self._tags.kind_end)) for kind in self._tags.kinds)
+        after = f"{symbols(self._tags.after)}{self._line}"
+        own = text_among(schemas) if text is None else replace(text, or_null=False)
+        ways = []
+        if own is not None:
+            ways.append(f"{as_text} {(yield from self._values.text(own, label))}{self._line}")
+        if text is None:
+            ways.append(f"{as_json} {(yield from self._json(root, schemas, label, documents))} {after}")
+        elif text.or_null:
+            ways.append(f'{as_json} "null" {after}')
+        return f"({' | '.join(ways)})"
+
+    def _json(
+        self,
+        root: Mapping[str, Any],
+        schemas: tuple[Schema, ...],
+        label: str,
+        documents: dict[tuple[int, ...], str],
+    ) -> Generator[str, None, str]:
+        """Yield the rule of a value in JSON if it is new; return its name."""
         of_whom = tuple(map(id, schemas))
         if of_whom not in documents:
             document = json.dumps(standing_alone(root, schemas), ensure_ascii=False, separators=(",", ":"))
             documents[of_whom] = yield from self._values.json(document, label)
-        return f"{documents[of_whom]} {symbols(self._tags.after)}{self._line}"
+        return documents[of_whom]
+
+
+def text_among(schemas: tuple[Schema, ...]) -> Text | None:
+    """Return the text that a value of some schemas may be among others; None if that can't be said."""
+    if not schemas:
+        return Text()
+    (schema, *others) = schemas
+    if others or not isinstance(schema, Mapping):
+        return None if others or schema is not True else Text()
+    if says(schema) & WITHOUT_TYPE or not may_be(schema, "string"):
+        return None
+    return Values({}, "").of_words(
+        {"type": "string", **{word: schema[word] for word in OF_TEXTS & schema.keys() - {"type"}}}
+    )

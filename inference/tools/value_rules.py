@@ -46,18 +46,24 @@ class ValueRules:
     def text(self, text: Text, label: str) -> Generator[str, None, str]:
         """Yield the rules of a text if they are new; return the symbols of it and what ends it.
 
-        It goes up to where its end is first found: as a suffix, for llguidance, where that is no token.
+        It goes up to where its end is first found: as a suffix, for llguidance, where that has no token.
+        What stands before a token is part of the text's rule, as it may also be found within the text.
         """
-        is_token = self._after[0].id is not None
-        rest = f" {symbols(self._after)}" if is_token else ""
+        at = next((at for at, marker in enumerate(self._after) if marker.id is not None), None)
+        is_token = at is not None
+        rest = f" {symbols(self._after[at:])}" if is_token else ""
+        lead = in_regex(text_of(self._after[:at])) if is_token else ""
         if text in self._texts:
             return f"{self._texts[text]}{rest}"
-        every = [f"/{expression}/" for expression in text.expressions] or [f"/{ANY}/"]
+        every = [
+            f"/({expression}){lead}/" if lead else f"/{expression}/"
+            for expression in text.expressions or (ANY,)
+        ]
         if text.may_hold_end and not is_token:
             every += [f"~/{ended}/" for ended in self._early_ends()]
         if not text.listed and self._slips:
             every.append(f"~/{ANY}({'|'.join(map(in_regex, self._slips))}){ANY}/")
-        null = " | /null/" if text.or_null and text.expressions else ""
+        null = f" | /null{lead}/" if text.or_null and text.expressions else ""
         rule = f"({' & '.join(every)}){null}"
         if rule not in self._known:
             name = f"text_{len(self._known)}"

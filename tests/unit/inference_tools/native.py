@@ -113,7 +113,17 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         "",
         "<minimax:tool_call>\n{calls}</minimax:tool_call>",
     ),
+    **{
+        name: (
+            '<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n',
+            '<｜DSML｜parameter name="{key}" string="{kind}">{value}</｜DSML｜parameter>\n',
+            "",
+            f"<｜DSML｜{frame}>\n{{calls}}</｜DSML｜{frame}>",
+        )
+        for name, frame in (("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls"))
+    },
 }
+TOLD = ("deepseek_v32", "deepseek_v4")  # of these, each value is told to be a text, or to be JSON
 
 
 def tagged(
@@ -125,16 +135,15 @@ def tagged(
     """
     call, argument, between, frame = TAGGED[name]
 
-    def value(function: str, key: str, given: Any) -> str:
+    def written(function: str, key: str, given: Any) -> str:
         is_text = given is not None and (key in texts or (function, key) in texts)
-        return given if is_text else json.dumps(given, ensure_ascii=False)
+        value = given if is_text else json.dumps(given, ensure_ascii=False)
+        return argument.format(key=key, kind="true" if is_text else "false", value=value)
 
     made = (
         call.format(
             name=function,
-            arguments="".join(
-                argument.format(key=key, value=value(function, key, each)) for key, each in given.items()
-            ),
+            arguments="".join(written(function, key, each) for key, each in given.items()),
         )
         for function, given in calls
     )
@@ -147,8 +156,10 @@ def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]
     head, tail = (re.escape(part) for part in call.split("{arguments}"))
     heads = re.compile(head.replace(re.escape("{name}"), r'([^<>\n"]+)'))
     shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)").replace(re.escape("{value}"), "(.*?)")
+    shape = shape.replace(re.escape("{kind}"), "(?:true|false)")
     if name == "glm":  # some of these models leave lines out
         shape, tail = shape.removesuffix(r"\n".replace("n", "\n")) + "\n?", "\n?" + tail
+    tail = "\n?" + tail if name in TOLD else tail  # as a template writes it behind no arguments
     arguments, tails = re.compile(shape, re.DOTALL), re.compile(tail)
     found, at = [], 0
     while (begun := heads.search(text, at)) is not None:

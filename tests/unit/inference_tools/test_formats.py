@@ -45,6 +45,8 @@ NATIVE = {
     "command-a-03": "command",
     "DeepSeek-R1": "deepseek",
     "DeepSeek-V3.1": "deepseek_v31",
+    "DeepSeek-V3.2": "deepseek_v32",
+    "DeepSeek-V4": "deepseek_v4",
     "Kimi-K2": "kimi",
     "LFM2": "lfm2",  # some of its templates tell of tools and show no calls
     "gemma-4": "gemma",
@@ -81,7 +83,7 @@ def test_every_template_of_the_corpus_has_its_models_format() -> None:
         ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>', "apriel"),
         ('<|tool_call|>[{"name": "f", "arguments": {}}]', "granite"),
         ('<|tool_call|>{"name": "f", "arguments": {}}<|/tool_call|>', "phi"),
-        ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">', "generic"),  # DeepSeek V3.2
+        ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">', "deepseek_v32"),
         (
             "<｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>",
             "deepseek_v31",

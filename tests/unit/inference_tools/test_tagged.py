@@ -31,12 +31,13 @@ from tests.unit.inference_tools.answers import (
     whole,
 )
 from tests.unit.inference_tools.grammars import accepts, allowed, compiled, ids_of, parsed, use, walk
-from tests.unit.inference_tools.native import TAGGED, calls_in_tags, tagged
+from tests.unit.inference_tools.native import TAGGED, TOLD, calls_in_tags, tagged
 
 FORMS = {
     **{name: plain(name) for name in TAGGED},
     "glm with tokens": with_tokens(FORMATS["glm"], {"<arg_value>": 0, "</arg_value>": 1}),
     "glm_tight with tokens": with_tokens(FORMATS["glm_tight"], {"<tool_call>": 0, "</arg_value>": 1}),
+    "deepseek_v32 with tokens": with_tokens(FORMATS["deepseek_v32"], {"｜DSML｜": 0, "<|silent|>": 1}),
     "qwen with tokens": with_tokens(FORMATS["qwen"], {"<tool_call>": 0, "</tool_call>": 1}),
 }
 every_form = pytest.mark.parametrize("fmt", FORMS.values(), ids=FORMS.keys())
@@ -115,6 +116,8 @@ def grammar_of(form: str, required: bool) -> CompiledGrammar:
 def test_a_grammar_allows_what_the_schema_allows(form: str, changes: dict[str, Any], is_valid: bool) -> None:
     arguments = FULL | changes
     pieces = answer(FORMS[form], arguments)
+    if FORMS[form].name in TOLD and arguments["note"] == "null":
+        is_valid = False  # as a text it is too long
     assert accepts(grammar_of(form, False), pieces) == is_valid
     if is_valid:
         parts = calls_of(parsed(FORMS[form], use(SET, NOW), ids_of(pieces)))
