@@ -5,6 +5,7 @@ qwen          <tool_call>\\n<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</
 seed          <seed:tool_call>\\n<function=f>\\n<parameter=a>1</parameter>\\n</function>\\n</seed:tool_call>
 glm           <tool_call>f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>\\n</tool_call>
 glm_tight     <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>, one after the other
+hy3           <tool_call:opensource>f<tool_sep:opensource>\\n..., arguments as of glm, all in a frame
 minimax       <invoke name="f">\\n<parameter name="a">1</parameter>\\n</invoke>\\n, all in <minimax:tool_call>
 llama3        {"name": "f", "parameters": {}}; {...}, after the token <|python_tag|> or without it
 llama4        the same, after the token <|python_start|> or without it
@@ -22,6 +23,8 @@ gemma         <|tool_call>call:f{a:<|"|>x<|"|>,b:1}<tool_call|>, one after the o
 gemma_escape  <start_function_call>call:f{a:<escape>x<escape>}<end_function_call>, one after the other
 minimax_m1    <tool_calls>\\n{"name": "f", "arguments": {}}\\n{...}\\n</tool_calls>
 functionary   <function=f>{}</function><function=g>{}</function>
+apertus       <|tools_prefix|>[{"f": {}}, {"g": {}}]<|tools_suffix|>
+gigachat      <|function_call|>{"name": "f", "arguments": {}}, one in an answer
 command       [\\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {}}\\n], in <|START_ACTION|>
 deepseek      <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}\\n```<｜tool▁call▁end｜>, in a frame
 deepseek_v32  <｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>, in an invoke, in a frame
@@ -100,6 +103,26 @@ GLM_TIGHT = ToolFormat(
     name_end=(),
     tags=Tags(before=(KEY,), middle=(KEY_END, VALUE), after=(VALUE_END,)),
 )
+
+
+def hy3(tag: str) -> Marker:
+    """Return a tag of Tencent's, each a token of its own."""
+    return Marker(f"<{tag}:opensource>")
+
+
+HY3 = ToolFormat(
+    name="hy3",
+    opening=(hy3("tool_calls"), LINE, hy3("tool_call")),
+    closing=(hy3("/tool_call"), LINE),
+    between=(hy3("tool_call"),),
+    ending=(hy3("/tool_calls"),),
+    name_end=(hy3("tool_sep"), LINE),
+    tags=Tags(
+        before=(hy3("arg_key"),),
+        middle=(hy3("/arg_key"), LINE, hy3("arg_value")),
+        after=(hy3("/arg_value"), LINE),
+    ),
+)
 INVOKE = Marker('<invoke name="')
 MINIMAX = ToolFormat(
     name="minimax",
@@ -169,6 +192,16 @@ FUNCTIONARY = ToolFormat(
     between=(NO_LINE, Marker("<function=")),
     name_end=(Marker(">"),),
 )
+APERTUS = ToolFormat(
+    name="apertus",
+    opening=(Marker("<|tools_prefix|>"), Marker('[{"')),
+    closing=(Marker("}"),),
+    between=(Marker(', {"'),),
+    ending=(Marker("]"), Marker("<|tools_suffix|>")),
+    name_end=(Marker('": '),),
+)
+FUNCTION_CALL = Marker("<|function_call|>")
+GIGACHAT = ToolFormat(name="gigachat", opening=(FUNCTION_CALL,), between=(FUNCTION_CALL,), single=True)
 COMMAND = ToolFormat(
     name="command",
     opening=(Marker("<|START_ACTION|>"), Marker("[\n    ")),
@@ -249,6 +282,7 @@ SIGNS = {
     SEED: r"<seed:tool_call>\n<function=[^<>]+>\n<parameter=[^<>]+>",
     GLM: r"<tool_call>[^<>\n]+\n<arg_key>[^<>]+</arg_key>\n<arg_value>",
     GLM_TIGHT: r"<tool_call>[^<>\n]+<arg_key>[^<>]+</arg_key><arg_value>",
+    HY3: r"<tool_call:opensource>[^<>\n]+<tool_sep:opensource>\n<arg_key:opensource>",
     MINIMAX: r'<minimax:tool_call>\n<invoke name="[^"]+">\n<parameter name="[^"]+">',
     MISTRAL: r'\[TOOL_CALLS\]\s*\[\s*\{\s*"(id|name|arguments)"\s*:',
     MISTRAL_ARGS: r"\[TOOL_CALLS\][^\[\]{}]+(\[CALL_ID\]\w+)?\[ARGS\]\s*\{",
@@ -259,6 +293,8 @@ SIGNS = {
     APRIEL: r'<tool_calls>\[\s*\{"name"',
     MINIMAX_M1: r'<tool_calls>\n\{"name"',
     FUNCTIONARY: r"<function=\w+>\{",
+    APERTUS: r'<\|tools_prefix\|>\[\{"\w+": \{',
+    GIGACHAT: r'<\|function_call\|>\{"name"',
     COMMAND: r'<\|START_ACTION\|>\[\n    \{"tool_call_id": "\d+", "tool_name": ',
     DEEPSEEK: r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>[^\n]+\n```json\n",
     DEEPSEEK_V31: r"<｜tool▁call▁begin｜>[^<\n]+<｜tool▁sep｜>(\{|tool_call_arguments)",

@@ -44,6 +44,11 @@ CALLS = {  # as the templates of each format write them
         f"<tool_call>{{{{ c.function.name }}}}\n{EACH}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}"
         "</arg_value>\n{% endfor %}</tool_call>"
     ),
+    "deepseek_v32": (
+        f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{{{{ c.function.name }}}}">\n{EACH}'
+        f'<｜DSML｜parameter name="{{{{ k }}}}" string="true">{VALUE}</｜DSML｜parameter>\n{{% endfor %}}'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    ),
     "pythonic": f"[{{{{ c.function.name }}}}({EACH}{{{{ k }}}}={{{{ v | tojson }}}}{{% endfor %}})]",
     "gemma": (
         f"<|tool_call>call:{{{{ c.function.name + '{{' }}}}{EACH}"

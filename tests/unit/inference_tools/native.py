@@ -74,11 +74,20 @@ def kimi(calls: Sequence[Made]) -> str:
     return f"<|tool_calls_section_begin|>{listed}<|tool_calls_section_end|>"
 
 
+def apertus(calls: Sequence[Made]) -> str:
+    listed = ", ".join(f'{{"{name}": {text}}}' for name, text in calls)
+    return f"<|tools_prefix|>[{listed}]<|tools_suffix|>"
+
+
+def gigachat(calls: Sequence[Made]) -> str:
+    return "".join(f"<|function_call|>{made}" for made in objects(calls))
+
+
 JSON_FORMATS = {
     fmt.__name__: fmt
     for fmt in (
         *(granite, phi, nemotron, jamba, minimax_m1, functionary),
-        *(command, deepseek, deepseek_v31, kimi),
+        *(command, deepseek, deepseek_v31, kimi, apertus, gigachat),
     )
 }
 
@@ -106,6 +115,13 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         "<arg_key>{key}</arg_key><arg_value>{value}</arg_value>",
         "",
         "{calls}",
+    ),
+    "hy3": (
+        "<tool_call:opensource>{name}<tool_sep:opensource>\n{arguments}</tool_call:opensource>\n",
+        "<arg_key:opensource>{key}</arg_key:opensource>\n"
+        "<arg_value:opensource>{value}</arg_value:opensource>\n",
+        "",
+        "<tool_calls:opensource>\n{calls}</tool_calls:opensource>",
     ),
     "minimax": (
         '<invoke name="{name}">\n{arguments}</invoke>\n',

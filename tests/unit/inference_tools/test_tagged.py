@@ -38,6 +38,9 @@ FORMS = {
     "glm with tokens": with_tokens(FORMATS["glm"], {"<arg_value>": 0, "</arg_value>": 1}),
     "glm_tight with tokens": with_tokens(FORMATS["glm_tight"], {"<tool_call>": 0, "</arg_value>": 1}),
     "deepseek_v32 with tokens": with_tokens(FORMATS["deepseek_v32"], {"｜DSML｜": 0, "<|silent|>": 1}),
+    "hy3 with tokens": with_tokens(
+        FORMATS["hy3"], {"<tool_calls:opensource>": 0, "</arg_value:opensource>": 1}
+    ),
     "qwen with tokens": with_tokens(FORMATS["qwen"], {"<tool_call>": 0, "</tool_call>": 1}),
 }
 every_form = pytest.mark.parametrize("fmt", FORMS.values(), ids=FORMS.keys())
