@@ -40,6 +40,7 @@ class Tags:
     after: tuple[Marker, ...]
     kinds: tuple[str, str] | None = None  # behind `middle`, what says that the value is a text, or is JSON
     kind_end: tuple[Marker, ...] = ()
+    named: bool = False  # behind `after` stands the name again, and then `middle`
     line: bool = False  # a line break may follow each value, and is written
     slips: tuple[str, ...] = ()  # no text holds them: an end that was misspelt, and what comes behind it
 
@@ -47,6 +48,10 @@ class Tags:
     def markers(self) -> tuple[Marker, ...]:
         """Return every marker around names and values."""
         return self.before + self.middle + self.kind_end + self.after
+
+    def ended(self, name: str) -> tuple[Marker, ...]:
+        """Return what ends the value of this name."""
+        return (*self.after, Marker(name), *self.middle) if self.named else self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +171,7 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
         return replace(marker, id=special.get(marker.text))
 
     opening, tags, literals = known(fmt.opening), fmt.tags, fmt.literals
+    lead = opening[0].text if inner and opening[0].id is None else ""
     if fmt.bare and any(marker.id is None for marker in opening[:1]):
         opening = ()
     if tags is not None:
@@ -185,8 +191,8 @@ def with_tokens(fmt: ToolFormat, special: Mapping[str, int]) -> ToolFormat:
     found = replace(
         fmt,
         channels=channels,
-        opening=opening[1:] if inner else opening,
-        lead=opening[0].text if inner else "",
+        opening=opening[1:] if lead else opening,
+        lead=lead,
         closing=known(fmt.closing),
         between=known(fmt.between),
         ending=known(fmt.ending),

@@ -7,6 +7,7 @@ glm           <tool_call>f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>\\n<
 glm_tight     <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>, one after the other
 hy3           <tool_call:opensource>f<tool_sep:opensource>\\n..., arguments as of glm, all in a frame
 minimax       <invoke name="f">\\n<parameter name="a">1</parameter>\\n</invoke>\\n, all in <minimax:tool_call>
+minimax_m3    <invoke name="f"><a>1</a></invoke>\\n, with a token before each tag, all in <tool_call>
 llama3        {"name": "f", "parameters": {}}; {...}, after the token <|python_tag|> or without it
 llama4        the same, after the token <|python_start|> or without it
 mistral       [TOOL_CALLS][{"name": "f", "arguments": {}}, {...}]
@@ -132,6 +133,22 @@ MINIMAX = ToolFormat(
     ending=(Marker("</minimax:tool_call>"),),
     name_end=(Marker('">\n'),),
     tags=tagged('<parameter name="', '">', "</parameter>\n", "</invoke"),
+)
+NAMESPACE = "]<]minimax[>["
+MINIMAX_M3 = ToolFormat(
+    name="minimax_m3",
+    opening=(Marker(f"{NAMESPACE}<tool_call>"), LINE, Marker(f'{NAMESPACE}<invoke name="')),
+    closing=(Marker(f"{NAMESPACE}</invoke>\n"),),
+    between=(Marker(f'{NAMESPACE}<invoke name="'),),
+    ending=(Marker(f"{NAMESPACE}</tool_call>"),),
+    name_end=(Marker('">'),),
+    tags=Tags(
+        before=(Marker(f"{NAMESPACE}<"),),
+        middle=(Marker(">"),),
+        after=(Marker(f"{NAMESPACE}</"),),
+        named=True,
+    ),
+    inner=NAMESPACE,
 )
 
 LLAMA3 = ToolFormat(
@@ -283,6 +300,7 @@ SIGNS = {
     GLM: r"<tool_call>[^<>\n]+\n<arg_key>[^<>]+</arg_key>\n<arg_value>",
     GLM_TIGHT: r"<tool_call>[^<>\n]+<arg_key>[^<>]+</arg_key><arg_value>",
     HY3: r"<tool_call:opensource>[^<>\n]+<tool_sep:opensource>\n<arg_key:opensource>",
+    MINIMAX_M3: r'\]<\]minimax\[>\[<tool_call>\n\]<\]minimax\[>\[<invoke name="\w+">\]<\]minimax\[>\[<\w+>',
     MINIMAX: r'<minimax:tool_call>\n<invoke name="[^"]+">\n<parameter name="[^"]+">',
     MISTRAL: r'\[TOOL_CALLS\]\s*\[\s*\{\s*"(id|name|arguments)"\s*:',
     MISTRAL_ARGS: r"\[TOOL_CALLS\][^\[\]{}]+(\[CALL_ID\]\w+)?\[ARGS\]\s*\{",

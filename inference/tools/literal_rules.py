@@ -51,7 +51,7 @@ class LiteralRules:
         self._quote = literals.quote
         self._setter = literals.setter
         self._texts = Values({}, "" if literals.quote is None else literals.quote.text)
-        self._values = ValueRules(() if literals.quote is None else (literals.quote,))
+        self._values = ValueRules()
         self._comma = "/, ?/" if literals.between == ", " else literal(literals.between)
         self._colon = "/: ?/" if literals.quote is None else literal(":")
         # Templates of one family write `True`, and others `true`
@@ -249,7 +249,7 @@ class LiteralRules:
         text = self._texts.of_words(string)
         if text is None:
             return (yield from self._json((string,), label))
-        return f"{symbols((self._quote,))} {(yield from self._values.text(text, label))}"
+        return f"{symbols((self._quote,))} {(yield from self._values.text(text, (self._quote,), label))}"
 
     def _array(self, schema: Mapping[str, Any], label: str, depth: int) -> Steps:
         items, least, most = schema.get("items", True), schema.get("minItems", 0), schema.get("maxItems")

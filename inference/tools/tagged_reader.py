@@ -32,6 +32,7 @@ class TaggedReader:
             unlike_text, (tags.before, tags.middle, tags.after, tags.kind_end)
         )
         self._kinds = tags.kinds
+        self._tags = tags
         self._line = "\n" if tags.line else ""
         self._values = values
         self._place = Place.BETWEEN
@@ -67,11 +68,15 @@ class TaggedReader:
         held = self._held.removeprefix(self._line)
         # The first tag may have ended the name, and come as the text that it is
         before = self._before if held.startswith(TOKEN) else self._before.removeprefix(TOKEN)
-        if held.startswith(before):
+        behind = held[len(before) : len(before) + 1]
+        is_tag = held.startswith(before)
+        if is_tag and self._tags.named and not behind:
+            return None  # the tag that closes a call may begin as one of an argument
+        if is_tag and not (self._tags.named and behind == "/"):
             self._held = held[len(before) :]
             self._place = Place.NAME
             return ""
-        if before.startswith(held):
+        if not is_tag and before.startswith(held):
             return None
         self._held = held
         self.complete = True
@@ -82,6 +87,7 @@ class TaggedReader:
         if not found:
             return None
         self._held = rest
+        self._after = unlike_text(self._tags.ended(name))
         comma = "," if self._arguments else ""
         self._arguments += 1
         text = self._values.text(name) if self._kinds is None else None

@@ -26,7 +26,7 @@ class TaggedRules:
         self._tags = tags
         self._end = text_of(tags.after)
         self._line = ' "\\n"?' if tags.line else ""
-        self._values = ValueRules(tags.after, tags.slips)
+        self._values = ValueRules(tags.slips)
         self._others: dict[frozenset[str], str] = {}  # names of rules by the names that others are not
 
     def of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
@@ -44,11 +44,13 @@ class TaggedRules:
                 rule = f"arg_{at}_{number}_{place}"
                 yield f"{rule}: {self._opened(name, member)}"
                 label = f"{member} {name!r:.80}"
-                value = yield from self._value(root, schemas, values.text(name), label, documents)
+                end = self._tags.ended(name)
+                value = yield from self._value(root, schemas, values.text(name), end, label, documents)
                 yield f"{rule}_value: {value}"
                 words.append(f"({rule} {rule}_value)" + ("" if name in shape.required else "?"))
-            if False not in shape.others:
-                value = yield from self._value(root, shape.others, values.other, member, documents)
+            if False not in shape.others and not self._tags.named:  # whose ends have a name that is known
+                end = self._tags.after
+                value = yield from self._value(root, shape.others, values.other, end, member, documents)
                 other = yield from self._other_names(shape.named)
                 words.append(f"({other} {value})*")
             ways.append(" ".join(words) or '""')
@@ -58,7 +60,8 @@ class TaggedRules:
 
     def _opened(self, name: str, member: str) -> str:
         """Return what stands before a value."""
-        for text in (text_of(self._tags.middle), self._end, *(m.text for m in self._tags.markers)):
+        texts = (text_of(self._tags.middle), self._end, *(m.text for m in self._tags.markers))
+        for text in (*texts, "/") if self._tags.named else texts:
             if text.strip() and text in name:
                 raise ToolRefused(
                     f"`{member}` has a property whose name contains {text!r}, by which this model ends "
@@ -84,6 +87,7 @@ class TaggedRules:
         root: Mapping[str, Any],
         schemas: tuple[Schema, ...],
         text: Text | None,
+        end: tuple[Marker, ...],
         label: str,
         documents: dict[tuple[int, ...], str],
     ) -> Generator[str, None, str]:
@@ -91,9 +95,9 @@ class TaggedRules:
         if self._tags.kinds is not None:
             return (yield from self._told(root, schemas, text, label, documents))
         if text is not None:
-            return (yield from self._values.text(text, label)) + self._line
+            return (yield from self._values.text(text, end, label)) + self._line
         json_value = yield from self._json(root, schemas, label, documents)
-        return f"{json_value} {symbols(self._tags.after)}{self._line}"
+        return f"{json_value} {symbols(end)}{self._line}"
 
     def _told(
         self,
@@ -110,7 +114,9 @@ class TaggedRules:
         own = text_among(schemas) if text is None else replace(text, or_null=False)
         ways = []
         if own is not None:
-            ways.append(f"{as_text} {(yield from self._values.text(own, label))}{self._line}")
+            ways.append(
+                f"{as_text} {(yield from self._values.text(own, self._tags.after, label))}{self._line}"
+            )
         if text is None:
             ways.append(f"{as_json} {(yield from self._json(root, schemas, label, documents))} {after}")
         elif text.or_null:

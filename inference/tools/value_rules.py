@@ -14,14 +14,13 @@ from inference.tools.texts import Text
 class ValueRules:
     """Writes the rules of values in one grammar; equal ones once."""
 
-    def __init__(self, after: Sequence[Marker], slips: Sequence[str] = ()) -> None:
-        """`after`: what ends a text. `slips`: what no text holds."""
-        self._after = after
+    def __init__(self, slips: Sequence[str] = ()) -> None:
+        """`slips`: what no text holds."""
         self._slips = slips
-        self._end = text_of(after)
         self._size = 0  # of all that was written
         self._known: dict[str, str] = {}  # names of rules by what they are
-        self._texts: dict[Text, str] = {}  # the same names by texts: to write one may be much work
+        # The same names by texts and their ends: to write one may be much work
+        self._texts: dict[tuple[Text, tuple[Marker, ...]], str] = {}
 
     def spend(self, size: int) -> None:
         """Count what is written; raise ToolRefused before it is more than a grammar may be.
@@ -43,41 +42,43 @@ class ValueRules:
             yield f"{self._known[document]}: %json {document}"
         return self._known[document]
 
-    def text(self, text: Text, label: str) -> Generator[str, None, str]:
-        """Yield the rules of a text if they are new; return the symbols of it and what ends it.
+    def text(self, text: Text, after: tuple[Marker, ...], label: str) -> Generator[str, None, str]:
+        """Yield the rules of a text if they are new; return the symbols of it and what ends it, `after`.
 
         It goes up to where its end is first found: as a suffix, for llguidance, where that has no token.
         What stands before a token is part of the text's rule, as it may also be found within the text.
         """
-        at = next((at for at, marker in enumerate(self._after) if marker.id is not None), None)
-        is_token = at is not None
-        rest = f" {symbols(self._after[at:])}" if is_token else ""
-        lead = in_regex(text_of(self._after[:at])) if is_token else ""
-        if text in self._texts:
-            return f"{self._texts[text]}{rest}"
+        at = next((at for at, marker in enumerate(after) if marker.id is not None), None)
+        is_token, end = at is not None, text_of(after)
+        rest = f" {symbols(after[at:])}" if is_token else ""
+        lead = in_regex(text_of(after[:at])) if is_token else ""
+        key = (text, after[: at + 1] if at is not None else after)
+        if key in self._texts:
+            return f"{self._texts[key]}{rest}"
         every = [
             f"/({expression}){lead}/" if lead else f"/{expression}/"
             for expression in text.expressions or (ANY,)
         ]
         if text.may_hold_end and not is_token:
-            every += [f"~/{ended}/" for ended in self._early_ends()]
+            every += [f"~/{ended}/" for ended in early_ends(end)]
         if not text.listed and self._slips:
             every.append(f"~/{ANY}({'|'.join(map(in_regex, self._slips))}){ANY}/")
         null = f" | /null{lead}/" if text.or_null and text.expressions else ""
         rule = f"({' & '.join(every)}){null}"
-        if rule not in self._known:
+        suffix = "" if is_token else f"[suffix={literal(end)}]"
+        if suffix + rule not in self._known:
             name = f"text_{len(self._known)}"
-            self._known[rule] = name
-            suffix = "" if is_token else f"[suffix={literal(self._end)}]"
+            self._known[suffix + rule] = name
             yield f"{name}{suffix}: {name.upper()}"
             yield f"// {label}"
             yield f"{name.upper()}: {rule}"
-        self._texts[text] = self._known[rule]
-        return f"{self._known[rule]}{rest}"
+        self._texts[key] = self._known[suffix + rule]
+        return f"{self._texts[key]}{rest}"
 
-    def _early_ends(self) -> Iterator[str]:
-        """Yield expressions of the texts that would end earlier, with their end behind them."""
-        yield f"{ANY}{in_regex(self._end)}{ANY}"
-        for size in range(1, len(self._end)):
-            if self._end.endswith(self._end[:size]):
-                yield f"{ANY}{in_regex(self._end[:-size])}"
+
+def early_ends(end: str) -> Iterator[str]:
+    """Yield expressions of the texts that would end earlier, with their end behind them."""
+    yield f"{ANY}{in_regex(end)}{ANY}"
+    for size in range(1, len(end)):
+        if end.endswith(end[:size]):
+            yield f"{ANY}{in_regex(end[:-size])}"

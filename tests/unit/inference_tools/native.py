@@ -129,6 +129,12 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         "",
         "<minimax:tool_call>\n{calls}</minimax:tool_call>",
     ),
+    "minimax_m3": (
+        ']<]minimax[>[<invoke name="{name}">{arguments}]<]minimax[>[</invoke>\n',
+        "]<]minimax[>[<{key}>{value}]<]minimax[>[</{key}>",
+        "",
+        "]<]minimax[>[<tool_call>\n{calls}]<]minimax[>[</tool_call>",
+    ),
     **{
         name: (
             '<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n',
@@ -171,7 +177,8 @@ def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]
     call, argument, _, _ = TAGGED[name]
     head, tail = (re.escape(part) for part in call.split("{arguments}"))
     heads = re.compile(head.replace(re.escape("{name}"), r'([^<>\n"]+)'))
-    shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)").replace(re.escape("{value}"), "(.*?)")
+    shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)", 1).replace(re.escape("{value}"), "(.*?)")
+    shape = shape.replace(re.escape("{key}"), r"\1")
     shape = shape.replace(re.escape("{kind}"), "(?:true|false)")
     if name == "glm":  # some of these models leave lines out
         shape, tail = shape.removesuffix(r"\n".replace("n", "\n")) + "\n?", "\n?" + tail

@@ -34,6 +34,7 @@ NATIVE = {
     "GLM-5": "glm_tight",
     "Laguna-S-": "glm_tight",
     "Spark2.5": "glm_tight",
+    "MiniMax-M3": "minimax_m3",
     "tencent-Hy3": "hy3",
     "Apertus-8B": "apertus",
     "GigaChat3.1": "gigachat",
