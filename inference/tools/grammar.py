@@ -179,9 +179,8 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
     """Yield the rules of the whole answer, without those of single calls; `formed`: its text has a form."""
     more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
     end = symbols(fmt.ending)
-    if (
-        use.parallel and not fmt.single
-    ):  # a line break at the very end, so that it doesn't have to lead to a further call
+    if use.parallel and not fmt.single:
+        # A line break at the very end, so that it doesn't have to lead to a further call
         end = f"{more} {end} LINE?"
         yield r"LINE: /\n/"
     yield f"calls: call {symbols(fmt.closing)} {end}"

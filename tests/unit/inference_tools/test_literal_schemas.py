@@ -33,7 +33,7 @@ TAGGED = [
         (
             {"properties": {"a": STRING}, "additionalProperties": INTEGER},
             {"a": "x", "b": 1, "c": 2},
-            {"a": "x", "b": "x"},
+            {"a": 1},
         ),
         ({"properties": {"a": {}}, "required": ["b"]}, {"b": 1}, {"a": 1}),
         ({"$ref": "#/$defs/o", "$defs": {"o": {"properties": {"a": STRING}}}}, {"a": "x"}, {"b": 1}),
@@ -187,6 +187,19 @@ def test_names_within_values_may_be_any() -> None:
         assert accepts(compiled(call_grammar(plain(name), tool_use)), [text])
         (call,) = calls_of(parsed(plain(name), tool_use, ids_of([text])))
         assert json.loads(call.arguments) == said
+
+
+def test_texts_below_that_depth_have_the_quotes_of_json() -> None:
+    schema: dict[str, Any] = STRING
+    for _ in range(40):
+        schema = {"type": "array", "items": schema}
+    grammar = compiled(
+        call_grammar(plain("gemma"), use(Tool(name="f", parameters={"properties": {"a": schema}})))
+    )
+    made = literal_calls("gemma", [("f", {"a": "#"})])
+    for text, is_valid in (('"x"', True), ('<|"|>x<|"|>', False)):
+        nested = "[" * 40 + text + "]" * 40
+        assert accepts(grammar, [made.replace('<|"|>#<|"|>', nested)]) == is_valid
 
 
 def test_schemas_that_would_be_too_large_a_grammar_are_refused() -> None:

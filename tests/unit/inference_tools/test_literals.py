@@ -13,7 +13,7 @@ from inference.tools.grammar import call_grammar
 from inference.tools.history import written
 from inference.tools.known_formats import FORMATS
 from inference.tools.types import Tool, ToolUse
-from inference.types import CompiledGrammar
+from inference.types import CompiledGrammar, Grammar, GrammarKind
 from tests.unit.inference_tools.answers import (
     Piece,
     calls_of,
@@ -238,6 +238,22 @@ def test_a_list_is_calls_where_the_answer_begins_or_a_thought_has_ended(
         parts = whole(FORMS[form], use(SET, NOW), events(pieces_of([text], [size])))
         assert [call.name for call in calls_of(parts)] == calls
         assert text_of(parts) == ((text.partition("\n[")[0] if "</think>" in text else "") if calls else text)
+
+
+@pytest.mark.parametrize("form", ["pythonic", "lfm2", "gemma"])
+def test_beside_a_form_an_answer_is_calls_or_follows_it(form: str) -> None:
+    schema = Grammar(kind=GrammarKind.JSON_SCHEMA, source='{"type": "array"}', member="response_format")
+    formed = ToolUse(tools=(SET, NOW), required=False, parallel=True, formed=True)
+    grammar = compiled(call_grammar(plain(form), formed, form=schema))
+    made = literal_calls(form, [("now", {}), ("set", {"text": "", "count": 1})])
+    for answer_text, names in ((made, ["now", "set"]), ('["now()", [1]]', []), ("[]", [])):
+        assert accepts(grammar, [answer_text])
+        for size in range(1, 12):
+            parts = whole(plain(form), formed, events(pieces_of([answer_text], [size])))
+            assert [call.name for call in calls_of(parts)] == names
+            assert text_of(parts) == ("" if names else answer_text)
+    assert not accepts(grammar, [f"Hm. {made}"])
+    assert not accepts(grammar, ["now"])
 
 
 def test_a_token_before_a_list_says_that_it_is_calls() -> None:
