@@ -35,6 +35,11 @@ TAGGED = [
             {"a": "x", "b": 1, "c": 2},
             {"a": 1},
         ),
+        (
+            {"properties": {"o": {"properties": {"a": STRING}, "additionalProperties": INTEGER}}},
+            {"o": {"a": "x", "b": 1}},
+            {"o": {"a": 1}},
+        ),
         ({"properties": {"a": {}}, "required": ["b"]}, {"b": 1}, {"a": 1}),
         ({"$ref": "#/$defs/o", "$defs": {"o": {"properties": {"a": STRING}}}}, {"a": "x"}, {"b": 1}),
         (
