@@ -24,7 +24,7 @@ from inference.text.tokenizer import FastTokenizer, TextTokenizer
 from inference.thoughts.formats import detect
 from inference.tools.formats import ToolFormat
 from tests.contract.serving import events_of
-from tests.contract.tool_conversations import SPECIAL, Answer, Json, plain_answer, streamed_answer
+from tests.contract.tool_conversations import OF_SOME, SPECIAL, Answer, Json, plain_answer, streamed_answer
 from tests.support import serving
 from tests.unit.inference_tools.answers import Piece
 
@@ -57,8 +57,9 @@ CALLS = {  # as the templates of each format write them
 }
 MODELS = ("hermes", "generic", *CALLS)
 TOKENS = {
-    "glm": ("</arg_value>",),
-    "gemma": ("<|tool_call>", '<|"|>'),
+    "glm": OF_SOME[:1],
+    "deepseek_v32": OF_SOME[1:2],
+    "gemma": OF_SOME[2:],
 }  # special ones that the others don't have
 
 
