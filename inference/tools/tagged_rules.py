@@ -60,7 +60,11 @@ class TaggedRules:
 
     def _opened(self, name: str, member: str) -> str:
         """Return what stands before a value."""
-        texts = (text_of(self._tags.middle), self._end, *(m.text for m in self._tags.markers))
+        pieces = (marker.text for marker in self._tags.markers)  # of which `<` alone ends nothing
+        texts = (
+            *(text_of(self._tags.middle), self._end),
+            *(piece for piece in pieces if any(map(str.isalnum, piece))),
+        )
         for text in (*texts, "/") if self._tags.named else texts:
             if text.strip() and text in name:
                 raise ToolRefused(

@@ -101,6 +101,15 @@ def test_a_value_is_a_text_or_json_as_it_is_told(
     assert json.loads(call.arguments) == {"v": value}
 
 
+@pytest.mark.parametrize("name", ["a<b", "</", '">', "a b", "｜"])
+def test_a_name_may_have_what_is_a_part_of_a_mark(name: str) -> None:
+    tool_use = use(Tool(name="set", parameters={"properties": {name: STRING}, "required": [name]}))
+    made = split(MARKED, tagged("deepseek_v32", [("set", {name: "x"})], {name}))
+    assert accepts(compiled(call_grammar(MARKED, tool_use)), made)
+    (call,) = calls_of(parsed(MARKED, tool_use, ids_of(made)))
+    assert json.loads(call.arguments) == {name: "x"}
+
+
 def test_a_call_without_arguments_may_have_an_empty_line_as_templates_write_it() -> None:
     tool_use = use(Tool(name="now"))
     for line in ("", "\n"):
