@@ -28,19 +28,20 @@ UNKNOWN = "\ufffd"  # half a surrogate pair
 
 
 def custom_tool(
-    name: str, description: str | None, given: CustomFormat | None, where: str
+    name: str, description: str | None, given: CustomFormat | None, where: str, format_at: str = "format"
 ) -> tuple[Tool, bool]:
     """Return a custom tool as a function, and whether its input is held to its format.
 
     It isn't where no regular expression says what the format does, as within JSON it would have to. Raises
-    InvalidInput for a format that lacks something.
+    InvalidInput for a format that lacks something, by its place `format_at` in the tool.
     """
-    told = told_format(given, f"{where}.format")
+    format_where = f"{where}.{format_at}"
+    told = told_format(given, format_where)
     shown, pattern = WHOLE, None
     if told["type"] == "grammar":
         definition, is_lark = told["definition"], told["syntax"] == LARK
         shown += f" It follows this {'grammar of Lark' if is_lark else 'regular expression'}:\n{definition}"
-        pattern = expression(definition) if is_lark else _plain(definition, f"{where}.format.definition")
+        pattern = expression(definition) if is_lark else _plain(definition, f"{format_where}.definition")
     argument = {"type": "string", "description": shown}
     is_held = pattern is not None and _is_held(pattern)
     held = {**argument, "pattern": f"^(?:{pattern})$"} if is_held else argument
@@ -49,8 +50,9 @@ def custom_tool(
         description=description,
         parameters={**SCHEMA, "properties": {INPUT: held}},
         told={**SCHEMA, "properties": {INPUT: argument}},
+        takes_text=True,
         at=where,
-        schema="format.definition",
+        schema=f"{format_at}.definition",
     )
     return tool, is_held or told["type"] == TEXT
 

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from handlers.wire.belonging import refuse_others
+from handlers.wire.custom_tools import INPUT
 from handlers.wire.images import ImageUrl, quoted, to_image_url
-from handlers.wire.tools import same
+from handlers.wire.tools import BELONGS, CUSTOM, FUNCTION, same, unlike
 from handlers.wire.types import CalledFunction, Message, MessageChunk, MessageContent, MessageToolCall
 from inference.errors import InvalidInput, Member
 from inference.text.contents import IMAGE_PART
@@ -102,10 +104,13 @@ def check_part(part: Mapping[str, object], member: str, members: Iterable[str], 
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:
-    if call["type"] != "function" or "function" not in call:
-        raise InvalidInput(
-            Member(where), f" must be of type 'function' and have a `function`. Given: {call['type']!r}"
-        )
+    kind, custom = call["type"], call.get(CUSTOM)
+    refuse_others(call, BELONGS, kind, where)
+    if kind == CUSTOM and custom is not None:
+        called = {"name": custom["name"], "arguments": {INPUT: custom["input"]}}
+        return {"id": call["id"], "type": FUNCTION, "function": called}
+    if kind != FUNCTION or "function" not in call:
+        raise unlike(kind, where)
     function = call["function"]
     rendered = {"name": function["name"], "arguments": _arguments(function, f"{where}.function")}
     if function.get("description") is not None:

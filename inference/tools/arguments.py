@@ -1,6 +1,7 @@
 """How the arguments of a call are written: a notation has their rules, reads them, and writes them.
 
-JSON is one, and tags of a format are another. A further one is a file like `tagged.py`, and a line here.
+JSON is one, and tags of a format and literals are others. A further one is a file like `tagged.py`, and a
+line here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from inference.tools.formats import ToolFormat
+from inference.tools.literals import LiteralArguments
 from inference.tools.objects import JsonObject
 from inference.tools.tagged import TaggedArguments
 from inference.tools.types import Tool
@@ -77,4 +79,6 @@ class JsonArguments:
 
 def notation_of(fmt: ToolFormat) -> Notation:
     """Return how a format has arguments."""
+    if fmt.literals is not None:
+        return LiteralArguments(fmt.literals)
     return JsonArguments() if fmt.tags is None else TaggedArguments(fmt.tags, fmt.closing)

@@ -22,7 +22,7 @@ from inference.grammar_limits import GrammarLimits
 from inference.tools.arguments import notation_of
 from inference.tools.calls import BLANK, call_rules, head
 from inference.tools.channel_rules import channel_rules
-from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks
+from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks, text_of
 from inference.tools.heads import json_string
 from inference.tools.lark import ANY, id_ranges, in_regex, literal, symbols
 from inference.tools.types import Tool, ToolUse, anywhere, shortened
@@ -170,13 +170,15 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
     """Yield the rules of the whole answer, without those of single calls; `formed`: its text has a form."""
     more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
     end = symbols(fmt.ending)
-    if use.parallel:  # a line break at the very end, so that it doesn't have to lead to a further call
+    if use.parallel and not fmt.single:
+        # A line break at the very end, so that it doesn't have to lead to a further call
         end = f"{more} {end} LINE?"
         yield r"LINE: /\n/"
     yield f"calls: call {symbols(fmt.closing)} {end}"
     if use.required:
-        optional = "?" if fmt.bare else ""
-        yield f"start: ({symbols(fmt.opening)}){optional} calls" if fmt.opening else "start: calls"
+        bare = symbols(fmt.bare_opening) or '""'
+        openings = [symbols(fmt.led_opening)] if fmt.opening else []
+        yield f"start: ({' | '.join(openings + [bare] * fmt.bare)}) calls"
     elif formed:
         yield from formed_rules(fmt, use.tools, end)
     elif fmt.bare:
@@ -187,9 +189,12 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
 
 def formed_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
     """Yield the rules of an answer that is a text of a form, or calls."""
-    opened = f" | {symbols(fmt.opening)} calls" if fmt.opening else ""
+    opened = f" | {symbols(fmt.led_opening)} calls" if fmt.opening else ""
     if not fmt.bare:
         yield f"start: form{opened}"
+        return
+    if fmt.bare_opening:
+        yield f"start: form | {symbols(fmt.bare_opening)} calls{opened}"
         return
     yield f"start: form | first {symbols(fmt.closing)} {end}{opened}"
     yield "first: " + " | ".join(f"first_{at}" for at in range(len(tools)))
@@ -212,7 +217,10 @@ def opened_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
     """Yield the rules of an answer whose calls follow an opening."""
     sign, calls = fmt.opening[0], f"{symbols(fmt.opening[1:])} calls"
     if sign.id is not None:
-        yield f"start: text | text <[{sign.id}]> {calls}"
+        before = f"{lead(fmt)} LEAD" if fmt.lead else "text"
+        yield f"start: text | {before} <[{sign.id}]> {calls}"
+        if fmt.lead:
+            yield f"LEAD: /{ANY}{in_regex(fmt.lead)}/"
         yield f"FREE: /{ANY}/"
         yield f"text: FREE {after_silence(fmt, 'FREE')}"
         return
@@ -241,15 +249,21 @@ def bare_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str
     thoughts was more work than a grammar may be. Behind it is a known name, or text.
     """
     thought, silent = fmt.thought_end, [id for id in fmt.silent_ids if id != fmt.thought_end.id]
-    written = [in_regex(json_string(tool.name)[1:]) for tool in tools]
-    begun = BLANKS + head('"', BLANKS)
+    if fmt.bare_opening:
+        name_end, around = text_of(fmt.name_end or ()), ("", "")
+        written = [in_regex(tool.name + name_end) for tool in tools]
+        begun = BLANKS + in_regex(text_of(fmt.bare_opening))
+    else:
+        written, around = [in_regex(json_string(tool.name)[1:]) for tool in tools], ("KEY ", " END")
+        begun = BLANKS + head('"', BLANKS)
+    before, behind = around
     again = f"{ANY}{in_regex(thought.text)}{begun}"
     first = f"({ANY}{in_regex(thought.text)})?{begun}" if thought.id is None else begun
     calls = f"begun name {symbols(fmt.closing)} {end}"
     opened = f" | text {symbols(fmt.opening)} calls" if fmt.opening else ""
-    behind = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
-    yield f"start: text | {calls}{behind}{opened}"
-    yield "name: " + " | ".join(f"NAME_{at} KEY args_{at} END" for at in range(len(tools)))
+    thought_of = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
+    yield f"start: text | {calls}{thought_of}{opened}"
+    yield "name: " + " | ".join(f"NAME_{at} {before}args_{at}{behind}" for at in range(len(tools)))
     yield from (f"NAME_{at}: /{name}/" for at, name in enumerate(written))
     yield f"KNOWN: /({'|'.join(written)}){ANY}/"
     yield f"LEAD: /{first}/ & ~/{first}(?s:.+)/"

@@ -21,6 +21,7 @@ class Tool:
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS)
     strict: bool = False  # what a grammar can't express of the parameters is refused, not left out
     told: Mapping[str, object] | None = None  # what the prompt says of the parameters, if not they
+    takes_text: bool = False  # its one argument is a text, which is what the client knows of a call
     at: str = "tools[0].function"  # where the request has it
     schema: str = "parameters"  # the member of it that is the schema
 

@@ -14,6 +14,7 @@ from tests.unit.inference_tools.answers import (
     Call,
     as_json,
     calls_of,
+    plain,
     written,
 )
 from tests.unit.inference_tools.grammars import (
@@ -207,3 +208,12 @@ def test_a_word_that_is_left_out_leaves_the_arguments_as_if_it_had_not_been_ther
     less, lost = arguments_schema(Tool(name="f", parameters={**schema, **word}), LIMITS)
     assert (plain, none) == ({**schema, "additionalProperties": False}, ())
     assert (less, set(lost)) == (plain, set(word))
+
+
+def test_a_format_of_one_call_has_no_second_one() -> None:
+    fmt = plain("gigachat")
+    one, two = (written(fmt, [Call("now", "{}")] * count) for count in (1, 2))
+    grammar = compiled(call_grammar(fmt, use(NOW)))
+    assert accepts(grammar, one)
+    assert accepts(grammar, ["Hm.\n", *one[1:]])
+    assert not accepts(grammar, two)
