@@ -1,4 +1,4 @@
-"""One of several API workers: it inherits the listening socket, and shares the engine with the others.
+"""One of several API workers: it inherits the socket of the port, and shares the engine with the others.
 
 `workers.py` starts it and holds the other end of its line, by which it is told what to do and tells
 that it is ready. When the line ends, whoever started it is gone, and it ends as on SIGTERM.
@@ -107,7 +107,7 @@ def main(descriptor: int) -> int:
 
 def _serve(post: Post, line: socket.socket) -> int:
     from handlers.app import create_app
-    from handlers.http.server import run
+    from handlers.http.server import open_port, run
     from handlers.service import Service
     from handlers.serving.serve import prepare
     from inference.process.remote import RemoteCore
@@ -140,6 +140,7 @@ def _serve(post: Post, line: socket.socket) -> int:
     if post.late:
         app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
+    open_port(listening, settings.hostname, settings.port)
     leash = Leash(os.getppid())
     run(
         app,

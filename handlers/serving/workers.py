@@ -3,8 +3,12 @@
     this process -- starts, watches --> engine <-- requests -- workers <-- connections -- the port
                  -- starts, watches -------------------------> workers
 
-It serves nothing itself but the second port for metrics. The workers inherit the listening socket, the
+It serves nothing itself but the second port for metrics. The workers inherit the port's socket, the
 memory in which they count the places they have taken, and the board of everyone's metrics.
+
+The first worker lets connections come once it can answer them, seconds after the start, for which it has the
+machine to itself and the engine: until then they are refused, as by a server with one process. If they were
+let in before, they would hang.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen, signal_name
+from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, bind, signal_name
 from handlers.metrics.board import Board
 from handlers.metrics.metrics import Metrics
 from handlers.metrics.port import metrics_port
@@ -54,8 +58,7 @@ def serve_workers(settings: Settings) -> int:
     logs.tell_dropped(metrics.log_dropped)
     say_loading(settings)
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
-        listening = listen(settings.hostname, settings.port)
-        say_listening(settings)
+        listening = bind(settings.hostname, settings.port)
         engine = EngineProcess(settings.engine_config())
 
         def post(number: int) -> Post:
@@ -111,11 +114,13 @@ class Server:
         self._engine.start()
         working = asyncio.create_task(self._staff.work(self._settings.api_workers, self._fail))
         loading = asyncio.create_task(self._load())
+        listening = asyncio.create_task(self._say_listening())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loading.cancel()
+            listening.cancel()
             self._listening.close()  # the workers close theirs in the end, and then nobody can connect
             patience = self._settings.graceful_termination_timeout + FAREWELL_SECONDS + LATE_SECONDS
             await self._staff.dismiss(patience)
@@ -151,6 +156,10 @@ class Server:
         if len(self._signals) > 2:
             self._staff.kill()
         self._stop.set()
+
+    async def _say_listening(self) -> None:
+        await self._staff.answering.wait()
+        say_listening(self._settings)
 
     async def _load(self) -> None:
         try:

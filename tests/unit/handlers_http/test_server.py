@@ -27,7 +27,15 @@ from handlers.app import create_app
 from handlers.http.exchange import Exchange, attach
 from handlers.http.middleware import TOO_LATE, ErrorBoundary
 from handlers.http.protocol import BoundedProtocol
-from handlers.http.server import ACCEPTED_TOGETHER, Server, handles_of, listen, server_config
+from handlers.http.server import (
+    ACCEPTED_TOGETHER,
+    Server,
+    bind,
+    handles_of,
+    listen,
+    open_port,
+    server_config,
+)
 from handlers.http.sse import CUT
 from handlers.settings.row import SettingsError
 from handlers.settings.table import Settings
@@ -43,6 +51,23 @@ LONG = {"inputs": "Hi", "parameters": {"max_new_tokens": 300, "min_new_tokens": 
 def test_whoever_connects_waits_until_the_server_takes_it() -> None:
     with listen("127.0.0.1", 0) as listening:
         socket.create_connection(listening.getsockname(), timeout=10).close()
+
+
+def test_at_a_port_that_is_bound_connections_are_refused_until_it_is_opened() -> None:
+    with bind("127.0.0.1", 0) as bound:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(bound.getsockname(), timeout=10)
+        open_port(bound, "127.0.0.1", 0)
+        socket.create_connection(bound.getsockname(), timeout=10).close()
+
+
+def test_a_port_that_another_one_has_opened_meanwhile_is_told() -> None:
+    with bind("127.0.0.1", 0) as bound, bind(*bound.getsockname()) as other:
+        other.listen()
+        with pytest.raises(
+            SettingsError, match=r"`port` 81 can't be bound on x: address already in use; end"
+        ):
+            open_port(bound, "x", 81)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -83,9 +108,9 @@ def test_a_port_that_can_not_be_had_is_told_with_its_reason(hostname: str, told:
 
 def test_a_port_that_only_some_may_have_is_told_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied (while attempting to bind)")
+        raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(socket, "create_server", refuse)
+    monkeypatch.setattr(socket.socket, "bind", refuse)
     told = "`port` 80 can't be bound on ::: permission denied; those under 1024 need .* by --port or PORT"
     with pytest.raises(SettingsError, match=f"^{told}"):
         listen("::", 80)
