@@ -302,8 +302,10 @@ class Settings(SwitchSettings):
     shard_uds_path: str | None = row(None, text, DEVICES,
         "TGI: sockets of its shards", support=ACCEPTED, reason=LOCAL_SHARDS, metavar="PATH")
     master_addr: str = row("localhost", text, DEVICES,
-        "address of the server that shards on other machines connect to", metavar="HOST")
-    master_port: int = row(29500, PORT, DEVICES, "port that they connect to", metavar="PORT")
+        "address of the server that shards on other machines connect to", metavar="HOST",
+        effect=effects.SHARDS_ELSEWHERE)
+    master_port: int = row(29500, PORT, DEVICES, "port that they connect to", metavar="PORT",
+        effect=effects.SHARDS_ELSEWHERE)
     remote_shards: int = row(0, integer(0, 63), DEVICES,
         "how many of --num-shard run on other machines, each started there by `parley shard`",
         unit="shards", tgi=False, effect=effects.SEVERAL_SHARDS)
