@@ -15,7 +15,6 @@ from typing import Any
 import handlers
 from handlers.serving.worker import ALIVE, COMPLETE, FAILED, HURRY, READY, Post
 from inference.environment import child_environment
-from inference.frontend.places import SharedPlaces
 from inference.ipc.ended import describe_status
 from inference.ipc.watchdog import LOOK_SECONDS, Patience
 
@@ -137,16 +136,16 @@ class Staff:
     """Keeps a number of workers; what a dead one had taken of the places is given back."""
 
     def __init__(
-        self, post: Callable[[int], Post], places: SharedPlaces, timeout_seconds: float = 0.0
+        self, post: Callable[[int], Post], vacate: Callable[[int], None], timeout_seconds: float = 0.0
     ) -> None:
-        """`post` is what a worker is told, by its number; `places` are those of all of them.
+        """`post` is what a worker is told, by its number; `vacate` gives back what one had taken.
 
         One that stands still for longer than `timeout_seconds` is replaced; 0: never.
         """
         self.answering = asyncio.Event()  # one of them answers, be it that the model loads
         self.complete = asyncio.Event()  # each of them has been ready
         self._post = post
-        self._places = places
+        self._vacate = vacate
         self._timeout_seconds = timeout_seconds
         self._workers: dict[int, Worker] = {}
         self._leaving = asyncio.Event()
@@ -222,7 +221,7 @@ class Staff:
             code = await worker.attend(self.answering.set, lambda: self._note(count))
         finally:
             watching.cancel()
-        self._places.vacate(number)
+        self._vacate(number)
         return "it can't be ended" if code is None else describe_status(code), worker.failure
 
     async def _watch(self, worker: Worker) -> None:

@@ -4,7 +4,8 @@
                  -- starts, watches -------------------------> workers
 
 It serves nothing itself but the second port for metrics. The workers inherit the port's socket, the
-memory in which they count the places they have taken, and the board of everyone's metrics.
+memory in which they count the places they have taken and what each caller has asked for, and the board of
+everyone's metrics.
 
 The first worker lets connections come once it can answer them, seconds after the start, for which it has the
 machine to itself and the engine: until then they are refused, as by a server with one process. If they were
@@ -27,6 +28,7 @@ from handlers.metrics.board import Board
 from handlers.metrics.metrics import Metrics
 from handlers.metrics.port import metrics_port
 from handlers.metrics.table import width
+from handlers.quotas import SharedAccounts
 from handlers.serving import logs
 from handlers.serving.serve import NO_ENGINE, SIGNALS, say_listening, say_loading, say_served
 from handlers.serving.staff import Staff
@@ -35,6 +37,7 @@ from handlers.settings.table import Settings
 from inference import last_resorts
 from inference.core import Life
 from inference.errors import ModelUnavailable
+from inference.frontend.owners import SharedOwners
 from inference.frontend.places import COUNT_BYTES, SharedPlaces
 from inference.frontend.shared import SharedMemory
 from inference.process.remote import RemoteCore
@@ -53,6 +56,8 @@ def serve_workers(settings: Settings) -> int:
     """Serve until a signal ends it; returns the exit code. Raises SettingsError if a port can't be had."""
     workers = settings.api_workers
     places = SharedMemory.create(workers * COUNT_BYTES)
+    owners = SharedOwners.create(workers, settings.max_concurrent_requests)
+    accounts = SharedAccounts.create()
     board = SharedMemory.create(Board.size(workers + 1, width()))
     metrics = Metrics(Board.of(board, workers + 1), workers)
     logs.tell_dropped(metrics.log_dropped)
@@ -68,12 +73,18 @@ def serve_workers(settings: Settings) -> int:
                 engine=engine.address,
                 listening=listening.fileno(),
                 places=places.descriptor,
+                owners=owners.descriptor,
+                accounts=accounts.descriptor,
                 board=board.descriptor,
                 settings=settings,
                 found=engine.found,
             )
 
-        staff = Staff(post, SharedPlaces(places, 0), settings.worker_timeout)
+        def vacate(number: int) -> None:
+            SharedPlaces(places, number).vacate(number)
+            SharedOwners(owners, workers, number).vacate(number)
+
+        staff = Staff(post, vacate, settings.worker_timeout)
         server = Server(settings, listening, engine, metrics, staff)
         last_resorts.install()
         try:

@@ -1,7 +1,7 @@
 """What crosses between the first shard and another while that is started, over a line of their own.
 
-`Task` there, and `Dismissed` in the end; `Present`, `Logged` and `Unavailable` back. Whoever comes from another
-machine says `Join` first, and may hear that it is `Unavailable`.
+`Task` there, and `Dismissed` in the end; `Present`, `Logged` and `Unavailable` back. Whoever comes from
+another machine says `Join` first, and may hear that it is `Unavailable`.
 """
 
 from __future__ import annotations

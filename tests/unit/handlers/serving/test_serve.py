@@ -27,7 +27,12 @@ def test_the_memory_of_processes_that_others_of_its_own_started_is_known(
     wait = "print(flush=True); sys.stdin.read()"
     start = f"subprocess.run([sys.executable, '-c', {'import sys; ' + wait!r}])"
     seen: list[str] = []
-    monkeypatch.setattr(serve, "_resident_bytes", lambda process: seen.append(process) or 1)
+
+    def see(process: str) -> int:
+        seen.append(process)
+        return 1
+
+    monkeypatch.setattr(serve, "_resident_bytes", see)
     with subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; {start}"],
         stdin=subprocess.PIPE,

@@ -16,27 +16,12 @@ from typing import Any, cast
 import pytest
 
 from handlers.serving import staff as staff_module
-from handlers.serving.staff import Staff, Worker
+from handlers.serving.staff import Worker
 from handlers.serving.worker import ALIVE, COMPLETE, READY, Post
-from handlers.settings.table import Settings
-from inference.frontend.places import COUNT_BYTES, SharedPlaces
-from inference.frontend.shared import SharedMemory
+from inference.frontend.places import SharedPlaces
+from tests.unit.handlers.serving.office import Office, complete, gone, heard, until
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[4]
-PATIENCE_SECONDS = 30
-WORKER = """
-import signal, socket, sys
-from handlers.serving.worker import Post
-line = socket.socket(fileno=int(sys.argv[1]))
-post = Post.decode(line.makefile("rb").readline())
-{deed}
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-line.sendall(b"ready\\n")
-while True:
-    signal.pause()
-"""
 
 
 @pytest.fixture
@@ -49,58 +34,6 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staff_module, "FIRST_PAUSE_SECONDS", 0.01)
 
 
-@pytest.fixture
-def doing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return what sets the deed of all workers that start from then on."""
-
-    def set_deed(deed: str) -> None:
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORKER.format(deed=deed)
-        monkeypatch.setattr(staff_module, "command", lambda line: [sys.executable, "-c", code, str(line)])
-
-    set_deed("")
-    return set_deed
-
-
-class Office:
-    """A staff of two at work."""
-
-    def __init__(self, timeout_seconds: float = 0.0) -> None:
-        self.memory = SharedMemory.create(2 * COUNT_BYTES)
-        self.places = SharedPlaces(self.memory, 0)
-        self.staff = Staff(self.post, self.places, timeout_seconds)
-        self.failures: list[str] = []
-        self.working = asyncio.ensure_future(self.staff.work(2, self.failures.append))
-
-    def post(self, number: int) -> Post:
-        return Post(number=number, workers=2, engine="", listening=0, places=0, board=0, settings=Settings())
-
-    def processes(self) -> list[int]:
-        return [worker.process.pid for _, worker in sorted(self.staff._workers.items())]
-
-    async def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        await self.staff.dismiss(patience_seconds)
-        await asyncio.wait_for(self.working, PATIENCE_SECONDS)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
-
-
-async def complete(office: Office) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await office.staff.complete.wait()
-
-
-def gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.usefixtures("doing")
 async def test_all_start_and_end_when_they_are_dismissed() -> None:
     office = Office()
@@ -110,40 +43,6 @@ async def test_all_start_and_end_when_they_are_dismissed() -> None:
     assert gone(first)
     assert gone(second)
     assert office.failures == []
-
-
-@pytest.mark.parametrize("word", [ALIVE, READY])
-async def test_the_others_start_once_the_first_one_answers(
-    doing: Callable[[str], None], tmp_path: Path, word: bytes
-) -> None:
-    doing(
-        f"""
-import pathlib, time
-folder = pathlib.Path({str(tmp_path)!r})
-(folder / str(post.number)).write_bytes(b"")
-while not post.number and not (folder / "go").exists():
-    time.sleep(0.01)
-line.sendall({word + bytes([10])!r})
-"""
-    )
-    office = Office()
-    await until(lambda: heard(tmp_path) != [])
-    await asyncio.sleep(0.2)
-    assert heard(tmp_path) == [b""]
-    assert not office.staff.answering.is_set()
-    (tmp_path / "go").touch()
-    await complete(office)
-    assert len(heard(tmp_path)) == 2
-    await office.close()
-
-
-@pytest.mark.usefixtures("doing")
-async def test_none_starts_any_more_once_all_are_dismissed(doing: Callable[[str], None]) -> None:
-    doing("__import__('time').sleep(60)")
-    office = Office()
-    await until(lambda: len(office.staff._workers) == 1)
-    await office.close()
-    assert len(office.staff._workers) == 1
 
 
 async def test_all_are_told_once_the_last_is_ready(doing: Callable[[str], None], tmp_path: Path) -> None:
@@ -168,10 +67,6 @@ while post.number and not (folder / "go").exists():
     await complete(office)
     await until(lambda: heard(tmp_path) == [COMPLETE + b"\n"] * 2)
     await office.close()
-
-
-def heard(folder: Path) -> list[bytes]:
-    return [each.read_bytes() for each in folder.glob("[01]")]
 
 
 @pytest.mark.usefixtures("doing")

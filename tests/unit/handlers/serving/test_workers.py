@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -302,26 +301,6 @@ def test_a_signal_while_the_model_loads_ends_at_once_with_0() -> None:
     assert told(live, "Traceback") == told(live, "ERROR") == 0
 
 
-def test_nobody_is_let_in_before_somebody_can_answer(tmp_path: Path) -> None:
-    begin = f"import pathlib, runpy, sys, time; go = pathlib.Path({str(tmp_path / 'go')!r})"
-    late = f"""{begin}
-while not go.exists(): time.sleep(0.01)
-runpy.run_module("handlers.serving.worker", run_name="__main__", alter_sys=True)
-"""
-    command = f"staff.command = lambda line: [sys.executable, '-c', {late!r}, str(line)]"
-    code = FAKE.replace("sys.exit(", f"from handlers.serving import staff; {command}\nsys.exit(")
-    with server(code=code, ready=False) as live:
-        until(lambda: bool(live.workers()), live)
-        until(lambda: told(live, "Loading ") == 1, live)
-        with pytest.raises(httpx.ConnectError):
-            live.get("/livez")
-        assert told(live, "Listening on ") == 0
-        (tmp_path / "go").touch()
-        until(lambda: told(live, " Connected") == 1, live)
-        assert live.get("/livez").status_code == 200
-        assert told(live, "Listening on ") == 1
-
-
 def test_a_model_that_is_not_there_is_told_once_and_ends_with_1() -> None:
     with server("--model-id", "/no/such/model", ready=False) as live:
         assert live.process.wait(PATIENCE_SECONDS) == 1
@@ -335,23 +314,6 @@ def test_a_fault_after_the_model_was_loaded_is_told_and_ends_with_1() -> None:
         assert live.process.wait(PATIENCE_SECONDS) == 1
     assert told(live, "ZeroDivisionError: division by zero") >= 1
     assert told(live, "Connected") == 0
-
-
-def test_a_port_in_use_is_told_before_anything_is_started() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        line = ["--hostname", "127.0.0.1", "--port", port, "--api-workers", "2"]
-        other = subprocess.run(
-            [sys.executable, "-c", FAKE, *line],
-            cwd=ROOT,
-            env=PLAIN,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
-    assert other.returncode == 1
-    assert "address already in use" in other.stdout
-    assert "Traceback" not in other.stdout + other.stderr
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
