@@ -1,4 +1,4 @@
-"""`parley serve --api-workers N`: one process that opens the port, starts engine and workers, and keeps them.
+"""`parley serve --api-workers N`: one process that has the port, starts engine and workers, and keeps them.
 
     this process -- starts, watches --> engine <-- requests -- workers <-- connections -- the port
                  -- starts, watches -------------------------> workers
