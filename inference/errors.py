@@ -114,9 +114,9 @@ class OwnerOverloaded(Overloaded):
     """As many requests as one owner may have are in flight."""
 
     def __init__(self, limit: int, retry_after: float, share: int) -> None:
-        """`share` is what this process has of the limit."""
+        """`share` is what this replica has of the limit."""
         super().__init__(retry_after)
-        part = "" if share == limit else f"this process's share, {share}, of "
+        part = "" if share == limit else f"this replica's share, {share}, of "
         self.args = (
             f"As many requests of this caller as {part}`max_concurrent_requests_per_key`, which is {limit}, "
             "are in flight: come back when some have ended",
