@@ -18,7 +18,7 @@ INFERENCE = HERE.parents[3] / "inference"
 
 def of_sources() -> str:
     """Return a digest of the kernels, and of what launches them."""
-    names = ("sampling/recipe", "recurrent/parts", "kernels/reference")
+    names = ("sampling/recipe", "kernels/state_parts", "kernels/reference")
     sources = [INFERENCE / f"{name}.py" for name in names]
     for folder in (INFERENCE / "kernels" / "gpu", INFERENCE / "gpu"):
         sources += folder.rglob("*.py")
