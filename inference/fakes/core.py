@@ -103,7 +103,7 @@ class FakeCore:
             level="fake",
             eos_token_ids=(model.eos_token_id,),
             vocabulary_size=self._vocabulary.size,
-            adapters=model.adapters,
+            adapters={name: place for place, name in enumerate(model.adapters)},
             vision=model.vision,
         )
 
