@@ -28,8 +28,8 @@ from pathlib import Path
 
 from handlers.settings.row import SettingsError
 
-GENERATE, TOKENIZE = "generate", "tokenize"
-SCOPES = frozenset({GENERATE, TOKENIZE})
+GENERATE, TOKENIZE, ADMIN = "generate", "tokenize", "admin"
+SCOPES = frozenset({GENERATE, TOKENIZE, ADMIN})
 RATES = ("requests_per_minute", "tokens_per_minute")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")

@@ -22,6 +22,7 @@ from starlette.types import Scope
 from handlers.http.message_errors import OVERLOADED, message_body, speaks_messages, status_of
 from handlers.http.sender import ROUTES, speaks_openai
 from inference.errors import (
+    AdapterRefused,
     ContextExceeded,
     GenerationFailed,
     ImagesOverloaded,
@@ -198,6 +199,7 @@ class Row:
 
 
 TABLE: dict[type[Exception], Row] = {
+    AdapterRefused: Row(400, "validation"),
     InvalidInput: Row(422, "validation", "Input validation error: "),
     ToolRefused: Row(422, "tool_error", "Tool error: "),
     TemplateFailed: Row(422, "template_error", "Template error: "),

@@ -271,9 +271,7 @@ class TorchCore:
 
     @property
     def _told(self) -> bool:
-        return (
-            bool(self._inbox or self._aborts) or self._ends or (self._desk is not None and self._desk.waits)
-        )
+        return bool(self._inbox or self._aborts) or self._ends or self._desk.waits
 
     def _add(self, stepper: AnyStepper, request: CoreRequest, sink: FrameSink) -> None:
         try:

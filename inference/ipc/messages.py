@@ -73,7 +73,6 @@ class Change(Message, frozen=True, tag=5):
     """An adapter is to be loaded or unloaded; see `AdapterChange`."""
 
     number: int
-    id: str
     name: str
     source: str | None
     replaces: bool

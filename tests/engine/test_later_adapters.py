@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from inference.adapters import AdapterChange, AdapterChanged, AdapterEdition
 from inference.config import EngineConfig
-from inference.errors import ModelUnavailable
 from inference.types import CoreOutput, CoreRequest, Frame
 from tests.engine.adapters import toy_adapter
 from tests.engine.cores import SECONDS, Heard, Session, config, request
