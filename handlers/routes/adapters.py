@@ -26,9 +26,9 @@ async def unload_lora_adapter(service: Service, call: Call[UnloadAdapterRequest]
 
 
 async def _changed(service: Service, name: str, path: str | None = None, *, replaces: bool = False) -> None:
+    service.engine.check_ready()
     if service.settings.lora_directory is None:
         raise Refused(OFF, status=403, error_type="forbidden")
-    service.engine.check_ready()
     adapters = service.engine.adapters
     try:
         if path is None:

@@ -61,7 +61,9 @@ class AdapterDesk:
         self._told = 0  # the edition of which all who ask have heard
         self._safe = 0  # the same, and what was asked for by those before has been taken
         self._news = False  # since the engine's thread looked
+        self._let_go = 0  # the edition up to which the engine's thread has let go of what it could
         self._closed = False
+        self._ending = threading.Condition()  # guards that nothing is wished for after the end
 
     def open(self, model: ModelInfo, later: LaterAdapters | None, config: ModelConfig) -> ModelInfo:
         """Be ready to take wishes, and load again what an engine before this one had; return all there is.
@@ -93,8 +95,12 @@ class AdapterDesk:
         """Take a wish."""
         if self._open is None:
             self._refuse(change, NO_CHANGES)
-        else:
-            self._wishes.put(change)
+            return
+        with self._ending:
+            if not self._closed:
+                self._wishes.put(change)
+                return
+        self._refuse(change, STOPPED)
 
     def check(self, adapter: int) -> None:
         """Raise ValueError for the number of none that is there."""
@@ -109,8 +115,10 @@ class AdapterDesk:
 
     def close(self) -> None:
         """Refuse what comes, and what is under way."""
-        self._closed = True
-        self._wishes.put(None)
+        with self._ending:
+            self._closed = True
+            self._wishes.put(None)
+            self._ending.notify_all()
         attempt = self._attempt
         if attempt is not None:
             attempt.failure = AdapterRefused(STOPPED)
@@ -135,6 +143,10 @@ class AdapterDesk:
         """
         self._safe, self._news = told, self._told > told
         self.release(used)
+        if self._let_go < told:
+            with self._ending:
+                self._let_go = told
+                self._ending.notify_all()
         attempt = self._attempt
         if attempt is None:
             return
@@ -178,6 +190,7 @@ class AdapterDesk:
             LOG.info("The adapter %s was unloaded", change.name)
             return edition
         try:
+            self._await_turn()
             attempt = self._read(change, ready)
             self._attempt = attempt
             self._check_open()  # only now: who closes looks at the attempt
@@ -191,6 +204,13 @@ class AdapterDesk:
             raise
         LOG.info("The adapter %s was loaded", change.name)
         return edition
+
+    def _await_turn(self) -> None:
+        """Wait until the engine's thread has let go of what nobody asks for any more: a step at most."""
+        told = self._told
+        with self._ending:
+            self._ending.wait_for(lambda: self._closed or self._let_go >= told)
+        self._check_open()
 
     def _read(self, change: AdapterChange, ready: _Open) -> _Attempt:
         assert change.source is not None, "it is to be loaded"

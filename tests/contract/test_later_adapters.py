@@ -6,18 +6,31 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from codegen.document import Document
+from handlers.keys import SCOPES
+from inference.fakes.core import FakeCore, FakeModel
+from inference.types import AdapterChange
 from tests.adapter_files import write_adapter
+from tests.contract.likeness import without_id
 from tests.contract.serving import Served, events_of, served
 from tests.support import error_of
 
+DOCUMENT = Document.load()
 pytestmark = pytest.mark.anyio
 
+# Each is brought about below
+ADAPTERS_BY_STATE = {
+    *(("AdapterRefused", name) for name in ("loaded", "outside")),
+    *(("AdapterForbidden", name) for name in ("off", "scope")),
+    *(("AdapterNotFound", name) for name in ("adapter", "directory")),
+}
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 MESSAGES = [{"role": "user", "content": "Hi"}]
 OUTSIDE = (
@@ -122,6 +135,62 @@ async def test_files_that_are_links_to_elsewhere_are_refused(root: Path) -> None
         ).status_code == 200  # the whole path is one, too
     assert refused.status_code == 400
     assert error_of(refused)["error"].startswith(OUTSIDE)
+
+
+def example(response: str, name: str) -> Any:
+    content = DOCUMENT.components["responses"][response]["content"]["application/json"]
+    return without_id(content["examples"][name]["value"])
+
+
+async def test_refusals_are_as_the_contract_shows_them(root: Path, tmp_path: Path) -> None:
+    assert len(ADAPTERS_BY_STATE) == 6
+    async with serving(root) as server:
+        unknown = await server.post(UNLOAD, {"lora_name": "sql"})
+        gone = await load(server, path="sql-v2")
+        outside = await load(server, path="../secrets")
+        assert (await load(server)).status_code == 200
+        again = await load(server)
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{name} {sha256(name.encode()).hexdigest()} {name}\n" for name in SCOPES))
+    async with served(api_keys_file=str(keys)) as server:
+        answers = [
+            await server.http.post(
+                path, json={"lora_name": "sql"}, headers={"authorization": f"Bearer {key}"}
+            )
+            for path, key in ((UNLOAD, "generate"), (UNLOAD, "admin"), ("/tokenize", "admin"))
+        ]
+    assert [each.status_code for each in answers] == [403, 403, 403]
+    for answer, response, name in (
+        (unknown, "AdapterNotFound", "adapter"),
+        (gone, "AdapterNotFound", "directory"),
+        (outside, "AdapterRefused", "outside"),
+        (again, "AdapterRefused", "loaded"),
+        (answers[0], "AdapterForbidden", "scope"),
+        (answers[1], "AdapterForbidden", "off"),
+    ):
+        assert error_of(answer) == example(response, name)
+    assert "This key has no scope `tokenize`" in error_of(answers[2])["error"]
+
+
+async def test_an_engine_that_dies_meanwhile_is_told_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(root) as server:
+        adapters = server.service.engine.adapters
+        monkeypatch.setattr(adapters, "_core", Silent())
+        waiting = asyncio.create_task(load(server))
+        await asyncio.sleep(0.05)
+        adapters.fail_all("The engine stopped")
+        answer = await waiting
+    assert (answer.status_code, error_of(answer)["error_type"]) == (424, "generation")
+
+
+class Silent(FakeCore):
+    """A core that says nothing of what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeModel(tokens=(1,), eos_token_id=0, texts=("a", "b")))
+
+    def change(self, change: AdapterChange) -> None:
+        """Say nothing."""
 
 
 async def test_what_is_not_there_is_404(root: Path) -> None:
