@@ -60,7 +60,6 @@ class AdapterDesk:
         self._attempt: _Attempt | None = None
         self._told = 0  # the edition of which all who ask have heard
         self._safe = 0  # the same, and what was asked for by those before has been taken
-        self._news = False  # since the engine's thread looked
         self._let_go = 0  # the edition up to which the engine's thread has let go of what it could
         self._closed = False
         self._ending = threading.Condition()  # guards that nothing is wished for after the end
@@ -110,7 +109,6 @@ class AdapterDesk:
     def heard(self, edition: int) -> None:
         """Know that nobody asks any more for what isn't in an edition."""
         self._told = max(self._told, edition)
-        self._news = True
         self._wake()
 
     def close(self) -> None:
@@ -129,7 +127,7 @@ class AdapterDesk:
     @property
     def waits(self) -> bool:
         """Return whether the engine's thread has something to do here."""
-        return self._attempt is not None or self._news
+        return self._attempt is not None or self._told > self._safe
 
     @property
     def told(self) -> int:
@@ -141,7 +139,7 @@ class AdapterDesk:
 
         `told` was read before the newest requests were taken; `used` says whether one of an adapter is left.
         """
-        self._safe, self._news = told, self._told > told
+        self._safe = told
         self.release(used)
         if self._let_go < told:
             with self._ending:
@@ -229,5 +227,8 @@ class AdapterDesk:
         self._say(Frame((), changed=(AdapterChanged(change.id, why, missing),)))
 
     def _say(self, frame: Frame) -> None:
-        if self._tell is not None:
+        assert self._tell is not None, "start comes first"
+        try:
             self._tell(frame)
+        except Exception:  # whoever is told of one wish, the next are carried out
+            LOG.exception("What became of an adapter can't be told")

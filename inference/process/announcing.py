@@ -46,9 +46,9 @@ class Announcements:
     def tell(self, edition: AdapterEdition, connections: Iterable[Connection]) -> None:
         """Tell an edition to all who are attached."""
         frame = pack(Edition(edition.number, dict(edition.adapters)))
+        told = tuple(connections)
         with self._lock:
-            told = set(connections)
-            self._announced.append(_Announced(edition.number, told))
+            self._announced.append(_Announced(edition.number, set(told)))
         for each in told:
             each.post(frame)
 
