@@ -284,6 +284,7 @@ def test_what_takes_none_is_refused_at_the_start(
 ) -> None:
     save_model(family, tmp_path / "model")
     (tmp_path / "allowed").mkdir()
-    given, device_path = configured(tmp_path), options.pop("device_path", False)
+    native, device_path = options.get("native_kernels", True), options.get("device_path", False)
+    given = replace(configured(tmp_path), native_kernels=native)
     with pytest.raises(ModelUnavailable, match=f"{why}.*; start without --lora-directory"):
-        Session(replace(given, **options), device_path=device_path)
+        Session(given, device_path=device_path)
