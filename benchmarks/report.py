@@ -119,7 +119,8 @@ def _serving(results: Row) -> Iterator[str]:
 
 
 def _workload(workload: Row) -> str:
-    prompt = f"{workload['own']} tokens"
+    owns = workload.get("owns") or [workload["own"]]  # results of before there were any have none
+    prompt = f"{min(owns)} to {max(owns)} tokens" if len(owns) > 1 else f"{owns[0]} tokens"
     if workload["shared"]:
         known = f" (those of `{workload['prefix_of']}`)" if workload["prefix_of"] else ""
         own = f"its {workload['own']} own" if workload["own_of"] else f"{workload['own']} new ones"

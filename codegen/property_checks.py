@@ -24,6 +24,7 @@ REQUEST_ID = "x-request-id"
 RESPONSES = "/v1/responses"  # whose errors are OpenAI's whoever asks
 WRONG_SHAPE = "Failed to deserialize the JSON body into the target type: "
 SHAPE_STATUSES = (400, 413, 415)
+TOO_LONG = "context_length_exceeded"
 ABSENT: Any = object()
 
 
@@ -191,7 +192,8 @@ def _verdict_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
         return
     wrong_shape = exchange.status == promise.invalid and _message(exchange).startswith(WRONG_SHAPE)
     if promise.body.fits(exchange.body):
-        if wrong_shape or (exchange.status in SHAPE_STATUSES and exchange.status != promise.invalid):
+        for_shape = exchange.status in SHAPE_STATUSES and exchange.status != promise.invalid
+        if wrong_shape or (for_shape and not _is_too_long(exchange)):
             yield f"a body that fits is refused with {exchange.status}: {_message(exchange)[:300]}"
     elif not wrong_shape:
         told, said = promise.body.explain(exchange.body), _message(exchange)[:200]
@@ -206,6 +208,12 @@ def _member_problems(promise: Promise, exchange: Exchange) -> Iterator[str]:
     for name in exchange.body.keys() - promise.known:
         if "..." not in named and _printable(name) not in named:
             yield f"`{name}` isn't known to the document, and not named in `{IGNORED}`: {named}"
+
+
+def _is_too_long(exchange: Exchange) -> bool:
+    """Return whether a prompt is refused for its tokens: to OpenAI's clients with 400, as by OpenAI."""
+    error = exchange.answer.get("error") if isinstance(exchange.answer, dict) else None
+    return isinstance(error, dict) and error.get("code") == TOO_LONG
 
 
 def _printable(name: str) -> str:

@@ -88,7 +88,8 @@ def generated(finishes: list[Finish], prompts: list[Finish] | None = None) -> di
 
 def texts(generations: list[tuple[Request, Finish]]) -> dict[str, Any]:
     """Return what was asked and what was answered."""
+    prompts = [request.prompt for request, _ in generations]
     return {
-        "prompt": generations[0][0].prompt,
+        "prompt": prompts[0] if len(set(prompts)) == 1 else prompts,  # in the order of the texts
         "generated_text": [finish.text for _, finish in generations],
     }

@@ -82,7 +82,7 @@ def _run(program: str, command: str, flags: Sequence[str]) -> int:
         target = values.pop("model", None)
         if target is not None:
             values["model_id"] = [*values.get("model_id", ()), ("MODEL", target)]
-        serving = command != "download-weights"
+        serving = command not in ("download-weights", "shard")
         reading = None if command in WITHOUT_SETTINGS else read(values, os.environ, serving=serving)
     except SettingsError as error:
         return _misuse(str(error))

@@ -9,8 +9,7 @@ from handlers.images.fetching import Fetcher
 from handlers.images.hosts import Hosts
 from handlers.images.memory import Memory
 from handlers.metrics.metrics import Metrics
-from handlers.quotas import Quotas
-from handlers.settings.engine import processes
+from handlers.quotas import Accounts, OwnAccounts, Quotas
 from handlers.settings.table import Settings
 from inference.files.adapters import adapter_names
 from inference.frontend.client import EngineClient
@@ -26,6 +25,7 @@ class Service:
     engine: EngineClient
     metrics: Metrics
     complete: Callable[[], bool] = lambda: True  # whether all processes behind the port have been ready
+    accounts: Accounts = field(default_factory=OwnAccounts)  # shared with those processes
     quotas: Quotas = field(init=False)
     lane: Lane = field(init=False)  # for large bodies; one thread, as they need the interpreter
     fetcher: Fetcher = field(init=False)  # of images that are at an address
@@ -34,7 +34,10 @@ class Service:
     def __post_init__(self) -> None:
         settings = self.settings
         quotas = Quotas(
-            settings.requests_per_minute, settings.tokens_per_minute, processes=processes(settings)
+            settings.requests_per_minute,
+            settings.tokens_per_minute,
+            accounts=self.accounts,
+            replicas=settings.replicas,
         )
         object.__setattr__(self, "quotas", quotas)
         object.__setattr__(self, "lane", Lane("bodies"))

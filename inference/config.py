@@ -70,7 +70,7 @@ class EngineConfig:
     step_timeout: float | None = None  # seconds, after which that process is started again; 0: never
     max_restarts: int = 5  # of it in a row without a token between, after which it is given up; 0: never
     max_requests_per_owner: int | None = None  # sequences in flight; None: as many as of all
-    owner_limit: int | None = None  # of which that is this process' share; None: it is all of it
+    owner_limit: int | None = None  # of which that is this replica's share; None: it is all of it
     max_sequence_logprobs: int = 524_288  # of alternatives, in all texts of a body and their prompts
     template_seconds: float = 5.0  # that a chat template may take
     template_characters: int = TEMPLATE_CHARACTERS  # that it may make of a conversation

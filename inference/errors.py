@@ -20,14 +20,45 @@ InferenceError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inference.images import Image
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a request, as a message names it.
+
+    Where TGI has a name for it, `path` is that one: what else it is called is known to the dialects.
+    """
+
+    path: str  # "max_new_tokens", "tools[1].function.parameters"
+    shown: str = ""  # in messages, if it isn't the path in backticks
+    only_named: bool = False  # it isn't what is wrong, or not by itself
+
+    def __str__(self) -> str:
+        return self.shown or f"`{self.path}`"
+
+
 class InferenceError(Exception):
-    """Base of all; `str(error)` is written for the person who sent the request."""
+    """Base of all; `str(error)` is written for the person who sent the request.
+
+    It is made of words, among which members of the request stand as such. The first is the one that is wrong.
+    """
+
+    def __init__(self, *words: str | Member) -> None:
+        super().__init__(*words)
+
+    @property
+    def member(self) -> Member | None:
+        """Return the member that the error is about; None for none."""
+        members = (word for word in self.args if isinstance(word, Member))
+        return next((member for member in members if not member.only_named), None)
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.args))
 
 
 class InvalidInput(InferenceError):
@@ -41,9 +72,9 @@ class ContextExceeded(InvalidInput):
     """
 
     def __init__(
-        self, message: str, limit: int, given: int, *, prompt_limit: int | None = None, wanted: int = 0
+        self, *words: str | Member, limit: int, given: int, prompt_limit: int | None = None, wanted: int = 0
     ) -> None:
-        super().__init__(message)
+        super().__init__(*words)
         self.limit = limit  # tokens
         self.given = given  # the prompt's tokens, as many at least
         self.prompt_limit = limit if prompt_limit is None else prompt_limit  # of a prompt alone
@@ -67,10 +98,6 @@ class InvalidImage(InvalidInput):
 class ToolRefused(InferenceError):
     """A tool, or the choice of one, can't be served; the message says which and why."""
 
-    def __init__(self, message: str, member: str = "") -> None:
-        super().__init__(message)
-        self.member = member  # of the request, where the message doesn't name it
-
 
 class TemplateFailed(InferenceError):
     """The chat template is missing, or raised; the message says which and where."""
@@ -88,9 +115,9 @@ class OwnerOverloaded(Overloaded):
     """As many requests as one owner may have are in flight."""
 
     def __init__(self, limit: int, retry_after: float, share: int) -> None:
-        """`share` is what this process has of the limit."""
+        """`share` is what this replica has of the limit."""
         super().__init__(retry_after)
-        part = "" if share == limit else f"this process's share, {share}, of "
+        part = "" if share == limit else f"this replica's share, {share}, of "
         self.args = (
             f"As many requests of this caller as {part}`max_concurrent_requests_per_key`, which is {limit}, "
             "are in flight: come back when some have ended",

@@ -47,6 +47,7 @@ class Looked:
     message: str = ""  # why not; then the request is forgotten
     invalid: bool = False  # they can't be served as they are: the caller's to mend
     which: int = 0  # of the images can't be read, from 1 on: what the message is about; 0: none by itself
+    member: str = ""  # of the request, which stands before the message; "" for none
 
 
 def distinct(images: Iterable[Image]) -> tuple[tuple[bytes, ...], tuple[int, ...]]:

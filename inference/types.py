@@ -8,7 +8,7 @@ ids only: `CoreRequest` in, one `Frame` of `CoreOutput` per step back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from inference.adapters import AdapterChanged as AdapterChanged
 from inference.adapters import AdapterEdition as AdapterEdition
 from inference.adapters import place_of
 from inference.config import Found
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.images import Image as Image
 from inference.images import Looked as Looked
 from inference.images import VisionInfo as VisionInfo
@@ -66,6 +66,15 @@ class Grammar:
     member: str = "grammar"  # of the request, for messages: "parameters.grammar.value"
     left_out: tuple[str, ...] = ()  # members of the request, with keywords of schemas that it doesn't follow
     lead: str = ""  # Lark: `start` and more rules, for text in which this is the rule `answer`
+    parts: tuple[Member, ...] = ()  # Lark: whose schemas are in it; labels name them by their places here
+
+    def part(self, label: str) -> Member:
+        """Return the member that has the schema with this label: a place, and a property's name behind it."""
+        if not label:
+            return Member(self.member)
+        place, _, name = label.partition(" ")
+        part = self.parts[int(place)]
+        return replace(part, shown=f"{str(part)[:-1]} {name}`") if name else part
 
 
 class EngineState(StrEnum):
@@ -175,6 +184,9 @@ class Finish:
     text: str  # all visible text, up to the end of the stop sequence that ended it
     text_before_stop: str  # the same up to the first stop sequence, whatever ended it
     stopped: bool = False  # there is a stop sequence, maybe completed by the last token that was allowed
+    cut: str = (
+        ""  # the end of the last token's text that isn't in `text`, as it stands behind a stop sequence
+    )
     prompt_tokens: int
     generated_tokens: int  # the EOS token counted
     cached_tokens: int  # prompt tokens whose KV was found in the prefix cache

@@ -79,14 +79,15 @@ def bound(size: Size, precision: Precision, workload: Workload, limits: Limits) 
     products, peak = _clock(size, precision, limits), limits.read_bytes
     weights = precision.weight_bytes * size.weights / peak
     waves = workload.requests / workload.clients
+    owns = workload.own_lengths
     prompts = products(
-        workload.shared + workload.requests * workload.own,
+        workload.shared + sum(owns),
         workload.requests,
         workload.shared * (workload.shared + 1) / 2
-        + workload.requests * workload.own * (workload.shared + (workload.own + 1) / 2),
+        + sum(own * (workload.shared + (own + 1) / 2) for own in owns),
     )
     steps = waves * (workload.output - 1)  # a text's first token is its prompt's
-    context = workload.prompt + workload.output / 2  # of a text's steps, the mean
+    context = workload.shared + sum(owns) / len(owns) + workload.output / 2  # of a text's steps, the mean
     cached = workload.shared + workload.clients * (context - workload.shared)
     reading = weights + precision.kv_bytes * size.kv * cached / peak
     texts = products(workload.clients, workload.clients, workload.clients * context)

@@ -153,8 +153,8 @@ def same_texts(results: list[Record], reference: list[Record]) -> float | None:
 
 
 def _wrong_prompts(workload: Workload, answers: list[Record]) -> list[str]:
-    counts = {answer["prompt_tokens"] for answer in answers} - {None, workload.prompt}
-    return [f"prompts of {sorted(counts)} tokens in place of {workload.prompt}"] if counts else []
+    counts = {answer["prompt_tokens"] for answer in answers} - {None, *workload.prompts}
+    return [f"prompts of {sorted(counts)} tokens in place of {sorted(workload.prompts)}"] if counts else []
 
 
 def _rounded(number: float) -> float:

@@ -17,7 +17,8 @@ from benchmarks.machine import cores
 from benchmarks.serving.workloads import AGAIN
 
 ROOT = Path(__file__).parents[2]
-ALL = ("c1", "c8", "c32", "prefix8")
+LARGER = ("c1", "c8", "c32", "prefix8")
+ALL = (*LARGER, "mix8")
 OURS = (*ALL, *AGAIN)
 _INSTALL_LLAMA_CPP = (
     "llama_src: the source distribution of llama-cpp-python 0.3.36, unpacked; venvs/hf converts with it; "
@@ -57,7 +58,7 @@ class Server:
     dialect: Dialect = Dialect.IGNORE_EOS
     model_name: str = "m"  # as requests give it
     workloads: tuple[str, ...] = ALL
-    larger: tuple[str, ...] = ALL  # on the models after the first, which take their time; (): none
+    larger: tuple[str, ...] = LARGER  # on the models after the first, which take their time; (): none
     once: bool = False  # one repetition is enough: another peer of the group is far ahead
     version: tuple[str, ...] = ()  # (python, distribution), or a program that prints it
 

@@ -66,10 +66,22 @@ def parse_json(raw: bytes) -> Any:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        reason = str(error) if raw else "EOF while parsing a value at line 1 column 0"
-        raise Refused(f"Failed to parse the request body as JSON: {reason}", status=400) from None
+        raise Refused(f"Failed to parse the request body as JSON: {_why(raw, error)}", status=400) from None
     _refuse_repeated(raw, body)
     return body
+
+
+def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    """Return what is wrong with a body; the library tells no place of bytes that aren't UTF-8."""
+    if not raw:
+        return "EOF while parsing a value at line 1 column 0"
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        before, wrong = raw[: fault.start], raw[fault.start]
+        line, column = before.count(b"\n") + 1, fault.start - before.rfind(b"\n")
+        return f"not UTF-8: {fault.reason}, 0x{wrong:02x}: line {line} column {column} (char {fault.start})"
+    return str(error)
 
 
 def _refuse_repeated(raw: bytes, body: Any) -> None:

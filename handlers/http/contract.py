@@ -42,6 +42,7 @@ from handlers.http.validation import RequestCheck, available, request_check
 from handlers.keys import Keyring
 from handlers.service import Service
 from handlers.wire.images import image_characters
+from handlers.wire.names import names_of
 from inference.errors import NotReady, Overloaded
 from inference.files.adapters import adapter_names
 
@@ -144,6 +145,7 @@ class ValidationStep:
 
     def __init__(self, name: str, check: RequestCheck, service: Service, next_app: ASGIApp) -> None:
         self._check = check
+        self._names = names_of(name)
         self._service = service
         self._images = name not in TEXT_ALONE  # the body may have some, and be larger for them
         self._counts = name not in NOT_COUNTED
@@ -188,7 +190,7 @@ class ValidationStep:
         self, exchange: Exchange, raw: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         exchange.speaks_openai = speaks_openai(scope)
-        exchange.members = self._check.members
+        exchange.names = self._names
         read = partial(self._read, raw, speaks_openai=exchange.speaks_openai)
         try:
             if is_large(raw):

@@ -21,12 +21,14 @@ from starlette.types import Scope
 
 from handlers.http.message_errors import OVERLOADED, message_body, speaks_messages, status_of
 from handlers.http.sender import ROUTES, speaks_openai
+from handlers.wire.names import OPENAI, Names
 from inference.errors import (
     AdapterRefused,
     ContextExceeded,
     GenerationFailed,
     ImagesOverloaded,
     IncompleteGeneration,
+    InferenceError,
     InvalidInput,
     ModelUnavailable,
     NotReady,
@@ -41,7 +43,7 @@ RETRY_AFTER = 5.0  # seconds; where the error doesn't know better
 RESPONSES = "/v1/responses"
 TOO_LONG = "context_length_exceeded"  # OpenAI's code; agents that read it shorten their prompt
 BAD_KEY = "invalid_api_key"  # OpenAI's code
-WINDOW = ". That exceeds the context window: the maximum context length is {limit} tokens"
+WINDOW = ". That exceeds the context window: this model's maximum context length is {limit} tokens"
 TOO_MANY = "prompt is too long: {given} tokens > {limit} maximum. "
 TOO_MUCH = (  # Anthropic's agents read the numbers, and ask for less
     "input length and `max_tokens` exceed context limit: {given} + {wanted} > {limit}, decrease input length "
@@ -232,20 +234,28 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 INTERNALS = re.compile(r"0x[0-9a-fA-F]{6,}|(?:/[\w.+-]+){2,}/?|[A-Za-z]:\\\S+")
 
 
-def describe(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
-    """Return how `error` is answered; `streamed` says that the response has begun."""
-    return replace(_failure(error, request_id, streamed), request_id=request_id)
+def describe(
+    error: Exception, request_id: str, *, streamed: bool = False, names: Names = OPENAI, body: object = None
+) -> Failure:
+    """Return how `error` is answered; `streamed` says that the response has begun.
+
+    `names` are those that members have in `body`, the request's.
+    """
+    failure = _failure(error, request_id, streamed, names)
+    return replace(failure, request_id=request_id, param=_param(error, names, body))
 
 
-def settle(error: Exception, request_id: str, *, streamed: bool = False) -> Failure:
+def settle(
+    error: Exception, request_id: str, *, streamed: bool = False, names: Names = OPENAI, body: object = None
+) -> Failure:
     """Return how `error` is answered, after logging it if it was unexpected."""
-    failure = describe(error, request_id, streamed=streamed)
+    failure = describe(error, request_id, streamed=streamed, names=names, body=body)
     if failure.unexpected:
         logger.error("request %s failed unexpectedly", request_id, exc_info=error)
     return failure
 
 
-def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
+def _failure(error: Exception, request_id: str, streamed: bool, names: Names) -> Failure:
     if isinstance(error, Refused):
         return Failure(
             error.status, str(error), error.error_type, error.headers, to_the_letter=error.to_the_letter
@@ -256,7 +266,7 @@ def _failure(error: Exception, request_id: str, streamed: bool) -> Failure:
     if row is None:
         message = f"Internal error: the server's log has the details under request id {request_id}"
         return Failure(500, message, "internal", unexpected=True)
-    message, headers = _message(row, error), _headers(row, error)
+    message, headers = _message(row, error, names), _headers(row, error)
     failure = Failure(row.status, message, row.error_type, headers, everybodys=row.everybodys)
     if isinstance(error, ContextExceeded):
         return replace(
@@ -282,8 +292,15 @@ def _row(error: Exception, streamed: bool) -> Row | None:
     return None
 
 
-def _message(row: Row, error: Exception) -> str:
-    text = str(error)
+def _param(error: Exception, names: Names, body: object) -> str | None:
+    """Return the path of the member that an error is about, as the request's body has it; None for none."""
+    if isinstance(error, Refused):
+        return error.param or None
+    return names.param(error, body) if isinstance(error, InferenceError) else None
+
+
+def _message(row: Row, error: Exception, names: Names) -> str:
+    text = names.message(error) if isinstance(error, InferenceError) else str(error)
     if row.status >= 424:  # the engine's own words may quote its insides
         text = INTERNALS.sub("…", text)
     elif isinstance(error, TemplateFailed):  # Python's words about its objects

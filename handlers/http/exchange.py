@@ -12,6 +12,7 @@ from handlers.account import Account
 from handlers.http.aside import AT_ONCE, Aside
 from handlers.images.memory import Hold
 from handlers.keys import Key
+from handlers.wire.names import OPENAI, Names
 
 KEY = "parley"
 
@@ -21,7 +22,7 @@ class Exchange(Account):
     """A request on its way; it travels in the extensions of the ASGI scope, which every layer shares."""
 
     body: Any = None  # set by the validation: the JSON body
-    members: frozenset[str] = frozenset()  # set by the validation: the names that a body's members may have
+    names: Names = OPENAI  # set by the validation: what the operation's bodies call members
     ignored: str = ""  # set by the validation: the value of x-ignored-parameters
     speaks_openai: bool = False  # set by the validation: a client made for OpenAI's API sent it
     aside: Aside = AT_ONCE  # set by the validation: where the body is worked on

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from handlers.account import DECLINABLE, Observer, open_account
 from handlers.http.errors import ENDING, ClientDisconnected, Failure, describe, settle
 from handlers.http.exchange import Exchange, attach, exchange_of, operation_id
-from handlers.http.member import member_of
 from handlers.http.message_errors import speaks_messages
 from handlers.http.sender import AUTO, set_dialect
 from handlers.http.sse import CUT
@@ -137,9 +136,7 @@ class ErrorBoundary:
             if started:
                 exchange.error_type = describe(error, exchange.request_id).error_type
                 raise
-            failure = replace(
-                settle(error, exchange.request_id), param=member_of(error, exchange.members, exchange.body)
-            )
+            failure = settle(error, exchange.request_id, names=exchange.names, body=exchange.body)
             exchange.error_type, exchange.error = failure.error_type, failure.error
             await failure.reply(scope)(scope, receive, send)
 

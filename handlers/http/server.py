@@ -51,7 +51,7 @@ Drain = Callable[[float], Awaitable[None]]  # with the seconds that running requ
 
 
 def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """Return uvicorn's configuration; the port is bound at once, before the model is loaded."""
+    """Return uvicorn's configuration; the port is bound before the model is loaded."""
     return uvicorn.Config(
         app,
         host=settings.hostname,
@@ -250,18 +250,41 @@ def listen(hostname: str, port: int) -> socket.socket:
 
     On `::` it takes what comes by IPv4, too, as TGI's and the metrics port do.
     """
+    bound = bind(hostname, port)
+    open_port(bound, hostname, port)
+    return bound
+
+
+def bind(hostname: str, port: int) -> socket.socket:
+    """Return a socket that has the port, at which nobody can connect yet; raises SettingsError likewise."""
     by_ipv6 = ":" in hostname
-    family = socket.AF_INET6 if by_ipv6 else socket.AF_INET
-    dualstack = by_ipv6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server(
-            (hostname, port), family=family, backlog=BACKLOG, dualstack_ipv6=dualstack
-        )
+        bound = socket.socket(socket.AF_INET6 if by_ipv6 else socket.AF_INET)
     except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0].lower()  # the rest repeats the address
-        raise SettingsError(
-            f"`port` {port} can't be bound on {hostname}: {reason}; {_remedy(error)}"
-        ) from error
+        raise _port_refused(hostname, port, error) from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a predecessor linger
+        if by_ipv6:
+            alone = not socket.has_dualstack_ipv6()
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, alone)
+        bound.bind((hostname, port))
+    except OSError as error:
+        bound.close()
+        raise _port_refused(hostname, port, error) from error
+    return bound
+
+
+def open_port(bound: socket.socket, hostname: str, port: int) -> None:
+    """Let connections come, if they can't yet; raises SettingsError if another process did so before."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _port_refused(hostname, port, error) from error
+
+
+def _port_refused(hostname: str, port: int, error: OSError) -> SettingsError:
+    reason = str(error.strerror).lower()
+    return SettingsError(f"`port` {port} can't be bound on {hostname}: {reason}; {_remedy(error)}")
 
 
 def _remedy(error: OSError) -> str:

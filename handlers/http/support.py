@@ -145,7 +145,6 @@ class SupportRules:
     ) -> None:
         """Compile the rules; `verdict` compiles a schema of the document into the function that checks it."""
         self._shape = Compiler(components, verdict, synonyms).shape(schema)
-        self.members = frozenset(name for each in self._shape.objects for name in each.members)
 
     def check(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
         """Return the names of the members without effect; raise NotSupported for one that isn't.
@@ -162,6 +161,7 @@ class Reading:
     """One body on its way through the rules."""
 
     speaks_openai: bool  # its sender does
+    places: list[int] = field(default_factory=list)  # of the items that are looked into, the outermost first
     ignored: set[str] = field(default_factory=set)  # names of members without effect
 
     def ignore(self, path: str) -> None:
@@ -292,9 +292,11 @@ def _walk(shape: Shape, value: Json, prefix: str, reading: Reading) -> None:
         within = f"{prefix[:-1]}[]."
         for items in shape.items:
             if not items.leaf:
-                for item in value:
+                for at, item in enumerate(value):
                     if isinstance(item, (dict, list)):  # most of half a million tokens aren't
+                        reading.places.append(at)
                         _walk(items, item, within, reading)
+                        reading.places.pop()
 
 
 def _member(owner: ObjectShape, name: str, value: Json, prefix: str, reading: Reading) -> None:
@@ -309,7 +311,7 @@ def _member(owner: ObjectShape, name: str, value: Json, prefix: str, reading: Re
     elif member.support == REPORTED:
         reading.ignore(prefix + name)
     else:
-        _refuse(member, prefix + name)
+        _refuse(member, _placed(prefix + name, reading.places))
 
 
 def _refuse_excluded(shape: ObjectShape, value: Mapping[str, Json], speaks_openai: bool) -> None:
@@ -328,6 +330,12 @@ def _refuse(member: Member, path: str) -> NoReturn:
         f"Input validation error: `{path}` is not supported{yet}{because}; leave it out or send {neutral}",
         param=path,
     )
+
+
+def _placed(path: str, places: Sequence[int]) -> str:
+    """Return a path with the number of each item on its way."""
+    first, *others = path.split("[]")
+    return first + "".join(f"[{at}]{other}" for at, other in zip(places, others, strict=True))
 
 
 def _in_tgis_words(error: Mapping[str, str], path: str) -> NotSupported:

@@ -60,11 +60,6 @@ class RequestCheck:
     rules: SupportRules
     bounds: Bounds = NONE
 
-    @property
-    def members(self) -> frozenset[str]:
-        """Return the names that the body's members may have."""
-        return self.rules.members
-
     def __call__(self, body: Json, *, speaks_openai: bool = False) -> tuple[str, ...]:
         """Return the names of members without effect.
 

@@ -152,13 +152,16 @@ def choices_of(
         tell = partial(logprobs, top=chat.top_logprobs, token_bytes=engine.token_bytes)
     answer = prepared.requests[0].id if speaks_openai else ""
     ids = CallIds(chat.conversation.messages, chat.choices, answer=answer)
+    tools = chat.conversation.tools
+    custom = {tool.name for tool in tools.tools if tool.takes_text} if tools is not None else set[str]()
     shown = field if chat.thoughts is not None and chat.thoughts.shown else None
 
     def choice(index: int) -> Choice:
         parser = thoughts.reader_of(engine, chat)
         if parser is None:
             return TextChoice(index, tell, as_tgi=not speaks_openai)
-        return PartsChoice(index, tell, CallDeltas(parser, ids.of(index), shown), as_tgi=not speaks_openai)
+        deltas = CallDeltas(parser, ids.of(index), shown, custom=custom)
+        return PartsChoice(index, tell, deltas, as_tgi=not speaks_openai)
 
     return tuple(map(choice, range(chat.choices)))
 

@@ -34,7 +34,7 @@ from handlers.wire.headers import batch_headers, stream_headers
 from handlers.wire.openai import Stamp, TokenBytes, idle_options
 from handlers.wire.outputs import finish_of, values_of
 from handlers.wire.types import Chunk, CompletionFinal, CompletionRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import LogprobsMode
 
 
@@ -58,8 +58,9 @@ async def completions(
         )
         if service.encodes and completion.echo and completion.logprobs is not None:
             raise InvalidInput(
-                "`logprobs` beside `echo` are the prompt's, too, and tokens that this model's encoder reads "
-                "have none. Leave one of them out"
+                Member("logprobs"),
+                " beside `echo` are the prompt's, too, and tokens that this model's encoder reads "
+                "have none. Leave one of them out",
             )
         completion = await _looked_at(service, call, completion, prompts)
         for requests in completion.by_prompt:

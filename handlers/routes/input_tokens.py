@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from inference.types import Request
 async def count_input_tokens(service: Service, call: Call[InputTokensRequest]) -> JsonReply[InputTokens]:
     """Answer `POST /v1/responses/input_tokens`."""
     understand = partial(responses.to_counted, call.body)
-    tokens, headers = await _count(service, call, understand, responses.own_names())
+    tokens, headers = await _count(service, call, understand)
     return json_reply({"object": "response.input_tokens", "input_tokens": tokens}, headers=headers)
 
 
@@ -32,19 +32,14 @@ async def count_message_tokens(
 ) -> JsonReply[MessageTokens]:
     """Answer `POST /v1/messages/count_tokens`."""
     understand = partial(anthropic.to_counted, call.body)
-    tokens, headers = await _count(service, call, understand, anthropic.own_names())
+    tokens, headers = await _count(service, call, understand)
     return json_reply({"input_tokens": tokens}, headers=headers)
 
 
-async def _count(
-    service: Service,
-    call: Call[Any],
-    understand: Callable[[], Counted],
-    own_names: AbstractContextManager[None],
-) -> tuple[int, Headers]:
+async def _count(service: Service, call: Call[Any], understand: Callable[[], Counted]) -> tuple[int, Headers]:
     """Return the tokens of an input, and headers; images are looked at by the engine, in a place there."""
     service.metrics.count_request()
-    with counted(service.metrics), ExitStack() as held, own_names:
+    with counted(service.metrics), ExitStack() as held:
         asked = await call.aside(understand)
         tokens = await _tokens(service, call, asked.conversation, held)
     return tokens, prompts.ignored_headers(service.engine, asked.conversation, asked.without_effect)

@@ -49,7 +49,6 @@ FORM = Form(
     dialect=Dialect.MESSAGES,
     prefix="msg_",
     understand=wire.to_asked,
-    own_names=wire.own_names,
     begin=_begin,
     failed=_failed,
 )

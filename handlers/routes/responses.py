@@ -74,7 +74,6 @@ FORM = Form(
     dialect=Dialect.RESPONSES,
     prefix="resp_",
     understand=wire.to_asked,
-    own_names=wire.own_names,
     begin=_begin,
     failed=_failed,
 )

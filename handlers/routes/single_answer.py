@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -62,7 +62,6 @@ class Form(Generic[Body, Understood, Answering]):
     dialect: Dialect
     prefix: str  # of answers' ids
     understand: Callable[[Body, Limits], Understood]
-    own_names: Callable[[], AbstractContextManager[None]]  # in refusals that all routes share
     begin: Callable[[EngineClient, Understood, Prepared, int], Answering]  # the last: the prompt's tokens
     failed: Callable[[Answering, Failure], Iterable[Mapping[str, Any]]]  # what is left to say in a stream
 
@@ -77,13 +76,12 @@ async def answered(
     with counted(service.metrics), ExitStack() as held:
         held.enter_context(service.engine.admit(1, call.owner))
         asked = await call.aside(partial(form.understand, call.body, limits_of(service)))
-        with form.own_names():
-            prepared = await ready(service, call, asked.chat, call.aside, prefix=form.prefix)
-            note_prompt(prepared.requests)
-            with placed(asked.chat.conversation.images, prepared.requests[0].images):
-                if not asked.chat.stream:
-                    return await _complete(service, call, form, asked, prepared)
-                generations = await submitted(service.engine, prepared.requests, call.owner)
+        prepared = await ready(service, call, asked.chat, call.aside, prefix=form.prefix)
+        note_prompt(prepared.requests)
+        with placed(asked.chat.conversation.images, prepared.requests[0].images):
+            if not asked.chat.stream:
+                return await _complete(service, call, form, asked, prepared)
+            generations = await submitted(service.engine, prepared.requests, call.owner)
         answer = form.begin(service.engine, asked, prepared, generations[0].prompt_tokens)
         flow = Flow(generations, service.metrics, answer.events, frame=named_event, values=answer.values)
         headers = stream_headers(service.settings.compute_type, [prepared.requests[0].prompt])

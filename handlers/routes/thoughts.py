@@ -6,7 +6,7 @@ from handlers.settings.table import Settings
 from handlers.wire.calls import Parser
 from handlers.wire.chat import Chat
 from handlers.wire.conversation import Turn
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.frontend.client import EngineClient
 from inference.thoughts.formats import ChannelFormat, ThoughtFormat
 from inference.thoughts.lead import led
@@ -64,8 +64,9 @@ def with_room(engine: EngineClient, chat: Chat, grammar: Grammar | None) -> Gram
     in_channels = _calls_in_channels(engine, chat)
     if in_channels and chat.thoughts.place is Place.WORDS:
         raise InvalidInput(
-            "a message that is begun can't be gone on with where tools may be called: set "
-            "`continue_final_message` to false, or leave the tools out"
+            "a message that is begun can't be gone on with where tools may be called: set ",
+            Member("continue_final_message"),
+            " to false, or leave the tools out",
         )
     return led(grammar, fmt, chat.thoughts.place, in_channels=in_channels)
 

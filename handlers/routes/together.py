@@ -39,5 +39,5 @@ async def _named(place: str, job: Coroutine[Any, Any, T]) -> T:
     try:
         return await job
     except CALLERS_FAULT as error:
-        error.args = (f"{place}: {error}",)
+        error.args = (f"{place}: ", *error.args)
         raise

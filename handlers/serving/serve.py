@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -239,13 +239,19 @@ def freeze() -> None:
 
 
 def resident_bytes() -> int | None:
-    """Return the memory that this process and those it started occupy, None where the system doesn't say."""
+    """Return the memory that this process and all below it occupy, None where the system doesn't say."""
     try:
-        tasks = Path("/proc/self/task").glob("*/children")
-        children = [child for task in tasks for child in task.read_text().split()]
-        return sum(_resident_bytes(process) for process in ("self", *children))
+        return sum(map(_resident_bytes, _with_those_below("self")))
     except OSError:  # not Linux, or one has just ended
         return None
+
+
+def _with_those_below(process: str) -> Iterator[str]:
+    """Yield a process, those that it started, as the engine, and theirs in turn, as the engine's shards."""
+    yield process
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield from _with_those_below(child)
 
 
 def _resident_bytes(process: str) -> int:

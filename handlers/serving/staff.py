@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import handlers
 from handlers.serving.worker import ALIVE, COMPLETE, FAILED, HURRY, READY, Post
 from inference.environment import child_environment
-from inference.frontend.places import SharedPlaces
 from inference.ipc.ended import describe_status
 from inference.ipc.watchdog import LOOK_SECONDS, Patience
 
@@ -61,18 +61,14 @@ class Worker:
             logger.debug("API worker %d has ended before it was told what to do", post.number)
         return cls(process, mine, post.number)
 
-    async def attend(self, on_ready: Callable[[], None]) -> int | None:
+    async def attend(self, on_answering: Callable[[], None], on_ready: Callable[[], None]) -> int | None:
         """Listen to what it tells until it has ended; returns its exit code, None if it can't be ended."""
-        listening = asyncio.create_task(self._listen(on_ready))
+        listening = asyncio.create_task(self._listen(on_answering, on_ready))
         leaving = asyncio.create_task(self._left.wait())
-        try:
-            await asyncio.wait({listening, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return listening.result() if listening.done() else None
-        finally:
-            listening.cancel()
-            leaving.cancel()
+        await _first_of(listening, leaving)
+        return listening.result() if listening.done() and not listening.cancelled() else None
 
-    async def _listen(self, on_ready: Callable[[], None]) -> int:
+    async def _listen(self, on_answering: Callable[[], None], on_ready: Callable[[], None]) -> int:
         reader, writer = await asyncio.open_connection(sock=self._line)
         self._writer = writer
         try:
@@ -80,8 +76,10 @@ class Worker:
                 word, _, rest = told.strip().partition(b" ")
                 if word == ALIVE:
                     self._silence = Patience(time.monotonic())
+                    on_answering()
                 if word == READY:
                     self.ready = True
+                    on_answering()
                     on_ready()
                 if word == FAILED:
                     self.failure = rest.decode()
@@ -107,12 +105,7 @@ class Worker:
 
     async def gone(self) -> None:
         """Wait until it has ended, or is known not to."""
-        ways = {asyncio.ensure_future(self.process.wait()), asyncio.ensure_future(self._left.wait())}
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
+        await _first_of(asyncio.ensure_future(self.process.wait()), asyncio.ensure_future(self._left.wait()))
 
     def tell(self, word: bytes) -> None:
         """Tell it a word, if it listens."""
@@ -143,23 +136,31 @@ class Staff:
     """Keeps a number of workers; what a dead one had taken of the places is given back."""
 
     def __init__(
-        self, post: Callable[[int], Post], places: SharedPlaces, timeout_seconds: float = 0.0
+        self, post: Callable[[int], Post], vacate: Callable[[int], None], timeout_seconds: float = 0.0
     ) -> None:
-        """`post` is what a worker is told, by its number; `places` are those of all of them.
+        """`post` is what a worker is told, by its number; `vacate` gives back what one had taken.
 
         One that stands still for longer than `timeout_seconds` is replaced; 0: never.
         """
+        self.answering = asyncio.Event()  # one of them answers, be it that the model loads
         self.complete = asyncio.Event()  # each of them has been ready
         self._post = post
-        self._places = places
+        self._vacate = vacate
         self._timeout_seconds = timeout_seconds
         self._workers: dict[int, Worker] = {}
         self._leaving = asyncio.Event()
 
     async def work(self, count: int, on_failed: Callable[[str], None]) -> None:
-        """Keep so many at work until they are dismissed; `on_failed` is told why one can't serve at all."""
+        """Keep so many at work until they are dismissed; `on_failed` is told why one can't serve at all.
+
+        The others start once the first one answers: beside them it would take twice as long to, or longer.
+        """
         async with asyncio.TaskGroup() as group:
-            for number in range(count):
+            group.create_task(self._keep(0, count, on_failed))
+            await _first_of(
+                asyncio.ensure_future(self.answering.wait()), asyncio.ensure_future(self._leaving.wait())
+            )
+            for number in range(1, count):
                 group.create_task(self._keep(number, count, on_failed))
 
     async def dismiss(self, patience_seconds: float) -> None:
@@ -217,10 +218,10 @@ class Staff:
             worker.signal(signal.SIGTERM)
         watching = asyncio.create_task(self._watch(worker))
         try:
-            code = await worker.attend(lambda: self._note(count))
+            code = await worker.attend(self.answering.set, lambda: self._note(count))
         finally:
             watching.cancel()
-        self._places.vacate(number)
+        self._vacate(number)
         return "it can't be ended" if code is None else describe_status(code), worker.failure
 
     async def _watch(self, worker: Worker) -> None:
@@ -241,6 +242,15 @@ class Staff:
             await asyncio.wait_for(self._leaving.wait(), seconds)
         except TimeoutError:
             return
+
+
+async def _first_of(*ways: asyncio.Future[Any]) -> None:
+    """Wait until one of them is done, and for the others no longer."""
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
 
 
 def command(line: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""One of several API workers: it inherits the listening socket, and shares the engine with the others.
+"""One of several API workers: it inherits the socket of the port, and shares the engine with the others.
 
 `workers.py` starts it and holds the other end of its line, by which it is told what to do and tells
 that it is ready. When the line ends, whoever started it is gone, and it ends as on SIGTERM.
@@ -29,7 +29,8 @@ from handlers.settings.table import Settings
 from inference import last_resorts
 from inference.config import Found, again
 from inference.errors import ModelUnavailable
-from inference.frontend.places import COUNT_BYTES, SharedPlaces
+from inference.frontend.owners import SharedOwners
+from inference.frontend.places import SharedPlaces
 from inference.frontend.shared import SharedMemory
 from inference.ipc.leash import Leash, die_with_parent
 from inference.signals import end_by_hangup
@@ -61,6 +62,8 @@ class Post:
     engine: str  # address
     listening: int  # descriptors that it inherited
     places: int
+    owners: int
+    accounts: int
     board: int
     settings: Settings
     found: Found | None = None  # by an engine that has loaded the model already
@@ -84,7 +87,7 @@ class Post:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Return what the worker must inherit."""
-        return self.listening, self.places, self.board
+        return self.listening, self.places, self.owners, self.accounts, self.board
 
 
 def main(descriptor: int) -> int:
@@ -107,7 +110,8 @@ def main(descriptor: int) -> int:
 
 def _serve(post: Post, line: socket.socket) -> int:
     from handlers.app import create_app
-    from handlers.http.server import run
+    from handlers.http.server import open_port, run
+    from handlers.quotas import SharedAccounts
     from handlers.service import Service
     from handlers.serving.serve import prepare
     from inference.process.remote import RemoteCore
@@ -129,8 +133,9 @@ def _serve(post: Post, line: socket.socket) -> int:
     ).start()
     engine, metrics = _engine(post, core), _metrics(post)
     logs.tell_dropped(metrics.log_dropped)
+    accounts = SharedAccounts(SharedMemory.inherited(post.accounts))
     app = create_app(
-        Service(settings, engine, metrics, complete.is_set),
+        Service(settings, engine, metrics, complete.is_set, accounts),
         progress=logger.debug,  # whoever started us has said it
         on_loaded=life.on_loaded,
         on_unavailable=life.on_unavailable,
@@ -140,6 +145,7 @@ def _serve(post: Post, line: socket.socket) -> int:
     if post.late:
         app = held(app, loaded, LATE_SECONDS)
     listening = socket.socket(fileno=post.listening)
+    open_port(listening, settings.hostname, settings.port)
     leash = Leash(os.getppid())
     run(
         app,
@@ -191,7 +197,8 @@ def _engine(post: Post, core: RemoteCore) -> EngineClient:
     from inference.text.pipeline import load_text
 
     config = again(post.settings.engine_config(), post.found)
-    places = SharedPlaces(SharedMemory(post.places, post.workers * COUNT_BYTES), post.number)
+    places = SharedPlaces(SharedMemory.inherited(post.places), post.number)
+    owners = SharedOwners(SharedMemory.inherited(post.owners), post.workers, post.number)
     return EngineClient(
         core,
         config,
@@ -202,15 +209,15 @@ def _engine(post: Post, core: RemoteCore) -> EngineClient:
             template_characters=config.template_characters,
         ),
         places,
+        owners,
     )
 
 
 def _metrics(post: Post) -> Metrics:
     from handlers.metrics.metrics import Metrics
-    from handlers.metrics.table import width
 
     rows = post.workers + 1  # the last is that of the process that started us
-    return Metrics(Board.of(SharedMemory(post.board, Board.size(rows, width())), rows), post.number)
+    return Metrics(Board.of(SharedMemory.inherited(post.board), rows), post.number)
 
 
 def _listen(

@@ -1,10 +1,15 @@
-"""`parley serve --api-workers N`: one process that opens the port, starts engine and workers, and keeps them.
+"""`parley serve --api-workers N`: one process that has the port, starts engine and workers, and keeps them.
 
     this process -- starts, watches --> engine <-- requests -- workers <-- connections -- the port
                  -- starts, watches -------------------------> workers
 
-It serves nothing itself but the second port for metrics. The workers inherit the listening socket, the
-memory in which they count the places they have taken, and the board of everyone's metrics.
+It serves nothing itself but the second port for metrics. The workers inherit the port's socket, the
+memory in which they count the places they have taken and what each caller has asked for, and the board of
+everyone's metrics.
+
+The first worker lets connections come once it can answer them, seconds after the start, for which it has the
+machine to itself and the engine: until then they are refused, as by a server with one process. If they were
+let in before, they would hang.
 """
 
 from __future__ import annotations
@@ -18,11 +23,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, listen, signal_name
+from handlers.http.server import FAREWELL_SECONDS, SIGNALLED, bind, signal_name
 from handlers.metrics.board import Board
 from handlers.metrics.metrics import Metrics
 from handlers.metrics.port import metrics_port
 from handlers.metrics.table import width
+from handlers.quotas import SharedAccounts
 from handlers.serving import logs
 from handlers.serving.serve import NO_ENGINE, SIGNALS, say_listening, say_loading, say_served
 from handlers.serving.staff import Staff
@@ -31,6 +37,7 @@ from handlers.settings.table import Settings
 from inference import last_resorts
 from inference.core import Life
 from inference.errors import ModelUnavailable
+from inference.frontend.owners import SharedOwners
 from inference.frontend.places import COUNT_BYTES, SharedPlaces
 from inference.frontend.shared import SharedMemory
 from inference.process.remote import RemoteCore
@@ -49,13 +56,14 @@ def serve_workers(settings: Settings) -> int:
     """Serve until a signal ends it; returns the exit code. Raises SettingsError if a port can't be had."""
     workers = settings.api_workers
     places = SharedMemory.create(workers * COUNT_BYTES)
+    owners = SharedOwners.create(workers, settings.max_concurrent_requests)
+    accounts = SharedAccounts.create()
     board = SharedMemory.create(Board.size(workers + 1, width()))
     metrics = Metrics(Board.of(board, workers + 1), workers)
     logs.tell_dropped(metrics.log_dropped)
     say_loading(settings)
     with metrics_port(settings.hostname, settings.prometheus_port, metrics.render):
-        listening = listen(settings.hostname, settings.port)
-        say_listening(settings)
+        listening = bind(settings.hostname, settings.port)
         engine = EngineProcess(settings.engine_config())
 
         def post(number: int) -> Post:
@@ -65,12 +73,18 @@ def serve_workers(settings: Settings) -> int:
                 engine=engine.address,
                 listening=listening.fileno(),
                 places=places.descriptor,
+                owners=owners.descriptor,
+                accounts=accounts.descriptor,
                 board=board.descriptor,
                 settings=settings,
                 found=engine.found,
             )
 
-        staff = Staff(post, SharedPlaces(places, 0), settings.worker_timeout)
+        def vacate(number: int) -> None:
+            SharedPlaces(places, number).vacate(number)
+            SharedOwners(owners, workers, number).vacate(number)
+
+        staff = Staff(post, vacate, settings.worker_timeout)
         server = Server(settings, listening, engine, metrics, staff)
         last_resorts.install()
         try:
@@ -111,11 +125,13 @@ class Server:
         self._engine.start()
         working = asyncio.create_task(self._staff.work(self._settings.api_workers, self._fail))
         loading = asyncio.create_task(self._load())
+        listening = asyncio.create_task(self._say_listening())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loading.cancel()
+            listening.cancel()
             self._listening.close()  # the workers close theirs in the end, and then nobody can connect
             patience = self._settings.graceful_termination_timeout + FAREWELL_SECONDS + LATE_SECONDS
             await self._staff.dismiss(patience)
@@ -151,6 +167,10 @@ class Server:
         if len(self._signals) > 2:
             self._staff.kill()
         self._stop.set()
+
+    async def _say_listening(self) -> None:
+        await self._staff.answering.wait()
+        say_listening(self._settings)
 
     async def _load(self) -> None:
         try:

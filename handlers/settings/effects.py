@@ -55,6 +55,10 @@ SEVERAL_SHARDS = Effect(
     "it is for several --num-shard",
     neutral=(0,),
 )
+SHARDS_ELSEWHERE = Effect(
+    lambda settings: settings.remote_shards > 0 and SEVERAL_SHARDS.holds(settings),
+    "no shard is on another machine, by --remote-shards",
+)
 SEVERAL_REPLICAS = Effect(lambda settings: settings.replicas > 1, "it is for several --replicas")
 ENGINE_APART = Effect(
     lambda settings: settings.engine_process,

@@ -46,7 +46,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         separate_process=settings.engine_process,
         step_timeout=settings.step_timeout,
         max_restarts=settings.max_engine_restarts,
-        max_requests_per_owner=of_each_worker(settings, settings.max_concurrent_requests_per_key),
+        max_requests_per_owner=of_each_replica(settings, settings.max_concurrent_requests_per_key),
         owner_limit=settings.max_concurrent_requests_per_key,
         max_sequence_logprobs=settings.max_sequence_logprobs,
         template_seconds=settings.template_timeout,
@@ -79,11 +79,6 @@ def isolates_keys(settings: Settings) -> bool:
     return settings.prefix_cache_scope == "key"
 
 
-def processes(settings: Settings) -> int:
-    """Return how many processes answer; each gives its share of what is counted by caller."""
-    return settings.api_workers * settings.replicas
-
-
-def of_each_worker(settings: Settings, count: int | None) -> int | None:
-    """Return the share of one of them."""
-    return None if count is None else max(1, count // processes(settings))
+def of_each_replica(settings: Settings, count: int | None) -> int | None:
+    """Return the share of one of several replicas, of which none knows what the others gave a caller."""
+    return None if count is None else max(1, count // settings.replicas)

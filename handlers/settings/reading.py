@@ -59,7 +59,8 @@ def read(flags: Mapping[str, Pairs], environment: Mapping[str, str], *, serving:
     """Return the settings from flags, as `add_arguments` leaves them, and variables; raises SettingsError.
 
     Everything given is honoured, or warned of, or refused. What is only read to download a model for a
-    server, perhaps elsewhere, isn't `serving`: no effect is expected of what is for a server.
+    server, perhaps elsewhere, or to be a shard of one, isn't `serving`: no effect is expected of what is for
+    a server.
     """
     _refuse_unknown_variables(environment)
     chosen: dict[str, Given] = {}

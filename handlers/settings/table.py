@@ -120,8 +120,8 @@ class Settings(SwitchSettings):
         "One more is refused with 429 (529 on `/v1/messages`), one that counts as more than all by itself "
         "with 422 (400)", unit="requests")
     max_concurrent_requests_per_key: int | None = row(None, COUNT, ENGINE,
-        "most requests in flight of one API key, counted as for --max-concurrent-requests; several API "
-        "workers share it out among them; unset: only the limit of all holds", unit="requests", tgi=False)
+        "most requests in flight of one API key, counted as for --max-concurrent-requests; several "
+        "--replicas share it out among them; unset: only the limit of all holds", unit="requests", tgi=False)
     max_input_tokens: int | None = row(None, TOKENS, ENGINE,
         "longest prompt; unset: one token less than --max-total-tokens, or less if the model has to read "
         "prompts in one piece and memory is short",
@@ -195,11 +195,12 @@ class Settings(SwitchSettings):
         "again when it changes: see SECURITY.md", metavar="FILE", tgi=False)
     requests_per_minute: int | None = row(None, RATE, HTTP,
         "most requests in a minute of each named key of --api-keys-file, unless the file says another "
-        "number, and of everyone else together; one more is refused with 429; unset: any number",
+        "number, and of everyone else together; one more is refused with 429; several --replicas share it "
+        "out among them; unset: any number",
         unit="requests", tgi=False)
     tokens_per_minute: int | None = row(None, RATE, HTTP,
         "most tokens in a minute, counted for the same keys: those of answers, and those of prompts once "
-        "for each text; unset: any number", unit="tokens",
+        "for each text; several --replicas share it out among them; unset: any number", unit="tokens",
         tgi=False)
     max_connections: int = row(4096, COUNT, HTTP,
         "most open connections of one API worker, or fewer if the system's limit of open files leaves room "
@@ -308,8 +309,10 @@ class Settings(SwitchSettings):
     shard_uds_path: str | None = row(None, text, DEVICES,
         "TGI: sockets of its shards", support=ACCEPTED, reason=LOCAL_SHARDS, metavar="PATH")
     master_addr: str = row("localhost", text, DEVICES,
-        "address of the server that shards on other machines connect to", metavar="HOST")
-    master_port: int = row(29500, PORT, DEVICES, "port that they connect to", metavar="PORT")
+        "address of the server that shards on other machines connect to", metavar="HOST",
+        effect=effects.SHARDS_ELSEWHERE)
+    master_port: int = row(29500, PORT, DEVICES, "port that they connect to", metavar="PORT",
+        effect=effects.SHARDS_ELSEWHERE)
     remote_shards: int = row(0, integer(0, 63), DEVICES,
         "how many of --num-shard run on other machines, each started there by `parley shard`",
         unit="shards", tgi=False, effect=effects.SEVERAL_SHARDS)

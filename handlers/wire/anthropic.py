@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from handlers.wire.blocks import Transcript, to_transcript
@@ -14,26 +13,15 @@ from handlers.wire.grammar import schema_grammar
 from handlers.wire.images import quoted
 from handlers.wire.limits import Limits
 from handlers.wire.openai import to_parameters
-from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.types import MessagesRequest, MessageTokensRequest, ThinkingConfig
-from inference.errors import GrammarRefused, InvalidInput
+from inference.errors import GrammarRefused, InvalidInput, Member
 from inference.types import Grammar
 
 FORMAT, EFFORT = "output_config.format", "output_config.effort"
 JSON_SCHEMA = "json_schema"
 THINKS = {"enabled": True, "adaptive": True, "disabled": False}
-OWN_NAMES = {  # of what refusals that all routes share call otherwise, the longer ones first
-    "`max_new_tokens` (`max_tokens`)": "`max_tokens`",
-    "`min_new_tokens` (`min_tokens`)": "`min_tokens`",
-    "`max_new_tokens`": "`max_tokens`",
-    "`min_new_tokens`": "`min_tokens`",
-    "`inputs`": "`messages`",
-    "`stop`": "`stop_sequences`",
-    "a message that has `tool_calls`: leave them out": "a message that has a `tool_use`: leave it out",
-    "`adapter_id` can't be had with images": "an adapter as `model` can't be had with images",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +31,6 @@ class Asked:
     chat: Chat
 
 
-def own_names() -> AbstractContextManager[None]:
-    """Have refusals that all routes share name members as they are called here."""
-    return renamed(OWN_NAMES)
-
-
 def to_asked(body: MessagesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     transcript = to_transcript(body["messages"], body.get("system"))
@@ -55,10 +38,9 @@ def to_asked(body: MessagesRequest, limits: Limits) -> Asked:
     conversation = _conversation(body, transcript)
     most = body.get("max_tokens")
     if most is not None and most < 1:
-        raise InvalidInput(f"`max_tokens` must be >= 1. Given: {most}")
+        raise InvalidInput(Member("max_tokens"), f" must be >= 1. Given: {most}")
     parameters = replace(to_parameters(body, most, limits), stop=tuple(body.get("stop_sequences") or ()))
-    with own_names():
-        check(parameters, limits)
+    check(parameters, limits)
     chat = Chat(
         conversation=conversation.beside(form),
         parameters=parameters,
@@ -101,13 +83,15 @@ def _thinks(given: ThinkingConfig | None, variables: Mapping[str, object]) -> bo
     if given is None:
         return None
     if given["type"] not in THINKS:
-        raise InvalidInput(f"`thinking.type` is {quoted(given['type'])}, and is one of {', '.join(THINKS)}")
+        raise InvalidInput(
+            Member("thinking.type"), f" is {quoted(given['type'])}, and is one of {', '.join(THINKS)}"
+        )
     thinks = THINKS[given["type"]]
     other = next((name for name in THINKING if variables.get(name, thinks) != thinks), None)
     if other is not None:
         raise InvalidInput(
-            f"`thinking.type` is {given['type']!r} and `chat_template_kwargs.{other}` says otherwise: "
-            "give one"
+            Member("thinking.type"),
+            f" is {given['type']!r} and `chat_template_kwargs.{other}` says otherwise: give one",
         )
     return thinks
 
@@ -118,6 +102,8 @@ def _form(body: MessagesRequest) -> Grammar | None:
         return None
     if given["type"] != JSON_SCHEMA:
         raise GrammarRefused(
-            f"grammar is not valid: `{FORMAT}.type` is {quoted(given['type'])}, and is {JSON_SCHEMA!r}"
+            "grammar is not valid: ",
+            Member(f"{FORMAT}.type"),
+            f" is {quoted(given['type'])}, and is {JSON_SCHEMA!r}",
         )
     return schema_grammar(given["schema"], f"{FORMAT}.schema")

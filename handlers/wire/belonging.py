@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 Belongs = Mapping[str, Collection[str]]  # by the type: those of such members that it has
 
@@ -17,4 +17,4 @@ def refuse_others(given: Mapping[str, object], belongs: Belongs, kind: str, wher
     others = dict.fromkeys(name for names in belongs.values() for name in names if name not in own)
     wrong = next((name for name in others if given.get(name) is not None), None)
     if wrong is not None:
-        raise InvalidInput(f"`{where}.{wrong}` does not go with the type {kind!r}: leave it out")
+        raise InvalidInput(Member(f"{where}.{wrong}"), f" does not go with the type {kind!r}: leave it out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 Biases = Mapping[str, float] | Sequence[float] | None
 LONGEST_ID = 10  # digits of the largest uint32
@@ -27,14 +27,15 @@ def logit_bias(given: Biases) -> tuple[tuple[int, float], ...]:
     for token_id, bias in pairs:
         if not -MOST <= bias <= MOST:
             raise InvalidInput(
-                f"`logit_bias` of token {token_id} must be >= {-MOST:g} and <= {MOST:g}. Given: {bias:g}"
+                Member("logit_bias"),
+                f" of token {token_id} must be >= {-MOST:g} and <= {MOST:g}. Given: {bias:g}",
             )
         if bias:
             biases.append((token_id, float(bias)))
     if len(biases) > MOST_BIASES:
         raise InvalidInput(
-            f"`logit_bias` must have at most {MOST_BIASES} biases other than 0. Given: {len(biases)}. "
-            "Send fewer"
+            Member("logit_bias"),
+            f" must have at most {MOST_BIASES} biases other than 0. Given: {len(biases)}. Send fewer",
         )
     return tuple(sorted(biases))
 
@@ -44,5 +45,7 @@ def _named(given: Mapping[str, float]) -> Iterator[tuple[int, float]]:
         digits = name.isascii() and name.isdecimal() and len(name) <= LONGEST_ID
         if not digits or (name[0] == "0" and name != "0"):
             shown = name if len(name) <= SHOWN else name[:SHOWN] + "…"
-            raise InvalidInput(f'`logit_bias` names tokens by their ids in decimal. Given: "{shown}"')
+            raise InvalidInput(
+                Member("logit_bias"), f' names tokens by their ids in decimal. Given: "{shown}"'
+            )
         yield int(name), bias

@@ -11,7 +11,7 @@ from handlers.wire.messages import joined
 from handlers.wire.sources import to_document, to_image
 from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputBlock, InputMessage, ResultBlock, SystemPrompt
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 TEXT, IMAGE, DOCUMENT = "text", "image", "document"
 USE, RESULT = "tool_use", "tool_result"
@@ -82,7 +82,9 @@ def to_transcript(given: Sequence[InputMessage], system: SystemPrompt | None) ->
         where = f"messages[{place}]"
         role = message["role"]
         if role not in ROLES:
-            raise InvalidInput(f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}")
+            raise InvalidInput(
+                Member(f"{where}.role"), f" is {quoted(role)}, and is one of {', '.join(ROLES)}"
+            )
         _read(message, where, drafts, names)
     images: list[ImageUrl] = []
     return Transcript(opened([draft.turn(images) for draft in drafts]), tuple(images), unread)
@@ -113,9 +115,9 @@ def _system(given: SystemPrompt | None) -> tuple[str, tuple[str, ...]]:
 def _system_text(block: Mapping[str, object], where: str) -> str:
     kind, text = block["type"], block.get("text")
     if kind != TEXT:
-        raise InvalidInput(f"`{where}.type` is {quoted(str(kind))}: send blocks of type {TEXT!r}")
+        raise InvalidInput(Member(f"{where}.type"), f" is {quoted(str(kind))}: send blocks of type {TEXT!r}")
     if not isinstance(text, str):
-        raise InvalidInput(f"`{where}` is of type {TEXT!r} and has no `{TEXT}`: add it")
+        raise InvalidInput(Member(where), f" is of type {TEXT!r} and has no `{TEXT}`: add it")
     return text
 
 
@@ -154,13 +156,13 @@ def _check_block(block: InputBlock, role: str, where: str) -> None:
     if kind not in BELONGS:
         known = ", ".join(map(repr, BELONGS))
         raise InvalidInput(
-            f"`{where}.type` is {quoted(kind)}, and is one of {known}: leave the block out, or tell of it "
-            "in a text"
+            Member(f"{where}.type"),
+            f" is {quoted(kind)}, and is one of {known}: leave the block out, or tell of it in a text",
         )
     whose = WHOSE.get(kind, role)
     if role != whose:
         raise InvalidInput(
-            f"`{where}` is of type {kind!r}, and stands in messages of the role {whose!r} only"
+            Member(where), f" is of type {kind!r}, and stands in messages of the role {whose!r} only"
         )
     refuse_others(block, BELONGS, kind, where)
 
@@ -173,7 +175,7 @@ def _add(block: InputBlock, where: str, draft: Draft) -> None:
     elif kind == THINKING:
         thought = block.get("thinking")
         if thought is None:
-            raise InvalidInput(f"`{where}` is of type {THINKING!r} and has no `thinking`: add it")
+            raise InvalidInput(Member(where), f" is of type {THINKING!r} and has no `thinking`: add it")
         draft.thoughts += [thought] if thought else []
     elif kind != REDACTED:
         draft.say(_piece(block, where))
@@ -188,8 +190,9 @@ def _result(block: InputBlock, where: str, names: Mapping[str, str]) -> Draft:
     id, content = needed(block.get("tool_use_id"), "tool_use_id", RESULT, where), block.get("content")
     if id not in names:
         raise InvalidInput(
-            f"`{where}.tool_use_id` is {quoted(id)}, and no `tool_use` in `messages` has it: send the "
-            "message of the assistant that called, too, since nothing is stored"
+            Member(f"{where}.tool_use_id"),
+            f" is {quoted(id)}, and no `tool_use` in `messages` has it: send the "
+            "message of the assistant that called, too, since nothing is stored",
         )
     pieces = [content] if isinstance(content, str) else _pieces(content or (), f"{where}.content")
     return Draft("tool", list(pieces), answers={"tool_call_id": id, "name": names[id]})
@@ -200,7 +203,8 @@ def _pieces(blocks: Iterable[ResultBlock], where: str) -> Iterator[Piece]:
         kind, place = block["type"], f"{where}[{at}]"
         if kind not in OF_RESULTS:
             raise InvalidInput(
-                f"`{place}.type` is {quoted(kind)}: send blocks of type {TEXT!r}, {IMAGE!r} or {DOCUMENT!r}"
+                Member(f"{place}.type"),
+                f" is {quoted(kind)}: send blocks of type {TEXT!r}, {IMAGE!r} or {DOCUMENT!r}",
             )
         refuse_others(block, OF_RESULTS, kind, place)
         yield _piece(block, place)
@@ -211,13 +215,15 @@ def _piece(block: InputBlock | ResultBlock, where: str) -> Piece:
     kind, text, source = block["type"], block.get("text"), block.get("source")
     if kind == TEXT:
         if text is None:
-            raise InvalidInput(f"`{where}` is of type {TEXT!r} and has no `{TEXT}`: add it")
+            raise InvalidInput(Member(where), f" is of type {TEXT!r} and has no `{TEXT}`: add it")
         return text
     if source is None:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `source`: add it")
+        raise InvalidInput(Member(where), f" is of type {kind!r} and has no `source`: add it")
     if isinstance(source, str):  # as of a `search_result`, which its type refuses
-        raise InvalidInput(f"`{where}.source` is a text: give an object with the `type` of the source")
+        raise InvalidInput(
+            Member(f"{where}.source"), " is a text: give an object with the `type` of the source"
+        )
     if kind == IMAGE:
-        return to_image(source, f"{where}.source")
+        return to_image(source, where)
     about = (block.get("title"), block.get("context"))
     return "\n".join([*filter(None, about), to_document(source, f"{where}.source")])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Literal, Protocol, TypeAlias
 from uuid import uuid4
 
+from handlers.wire.custom_tools import InputReader
 from handlers.wire.types import (
     ChatCompletionDelta,
-    DeltaToolCall,
+    DeltaCall,
+    DeltaCustomTool,
     Function,
     FunctionCall,
+    MessageCall,
     OutputMessage,
     TextDelta,
-    ToolCall,
     ToolCallDelta,
 )
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart, ThoughtPart
@@ -53,11 +55,23 @@ class CallDeltas:
     the arguments, and null for id and name, because OpenAI's client appends what it finds there.
     """
 
-    def __init__(self, parser: Parser, ids: Iterator[str], thoughts: ReasoningField | None = None) -> None:
-        """`thoughts` is the member that has what was thought; without one it isn't told."""
+    def __init__(
+        self,
+        parser: Parser,
+        ids: Iterator[str],
+        thoughts: ReasoningField | None = None,
+        *,
+        custom: Collection[str] = (),
+    ) -> None:
+        """`thoughts` is the member that has what was thought; without one it isn't told.
+
+        `custom` are the names of tools that take a text.
+        """
         self._parser = parser
         self._ids = ids
         self._thoughts = thoughts
+        self._custom = custom
+        self._input: InputReader | None = None  # of the last call, if its tool takes a text
         self._begun: CallStart | None = None  # not told yet: it goes with the first of its arguments
         self._last: int | None = None  # index of the last call
         self._open = False  # the last call isn't complete
@@ -85,8 +99,14 @@ class CallDeltas:
         deltas += [delta for part in self._parser.finish() for delta in self._deltas(part)]
         deltas += self._first("")
         if not deltas:
-            deltas.append(text_delta("") if self._last is None else call_delta(self._last))
+            deltas.append(self._nothing())
         return deltas
+
+    def _nothing(self) -> ChatCompletionDelta:
+        """Return a delta that adds nothing to what was said or called last."""
+        if self._last is None:
+            return text_delta("")
+        return call_delta(self._last) if self._input is None else custom_delta(self._last)
 
     def _deltas(self, part: Part) -> list[ChatCompletionDelta]:
         if isinstance(part, TextPart):
@@ -94,14 +114,24 @@ class CallDeltas:
         if isinstance(part, ThoughtPart):
             return [] if self._thoughts is None else [thought_delta(self._thoughts, part.text)]
         if isinstance(part, CallStart):
-            self._begun, self._last, self._open = part, part.index, True
-            return []
+            return self._start(part)
         if isinstance(part, CallEnd):
             self._open = False
             return self._first("")
         return self._arguments(part)
 
+    def _start(self, part: CallStart) -> list[ChatCompletionDelta]:
+        self._last, self._open = part.index, True
+        self._input = InputReader() if part.name in self._custom else None
+        if self._input is not None:
+            return [custom_delta(part.index, id=next(self._ids), name=part.name)]
+        self._begun = part
+        return []
+
     def _arguments(self, part: CallArguments) -> list[ChatCompletionDelta]:
+        if self._input is not None:
+            text = self._input.read(part.text)
+            return [custom_delta(part.index, text)] if text else []
         if self._begun is None:
             return [call_delta(part.index, part.text)]
         first = self._first(part.text[:1])
@@ -135,6 +165,14 @@ def call_delta(
     return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
 
 
+def custom_delta(
+    index: int, text: str = "", *, id: str | None = None, name: str | None = None
+) -> ToolCallDelta:
+    """Return the delta that adds to the input of a custom tool's call."""
+    custom: DeltaCustomTool = {"name": name, "input": text}
+    return {"tool_calls": [{"index": index, "id": id, "type": "custom", "custom": custom}]}
+
+
 def with_role(delta: ChatCompletionDelta) -> ChatCompletionDelta:
     """Return a delta that says whose message it is; OpenAI's client appends it to that of the one before."""
     if "content" in delta:
@@ -146,8 +184,8 @@ def message(deltas: Iterable[ChatCompletionDelta]) -> OutputMessage:
     """Return the message that deltas add up to; without text its content is null if there are calls."""
     texts: list[str] = []
     thoughts: dict[ReasoningField, list[str]] = {}
-    calls: dict[int, DeltaToolCall] = {}
-    arguments: dict[int, list[str]] = {}
+    calls: dict[int, DeltaCall] = {}
+    arguments: dict[int, list[str]] = {}  # or the input of a custom tool
     for delta in deltas:
         if "content" in delta:
             texts.append(delta["content"])
@@ -158,7 +196,8 @@ def message(deltas: Iterable[ChatCompletionDelta]) -> OutputMessage:
         for part in delta["tool_calls"]:
             at = part["index"]
             calls.setdefault(at, part)
-            arguments.setdefault(at, []).append(part["function"]["arguments"])
+            more = part["custom"]["input"] if part["type"] == "custom" else part["function"]["arguments"]
+            arguments.setdefault(at, []).append(more)
     content, thought = "".join(texts), {field: "".join(pieces) for field, pieces in thoughts.items()}
     if not calls:
         return _with_thoughts({"role": "assistant", "content": content, "refusal": None}, thought)
@@ -211,9 +250,12 @@ def _ids(messages: Messages) -> Iterator[str]:
             yield from (str(call["id"]) for call in calls if isinstance(call, Mapping))
 
 
-def _call(first: DeltaToolCall, arguments: str) -> ToolCall:
-    id, name = first["id"], first["function"]["name"]
+def _call(first: DeltaCall, arguments: str) -> MessageCall:
+    id, called = first["id"], first["custom"] if first["type"] == "custom" else first["function"]
+    name = called["name"]
     assert id is not None
     assert name is not None
+    if first["type"] == "custom":
+        return {"id": id, "type": "custom", "custom": {"name": name, "input": arguments}}
     function: FunctionCall = {"description": None, "name": name, "arguments": arguments}
     return {"id": id, "type": "function", "function": function}

@@ -12,7 +12,7 @@ from handlers.wire.parameters import Draw, Parameters, check, samplings
 from handlers.wire.requests import Wanted, grammar_or_refusal, numbered, to_request
 from handlers.wire.response_format import to_response_format
 from handlers.wire.types import ChatRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.thoughts.types import ThoughtUse
 from inference.types import Image, LogprobsMode, Request
 
@@ -48,7 +48,9 @@ def to_chat(body: ChatRequest, limits: Limits) -> Chat:
     wanted = bool(body.get("logprobs"))
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
-        raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
+        raise InvalidInput(
+            Member("top_logprobs"), f" must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}"
+        )
     parameters = to_parameters(body, _max_tokens(body), limits)
     check(parameters, limits)
     form = grammar_or_refusal(
@@ -105,7 +107,9 @@ def echoed(model: str | None) -> str | None:
     Raises InvalidInput for a name that would swell every chunk of a stream.
     """
     if model is not None and len(model) > MODEL_CHARACTERS:
-        raise InvalidInput(f"`model` must have at most {MODEL_CHARACTERS} characters. Given: {len(model)}")
+        raise InvalidInput(
+            Member("model"), f" must have at most {MODEL_CHARACTERS} characters. Given: {len(model)}"
+        )
     return None if model is None or model == "tgi" else model
 
 
@@ -113,6 +117,7 @@ def _max_tokens(body: ChatRequest) -> int | None:
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise InvalidInput(
-            f"`max_tokens` is {old} and `max_completion_tokens` is {new}: they mean the same, give one"
+            Member("max_tokens"),
+            f" is {old} and `max_completion_tokens` is {new}: they mean the same, give one",
         )
     return old if new is None else new

@@ -10,11 +10,11 @@ from handlers.wire.guided import to_guided
 from handlers.wire.images import ImageUrl, to_sighted
 from handlers.wire.limits import Limits
 from handlers.wire.openai import continuous_usage, include_usage, to_choices, to_parameters
-from handlers.wire.parameters import Draw, Parameters, check, samplings
+from handlers.wire.parameters import LEAST, MOST, Draw, Parameters, check, samplings
 from handlers.wire.requests import grammar_or_refusal, numbered, to_request
 from handlers.wire.types import CompletionRequest
 from handlers.wire.types import Prompt as WirePrompt
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import Image, LogprobsMode, Request, VisionInfo
 
 Ids = tuple[int, ...]
@@ -86,11 +86,11 @@ def to_asked(body: CompletionRequest, limits: Limits) -> Asked:
     best_of = body.get("best_of")
     candidates = n if best_of is None else best_of
     if not 1 <= candidates <= limits.max_n:
-        raise InvalidInput(f"`best_of` must be > 0 and <= {limits.max_n}. Given: {candidates}")
+        raise InvalidInput(Member("best_of"), f" must be > 0 and <= {limits.max_n}. Given: {candidates}")
     if candidates < n:
-        raise InvalidInput(f"`best_of` must be >= `n`. Given: {candidates} and {n}")
+        raise InvalidInput(Member("best_of"), f" must be >= `n`. Given: {candidates} and {n}")
     if candidates > n and body.get("stream"):
-        raise InvalidInput("`best_of` > `n` is not supported when streaming tokens")
+        raise InvalidInput(Member("best_of"), " > `n` is not supported when streaming tokens")
     return Asked(n=n, candidates=candidates, prompts=_prompts(body["prompt"]))
 
 
@@ -122,7 +122,7 @@ def to_completion(
     scored = echo and body.get("max_tokens") == 0
     parameters = _parameters(body, limits, scored=scored)
     if top is not None and top > limits.max_logprobs:
-        raise InvalidInput(f"`logprobs` must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
+        raise InvalidInput(Member("logprobs"), f" must be >= 0 and <= {limits.max_logprobs}. Given: {top}")
     form = grammar_or_refusal(lambda: allowed(to_guided(body), limits))
     mode = LogprobsMode.NONE if top is None and asked.candidates == asked.n else logprobs
     requests = (
@@ -161,10 +161,7 @@ def _parameters(body: CompletionRequest, limits: Limits, *, scored: bool) -> Par
     parameters = to_parameters(shortest, 1, limits)
     check(parameters, limits)
     if least := body.get("min_tokens"):
-        raise InvalidInput(
-            "`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). "
-            f"Given: {least} and 0"
-        )
+        raise InvalidInput(LEAST, " must be <= ", MOST, f". Given: {least} and 0")
     return parameters
 
 
@@ -182,5 +179,5 @@ def _prompts(given: WirePrompt) -> tuple[str | Ids, ...]:
     if isinstance(given[0], int):
         return (tuple(given),)
     if [] in given:
-        raise InvalidInput("`inputs` cannot be empty")
+        raise InvalidInput(Member("inputs"), " cannot be empty")
     return tuple(item if isinstance(item, str) else tuple(item) for item in given)

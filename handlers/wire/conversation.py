@@ -11,7 +11,7 @@ from handlers.wire.messages import to_template
 from handlers.wire.requests import Wanted
 from handlers.wire.tools import to_tools
 from handlers.wire.types import ChatRequest, ChatTokenizeRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.tools.prompt import leaves_thought_open
 from inference.tools.types import ToolUse
 from inference.types import Messages
@@ -35,6 +35,7 @@ class Conversation:
     continue_final: bool | None  # None: a last message of the assistant is continued, as in TGI
     effort_member: str = "reasoning_effort"  # that the request has it in
     thinking: bool | None = None  # None: as the template has it
+    left_out: tuple[str, ...] = ()  # what calls can't be held to
 
     @property
     def variables(self) -> Mapping[str, object]:
@@ -64,11 +65,12 @@ class Conversation:
         return last if text and prompt.rstrip().endswith(text) else None
 
     def without_effect(self, known: frozenset[str]) -> tuple[str, ...]:
-        """Return the members that change nothing here.
+        """Return the members that change nothing here, and those that calls can't be held to.
 
         They are variables that the template doesn't mention, and a prompt for tools where none may be called.
         """
-        names = [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
+        names = [*self.left_out]
+        names += [f"chat_template_kwargs.{name}" for name in self.template_kwargs if name not in known]
         if self.reasoning_effort is not None and "reasoning_effort" not in known:
             names.append(self.effort_member)
         if self.thinking is not None and known.isdisjoint(THINKING):
@@ -89,11 +91,13 @@ class Counted:
 def to_conversation(body: Body) -> Conversation:
     """Understand what a body says of its prompt; raise InvalidInput or ToolRefused."""
     messages, images = to_template(body["messages"])
+    offered = to_tools(body)
     variables = body.get("chat_template_kwargs") or {}
     return Conversation(
         messages=messages,
         images=images,
-        tools=to_tools(body),
+        tools=offered.use,
+        left_out=offered.left_out,
         tool_prompt=body.get("tool_prompt") or None,
         template_kwargs=variables,
         reasoning_effort=effort_of(body.get("reasoning_effort"), variables, "reasoning_effort"),
@@ -105,7 +109,7 @@ def effort_of(given: str | None, variables: Mapping[str, object], member: str) -
     """Return how hard the model is to think, as `member` says; raise InvalidInput if a variable differs."""
     if given is not None and variables.get("reasoning_effort", given) != given:
         raise InvalidInput(
-            f"`{member}` is {given!r} and `chat_template_kwargs.reasoning_effort` is not: "
-            "they mean the same, give one"
+            Member(member),
+            f" is {given!r} and `chat_template_kwargs.reasoning_effort` is not: they mean the same, give one",
         )
     return given

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.types import CustomFormat, CustomFormatTold
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.grammar.loosening import is_lost
 from inference.grammar.patterns import pieces
 from inference.grammar.regular import MOST_WRITTEN, expression
@@ -28,19 +28,20 @@ UNKNOWN = "\ufffd"  # half a surrogate pair
 
 
 def custom_tool(
-    name: str, description: str | None, given: CustomFormat | None, where: str
+    name: str, description: str | None, given: CustomFormat | None, where: str, format_at: str = "format"
 ) -> tuple[Tool, bool]:
     """Return a custom tool as a function, and whether its input is held to its format.
 
     It isn't where no regular expression says what the format does, as within JSON it would have to. Raises
-    InvalidInput for a format that lacks something.
+    InvalidInput for a format that lacks something, by its place `format_at` in the tool.
     """
-    told = told_format(given, f"{where}.format")
+    format_where = f"{where}.{format_at}"
+    told = told_format(given, format_where)
     shown, pattern = WHOLE, None
     if told["type"] == "grammar":
         definition, is_lark = told["definition"], told["syntax"] == LARK
         shown += f" It follows this {'grammar of Lark' if is_lark else 'regular expression'}:\n{definition}"
-        pattern = expression(definition) if is_lark else _plain(definition, f"{where}.format.definition")
+        pattern = expression(definition) if is_lark else _plain(definition, f"{format_where}.definition")
     argument = {"type": "string", "description": shown}
     is_held = pattern is not None and _is_held(pattern)
     held = {**argument, "pattern": f"^(?:{pattern})$"} if is_held else argument
@@ -49,7 +50,9 @@ def custom_tool(
         description=description,
         parameters={**SCHEMA, "properties": {INPUT: held}},
         told={**SCHEMA, "properties": {INPUT: argument}},
-        at=re.sub(r"\[\d+\]", "[]", f"{where}.format.definition"),
+        takes_text=True,
+        at=where,
+        schema=f"{format_at}.definition",
     )
     return tool, is_held or told["type"] == TEXT
 
@@ -64,14 +67,16 @@ def _plain(definition: str, where: str) -> str:
     """Return an expression without the anchors at its ends; raise InvalidInput for one that isn't whole."""
     if len(definition) > MOST_WRITTEN:
         raise InvalidInput(
-            f"`{where}` must have <= {MOST_WRITTEN} characters. Given: {len(definition)}. Shorten it"
+            Member(where), f" must have <= {MOST_WRITTEN} characters. Given: {len(definition)}. Shorten it"
         )
     depth = 0
     for piece in pieces(definition, ""):
         for sign in ESCAPED.sub("", piece) if isinstance(piece, str) else "":
             depth += (sign == "(") - (sign == ")")
             if depth < 0:
-                raise InvalidInput(f"`{where}` closes a group that it doesn't open: write `\\)` for the sign")
+                raise InvalidInput(
+                    Member(where), " closes a group that it doesn't open: write `\\)` for the sign"
+                )
     return ANCHORS.sub(r"\1", definition)
 
 
@@ -85,7 +90,7 @@ def told_format(given: CustomFormat | None, where: str) -> CustomFormatTold:
     syntax, definition = given.get("syntax"), given.get("definition")
     if syntax is None or not definition:
         missing = "syntax" if syntax is None else "definition"
-        raise InvalidInput(f"`{where}` is of type {GRAMMAR!r} and has no `{missing}`: add it")
+        raise InvalidInput(Member(where), f" is of type {GRAMMAR!r} and has no `{missing}`: add it")
     return {"type": "grammar", "syntax": syntax, "definition": definition}
 
 

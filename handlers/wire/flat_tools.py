@@ -12,7 +12,6 @@ from handlers.wire.offers import (
     CUSTOM,
     FUNCTION,
     HOSTED,
-    SCHEMAS_AT,
     SEARCH,
     Offer,
     Offers,
@@ -30,7 +29,7 @@ from handlers.wire.types import (
     ResponsesToolChoice,
     ResponseToolChoice,
 )
-from inference.errors import InvalidInput, ToolRefused
+from inference.errors import InvalidInput, Member, ToolRefused
 from inference.tools.types import Tool, ToolUse
 
 ALLOWED = "allowed_tools"
@@ -66,10 +65,11 @@ def to_tools(body: ResponsesRequest | InputTokensRequest, more: Sequence[Offers]
     left_out = (*offers.left_out, *_hosted_choices(given, searches))
     if word == REQUIRED and not tools and left_out:
         raise ToolRefused(
-            f"`tool_choice` is {REQUIRED!r}, and this server runs no tools itself: offer a {FUNCTION!r}, and "
-            "answer its calls"
+            Member("tool_choice"),
+            f" is {REQUIRED!r}, and this server runs no tools itself: offer a {FUNCTION!r}, and "
+            "answer its calls",
         )
-    use = to_use(tools, word, name, parallel=parallel, schemas_at=SCHEMAS_AT)
+    use = to_use(tools, word, name, parallel=parallel)
     return Offered(use, offers.by_name, left_out)
 
 
@@ -86,7 +86,8 @@ def told_choice(given: ResponsesToolChoice | None, *, searches: bool) -> Respons
         return "required"
     if isinstance(given, str):
         raise InvalidInput(
-            f"`tool_choice` is {given!r}, and is 'none', 'auto', 'required', or an object that names a tool"
+            Member("tool_choice"),
+            f" is {given!r}, and is 'none', 'auto', 'required', or an object that names a tool",
         )
     refuse_others(given, BELONGS, given["type"], "tool_choice")
     if given["type"] == ALLOWED:
@@ -99,9 +100,9 @@ def _chosen(offers: Offers, choice: ChosenFunction) -> Tool:
     found = _named(offers.by_name.values(), choice)
     if len(found) > 1:
         raise ToolRefused(
-            f"`tool_choice.name` is {quoted(choice['name'])}, as {len(found)} tools of groups are called: "
+            Member("tool_choice.name"),
+            f" is {quoted(choice['name'])}, as {len(found)} tools of groups are called: "
             f"say {found[0].tool.name!r}, or another",
-            "tool_choice",
         )
     return found[0].tool
 
@@ -118,14 +119,16 @@ def _named(offers: Iterable[Offer], choice: ChosenFunction) -> list[Offer]:
     same = [offer for offer in offers if offer.kind == kind and name in (offer.tool.name, offer.name)]
     found = [offer for offer in same if offer.tool.name == name] or same
     if not found:
-        raise ToolRefused(f"Tool with name {name} not found", "tool_choice")
+        raise ToolRefused(Member("tool_choice", f"Tool with name {name}"), " not found")
     return found
 
 
 def _allowed(given: ResponsesNamedChoice, searches: bool) -> list[ChosenFunction]:
     tools = given.get("tools")
     if not tools:
-        raise InvalidInput(f"`tool_choice` is of type {ALLOWED!r} and has no `tools`: name those that are")
+        raise InvalidInput(
+            Member("tool_choice"), f" is of type {ALLOWED!r} and has no `tools`: name those that are"
+        )
     return [
         _choice(tool, f"tool_choice.tools[{place}]", searches)
         for place, tool in enumerate(tools)
@@ -149,7 +152,7 @@ def _mode(given: ResponsesNamedChoice) -> Literal["auto", "required"]:
         return "required"
     if mode is None or mode == AUTO:
         return "auto"
-    raise InvalidInput(f"`tool_choice.mode` is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
+    raise InvalidInput(Member("tool_choice.mode"), f" is {mode!r}, and is {AUTO!r} or {REQUIRED!r}")
 
 
 def _choice(given: ResponsesNamedChoice | AllowedTool, where: str, searches: bool) -> ChosenFunction:
@@ -158,8 +161,9 @@ def _choice(given: ResponsesNamedChoice | AllowedTool, where: str, searches: boo
         return {"type": "tool_search", "name": SEARCH}
     if kind not in (FUNCTION, CUSTOM):
         raise InvalidInput(
-            f"`{where}.type` is {quoted(kind)}, and this server runs no tools itself: choose a {FUNCTION!r}"
+            Member(f"{where}.type"),
+            f" is {quoted(kind)}, and this server runs no tools itself: choose a {FUNCTION!r}",
         )
     if not name:
-        raise InvalidInput(f"`{where}` has no `name`: name the tool")
+        raise InvalidInput(Member(where), " has no `name`: name the tool")
     return {"type": "custom" if kind == CUSTOM else "function", "name": name}

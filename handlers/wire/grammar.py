@@ -8,7 +8,7 @@ import orjson
 
 from handlers.wire.limits import Limits
 from handlers.wire.types import GrammarType, ResponseFormat
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.grammar.fault import GrammarFault, check_source
 from inference.grammar.keywords import has_keywords
 from inference.grammar.loosening import loosened
@@ -33,7 +33,9 @@ def to_grammar(given: GrammarType | ResponseFormat, member: str) -> Grammar:
     if kind in ("json", "json_object"):
         return schema_grammar(value, place)
     known = "json, json_object, json_schema and regex"
-    raise GrammarRefused(f"grammar is not supported: `{member}.type` is one of {known}. Given: {_show(kind)}")
+    raise GrammarRefused(
+        "grammar is not supported: ", Member(f"{member}.type"), f" is one of {known}. Given: {_show(kind)}"
+    )
 
 
 def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = None) -> Grammar:
@@ -46,18 +48,20 @@ def schema_grammar(schema: object, member: str, loosely: GrammarLimits | None = 
     parsed = _parsed(schema, member) if isinstance(schema, str) else schema
     if not isinstance(parsed, Mapping):
         raise GrammarRefused(
-            f"grammar is not supported: `{member}` must be a JSON Schema, as an object or as a text that "
-            f"holds one. Given: {_show(parsed)}"
+            "grammar is not supported: ",
+            Member(member),
+            f" must be a JSON Schema, as an object or as a text that holds one. Given: {_show(parsed)}",
         )
     if not has_keywords(parsed):  # any JSON would follow it
         raise GrammarRefused(
-            f"grammar is not valid: Grammar must have a 'properties' field: `{member}` has no keyword of "
-            "JSON Schema. Give the schema itself, with what it describes in `properties`"
+            "grammar is not valid: Grammar must have a 'properties' field: ",
+            Member(member),
+            " has no keyword of JSON Schema. Give the schema itself, with what it describes in `properties`",
         )
     try:
         check_given(parsed)
     except GrammarFault as fault:
-        raise fault.refusal(member) from None
+        raise fault.refusal(Member(member)) from None
     # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
     parsed, lost = (parsed, ()) if loosely is None else loosened(parsed, loosely)
     source = orjson.dumps(as_meant(parsed)).decode()
@@ -73,41 +77,50 @@ def allowed(grammar: Grammar | None, limits: Limits) -> Grammar | None:
     """
     if grammar is not None and not limits.grammar_support:
         raise GrammarRefused(
-            f"grammar is not supported: leave out `{grammar.member}`, or start the server without "
-            "--disable-grammar-support"
+            "grammar is not supported: leave out ",
+            Member(_asking(grammar.member)),
+            ", or start the server without --disable-grammar-support",
         )
     if grammar is not None and grammar.kind is not GrammarKind.LARK:
         try:
             check_source(grammar.source, limits.max_grammar_size)
         except GrammarFault as fault:
-            raise fault.refusal(grammar.member) from None
+            raise fault.refusal(Member(grammar.member)) from None
     return grammar
+
+
+def _asking(member: str) -> str:
+    """Return the path of the member that asks for a grammar, whose text is `member`."""
+    first, *rest = member.split(".")
+    return ".".join((first, *rest[:1])) if first in ("parameters", "text") else first
 
 
 def _parsed(text: str, member: str) -> object:
     try:
         parsed: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise GrammarRefused(f"grammar is not valid: `{member}` holds no JSON: {error}") from None
+        raise GrammarRefused("grammar is not valid: ", Member(member), f" holds no JSON: {error}") from None
     return parsed
 
 
 def _wrapped(value: object, member: str) -> object:
     if not isinstance(value, Mapping):
         raise GrammarRefused(
-            f"grammar is not supported: `{member}` must be an object with the member `schema`. "
-            f"Given: {_show(value)}"
+            "grammar is not supported: ",
+            Member(member),
+            f" must be an object with the member `schema`. Given: {_show(value)}",
         )
     if value.get("schema") is None:
-        raise GrammarRefused(f"grammar is not valid: `{member}` lacks the member `schema`")
+        raise GrammarRefused("grammar is not valid: ", Member(member), " lacks the member `schema`")
     return value["schema"]
 
 
 def _expression(value: object, member: str) -> str:
     if not isinstance(value, str):
         raise GrammarRefused(
-            f"grammar is not supported: `{member}` must be a regular expression, as a text. "
-            f"Given: {_show(value)}"
+            "grammar is not supported: ",
+            Member(member),
+            f" must be a regular expression, as a text. Given: {_show(value)}",
         )
     return value
 

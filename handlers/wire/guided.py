@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from handlers.wire.grammar import schema_grammar
 from handlers.wire.types import ChatRequest, CompletionRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import Grammar, GrammarKind
 
 OUTPUTS: Final = "structured_outputs"
@@ -32,7 +32,7 @@ def to_guided(body: ChatRequest | CompletionRequest) -> Grammar | None:
     member, kind, value = given[0]
     if other:
         raise InvalidInput(
-            f"`{member}` and `{other[0]}` both give the form of the text: leave one of them out"
+            Member(member), f" and `{other[0]}` both give the form of the text: leave one of them out"
         )
     if kind == JSON:
         return schema_grammar(value, member)
@@ -54,7 +54,7 @@ def _given(body: ChatRequest | CompletionRequest) -> Iterator[tuple[str, str, ob
 def _any_of(texts: Sequence[str], member: str) -> str:
     """Return the expression that matches each of the texts, and nothing else."""
     if not texts:
-        raise InvalidInput(f"`{member}` is empty: name the texts of which the answer is one")
+        raise InvalidInput(Member(member), " is empty: name the texts of which the answer is one")
     if "" in texts:
-        raise InvalidInput(f"`{member}[{list(texts).index('')}]` is empty: leave it out")
+        raise InvalidInput(Member(f"{member}[{list(texts).index('')}]"), " is empty: leave it out")
     return "|".join(META.sub(r"\\\g<0>", text) for text in texts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from handlers.wire.types import ImageUrl as WireUrl
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import VisionInfo
 
 # As TGI's: an image without an alternative text; one that has a text is a text
@@ -20,7 +20,6 @@ TEXTS = ("inputs", "prompt", "data")  # members whose texts may have images
 CLOSED = frozenset(  # members that have no images, whatever their own members are called
     ("chat_template_kwargs", "grammar", "metadata", "parameters", "response_format", "text", "tools")
 )
-OF_PART = re.compile(r"(?:\.image_url)?(?:\.url)?`$|\.source\.(?:url|data)`$")  # the part's own member
 SOURCE = "source"  # of a block of Anthropic's; an image, or the text of a document
 ARGUMENTS = "input"  # of a call, as Anthropic writes it; an array of it is a conversation of Responses
 QUOTED = 80  # characters of what is sent, in a message
@@ -32,18 +31,24 @@ INSTEAD = f"{ITSELF}, or its address, https://..."
 class ImageUrl:
     """An image that a body names, or has in it."""
 
-    where: str  # the member, in backticks, for messages: "`messages[0].content[1].image_url.url`"
+    where: Member  # messages[0].content[1].image_url.url
     url: str
     kind: str = "image_url"  # the type of its part
+    part: str = ""  # where that is: messages[0].content[1]; "" for an image within a text
 
     @property
     def whole(self) -> bool:
         """Return whether the URL is the image itself."""
-        return self.url[: len(DATA)].lower() == DATA
+        return is_whole(self.url)
 
     def refused(self, reason: str) -> InvalidInput:
         """Return what is raised because of this image."""
-        return InvalidInput(f"{self.where}: {reason}")
+        return InvalidInput(self.where, f": {reason}")
+
+
+def is_whole(url: str) -> bool:
+    """Return whether an URL is the image itself."""
+    return url[: len(DATA)].lower() == DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,11 @@ class Sighted:
     images: tuple[ImageUrl, ...] = ()
 
 
-def to_image_url(given: WireUrl, where: str) -> ImageUrl:
+def to_image_url(given: WireUrl, part: str) -> ImageUrl:
     """Return the image of a part, whatever its URL is."""
     if isinstance(given, str):
-        return ImageUrl(f"`{where}`", given)
-    return ImageUrl(f"`{where}.url`", given["url"])
+        return ImageUrl(Member(f"{part}.image_url"), given, part=part)
+    return ImageUrl(Member(f"{part}.image_url.url"), given["url"], part=part)
 
 
 def to_sighted(text: str, vision: VisionInfo | None, where: str) -> Sighted:
@@ -69,7 +74,9 @@ def to_sighted(text: str, vision: VisionInfo | None, where: str) -> Sighted:
     if vision is None or vision.reason or OPENING not in text:
         return Sighted(text)
     pieces = split_markdown(text)
-    images = tuple(ImageUrl(f"`{where}`, image {at}", url) for at, url in enumerate(pieces[1::2], start=1))
+    images = tuple(
+        ImageUrl(Member(where, f"`{where}`, image {at}"), url) for at, url in enumerate(pieces[1::2], start=1)
+    )
     return Sighted(vision.placeholder.join(pieces[::2]), images)
 
 
@@ -135,7 +142,7 @@ def _characters(name: str, item: object) -> int:
         return _of_source(item)
     if name == "image_url":
         url = item.get("url") if isinstance(item, dict) else item
-        return len(url) if isinstance(url, str) and ImageUrl("", url).whole else 0
+        return len(url) if isinstance(url, str) and is_whole(url) else 0
     texts = item if isinstance(item, list) else [item]
     if name not in TEXTS:
         return 0
@@ -144,7 +151,7 @@ def _characters(name: str, item: object) -> int:
         for text in texts
         if isinstance(text, str)
         for url in split_markdown(text)[1::2]
-        if ImageUrl("", url).whole
+        if is_whole(url)
     )
 
 
@@ -154,16 +161,16 @@ def _of_source(source: Mapping[str, object]) -> int:
     given = source.get({"base64": "data", "url": "url"}.get(str(kind), ""))
     if not isinstance(given, str):
         return 0
-    return len(given) if kind == "base64" or ImageUrl("", given).whole else 0
+    return len(given) if kind == "base64" or is_whole(given) else 0
 
 
 def refuse(image: ImageUrl, vision: VisionInfo | None) -> InvalidInput:
     """Return what is raised because the model takes no images."""
     if vision is None:
-        part = OF_PART.sub("", image.where)
         text = "input_text" if image.kind == "input_image" else "text"
         return InvalidInput(
-            f"{part}.type` is {image.kind!r}; this model reads text only: send parts of type {text!r}"
+            Member(f"{image.part}.type"),
+            f" is {image.kind!r}; this model reads text only: send parts of type {text!r}",
         )
     return image.refused(f"this model can't be given images here: {vision.reason}: send text only")
 

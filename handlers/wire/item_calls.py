@@ -9,7 +9,7 @@ from handlers.wire.messages import parsed_arguments
 from handlers.wire.offers import CLIENT, SEARCH, Offers, known_as
 from handlers.wire.turns import needed
 from handlers.wire.types import InputItem
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 CALL, RESULT = "function_call", "function_call_output"
 CUSTOM_CALL, CUSTOM_RESULT = "custom_tool_call", "custom_tool_call_output"
@@ -54,7 +54,7 @@ def _arguments(item: InputItem, where: str) -> object:
     if item.get("type") != CUSTOM_CALL:
         return parsed_arguments(item.get("arguments"))
     if item.get("input") is None:
-        raise InvalidInput(f"`{where}` is of type {CUSTOM_CALL!r} and has no `input`: add it")
+        raise InvalidInput(Member(where), f" is of type {CUSTOM_CALL!r} and has no `input`: add it")
     return {INPUT: item.get("input")}
 
 

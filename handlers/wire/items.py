@@ -25,7 +25,7 @@ from handlers.wire.messages import check_part, joined
 from handlers.wire.offers import Offers, check_count, to_offers
 from handlers.wire.turns import BETWEEN, Turn, needed, note_call, opened
 from handlers.wire.types import InputContent, InputItem, InputPart, ResponsesInput
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 MESSAGE, REASONING, ADDED, AGENTS = "message", "reasoning", "additional_tools", "agent_message"
 REFERENCE, COMPACTION = "item_reference", "compaction"
@@ -128,7 +128,7 @@ def _more_tools(item: InputItem, where: str) -> Offers:
     tools, kind = item.get("tools"), _kind(item)
     refuse_others(item, BELONGS, kind, where)
     if tools is None:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `tools`: add them")
+        raise InvalidInput(Member(where), f" is of type {kind!r} and has no `tools`: add them")
     return to_offers(tools, f"{where}.tools")
 
 
@@ -154,25 +154,30 @@ def _turn(
         return _result(item, where, names, images)
     if kind == COMPACTION:
         raise InvalidInput(
-            f"`{where}.type` is {COMPACTION!r}, which OpenAI alone can read: send what it stands for"
+            Member(f"{where}.type"),
+            f" is {COMPACTION!r}, which OpenAI alone can read: send what it stands for",
         )
     if kind == REFERENCE:
-        raise InvalidInput(f"`{where}.type` is {REFERENCE!r}, and items are not stored: send the item itself")
+        raise InvalidInput(
+            Member(f"{where}.type"), f" is {REFERENCE!r}, and items are not stored: send the item itself"
+        )
     raise InvalidInput(
-        f"`{where}.type` is {quoted(kind)}, and is one of {', '.join(map(repr, KINDS))}: leave the item out, "
-        "or tell of it in a message"
+        Member(f"{where}.type"),
+        f" is {quoted(kind)}, and is one of {', '.join(map(repr, KINDS))}: leave the item out, "
+        "or tell of it in a message",
     )
 
 
 def _message(item: InputItem, where: str, images: list[ImageUrl]) -> Turn:
     role = item.get("role")
     if role is None:
-        raise InvalidInput(f"`{where}` is a message and has no `role`: add it")
+        raise InvalidInput(Member(where), " is a message and has no `role`: add it")
     content = _said(item, where)
     if role not in ROLES:
         raise InvalidInput(
-            f"`{where}.role` is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
-            f"item of type {RESULT!r}"
+            Member(f"{where}.role"),
+            f" is {quoted(role)}, and is one of {', '.join(ROLES)}; the result of a call is an "
+            f"item of type {RESULT!r}",
         )
     turn: Turn = {"role": ROLES[role], "content": _content(content, f"{where}.content", images)}
     return {**turn, "name": item["name"]} if item.get("name") is not None else turn
@@ -182,7 +187,7 @@ def _said(item: InputItem, where: str) -> InputContent:
     """Return what a message says; raise InvalidInput for one that says nothing."""
     content = item.get("content")
     if content is None:
-        raise InvalidInput(f"`{where}` is a message and has no `content`: add it")
+        raise InvalidInput(Member(where), " is a message and has no `content`: add it")
     return content
 
 
@@ -190,11 +195,12 @@ def _result(item: InputItem, where: str, names: Mapping[str, str], images: list[
     kind, output = _kind(item), item.get("output")
     id = needed(item.get("call_id"), "call_id", kind, where)
     if output is None:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `output`: add it")
+        raise InvalidInput(Member(where), f" is of type {kind!r} and has no `output`: add it")
     if id not in names:
         raise InvalidInput(
-            f"`{where}.call_id` is {quoted(id)}, and no call in `input` has it: send the items of the answer "
-            "that called, too, since nothing is stored"
+            Member(f"{where}.call_id"),
+            f" is {quoted(id)}, and no call in `input` has it: send the items of the answer "
+            "that called, too, since nothing is stored",
         )
     content = _content(output, f"{where}.output", images)
     return {"role": "tool", "content": content, "tool_call_id": id, "name": item.get("name") or names[id]}
@@ -208,8 +214,8 @@ def _thought(item: InputItem, where: str) -> str:
     wrong = next((place for place, part in enumerate(content) if part["type"] not in THOUGHTS), None)
     if wrong is not None:
         raise InvalidInput(
-            f"`{where}.content[{wrong}].type` is {quoted(content[wrong]['type'])}: send parts of type "
-            f"{THOUGHTS[0]!r}"
+            Member(f"{where}.content[{wrong}].type"),
+            f" is {quoted(content[wrong]['type'])}: send parts of type {THOUGHTS[0]!r}",
         )
     return BETWEEN.join(part.get("text") or "" for part in content).strip()
 
@@ -223,10 +229,12 @@ def _content(content: InputContent, where: str, images: list[ImageUrl]) -> str |
 def _part(part: InputPart, where: str) -> str | ImageUrl:
     kind = part["type"]
     if kind not in PARTS:
-        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type {TEXT!r} or {IMAGE!r}")
+        raise InvalidInput(
+            Member(f"{where}.type"), f" is {quoted(kind)}: send parts of type {TEXT!r} or {IMAGE!r}"
+        )
     check_part(part, PARTS[kind], PARTS.values(), where)
     if kind == IMAGE:
-        return ImageUrl(f"`{where}.image_url`", part.get("image_url") or "", IMAGE)
+        return ImageUrl(Member(f"{where}.image_url"), part.get("image_url") or "", IMAGE, where)
     if kind == SEALED:
         return part.get("encrypted_content") or ""
     return (part.get("refusal") if kind == REFUSAL else part.get("text")) or ""

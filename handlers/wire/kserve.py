@@ -21,7 +21,7 @@ from handlers.wire.types import (
     KserveOutput,
     KserveTensor,
 )
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 TENSOR: KserveTensor = {"name": "text", "datatype": "BYTES", "shape": [-1]}
 
@@ -47,7 +47,7 @@ def to_tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
     """Return the inputs with the names of their outputs; raise InvalidInput or Unreadable, in TGI's words."""
     inputs, outputs = body["inputs"], body.get("outputs")
     if not inputs:
-        raise InvalidInput("`inputs` cannot be empty")
+        raise InvalidInput(Member("inputs"), " cannot be empty")
     if outputs is not None and len(outputs) != len(inputs):
         raise Unreadable("Inputs and outputs length mismatch", "length mismatch")
     named: Sequence[KserveInput | KserveOutput] = inputs if outputs is None else outputs
@@ -89,7 +89,9 @@ def _tensor(given: KserveInput, name: str, place: str) -> Tensor:
         return Tensor(name=name, texts=texts, as_bytes=False)
     numbers = [element for element in data if isinstance(element, int) and not isinstance(element, bool)]
     if len(numbers) != len(data):
-        raise InvalidInput(f"`{place}.data` must be texts, or the bytes of one text as numbers from 0 to 255")
+        raise InvalidInput(
+            Member(f"{place}.data"), " must be texts, or the bytes of one text as numbers from 0 to 255"
+        )
     return Tensor(name=name, texts=(_decoded(numbers, place),), as_bytes=True)
 
 
@@ -116,7 +118,7 @@ def _check_shape(shape: Sequence[int] | None, elements: int, place: str) -> None
             break
     if size != elements:
         raise InvalidInput(
-            f"`{place}.shape` must hold as many elements as `{place}.data`, which are {elements}"
+            Member(f"{place}.shape"), f" must hold as many elements as `{place}.data`, which are {elements}"
         )
 
 

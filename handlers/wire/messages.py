@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from handlers.wire.belonging import refuse_others
+from handlers.wire.custom_tools import INPUT
 from handlers.wire.images import ImageUrl, quoted, to_image_url
-from handlers.wire.tools import same
+from handlers.wire.tools import BELONGS, CUSTOM, FUNCTION, same, unlike
 from handlers.wire.types import CalledFunction, Message, MessageChunk, MessageContent, MessageToolCall
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.text.contents import IMAGE_PART
 from inference.types import Messages
 
@@ -36,7 +38,7 @@ def to_template(messages: Iterable[Message]) -> tuple[Messages, tuple[ImageUrl, 
 def _message(message: Message, where: str, images: list[ImageUrl]) -> dict[str, object]:
     content, calls, refusal = message.get("content"), message.get("tool_calls"), message.get("refusal")
     if content is None and not calls and not refusal:
-        raise InvalidInput(f"`{where}` has no `content`, `refusal` or `tool_calls`: give it one of them")
+        raise InvalidInput(Member(where), " has no `content`, `refusal` or `tool_calls`: give it one of them")
     if refusal:
         content = [*_parts(content), {"type": "refusal", "refusal": refusal}]
     rendered: dict[str, object] = {"role": message["role"], "content": _content(content, where, images)}
@@ -82,28 +84,33 @@ def _part(part: MessageChunk, where: str) -> str | ImageUrl:
     """Return a part's text, or its image."""
     kind = part["type"]
     if kind not in PARTS:
-        raise InvalidInput(f"`{where}.type` is {quoted(kind)}: send parts of type 'text' or 'image_url'")
+        raise InvalidInput(
+            Member(f"{where}.type"), f" is {quoted(kind)}: send parts of type 'text' or 'image_url'"
+        )
     check_part(part, kind, PARTS, where)
     if kind == "image_url":
-        return to_image_url(part.get("image_url") or "", f"{where}.image_url")
+        return to_image_url(part.get("image_url") or "", where)
     return (part.get("refusal") if kind == "refusal" else part.get("text")) or ""
 
 
 def check_part(part: Mapping[str, object], member: str, members: Iterable[str], where: str) -> None:
     """Raise InvalidInput for a part without the `member` of its type, or with another of the `members`."""
     if part.get(member) is None:
-        raise InvalidInput(f"`{where}` is of type {part['type']!r} and has no `{member}`: add it")
+        raise InvalidInput(Member(where), f" is of type {part['type']!r} and has no `{member}`: add it")
     # TGI's client sends nulls
     other = next((name for name in members if name != member and part.get(name) not in (None, "")), None)
     if other is not None:
-        raise InvalidInput(f"`{where}` is of type {part['type']!r} and has `{other}`, too: {APART}")
+        raise InvalidInput(Member(where), f" is of type {part['type']!r} and has `{other}`, too: {APART}")
 
 
 def _call(call: MessageToolCall, where: str) -> dict[str, object]:
-    if call["type"] != "function" or "function" not in call:
-        raise InvalidInput(
-            f"`{where}` must be of type 'function' and have a `function`. Given: {call['type']!r}"
-        )
+    kind, custom = call["type"], call.get(CUSTOM)
+    refuse_others(call, BELONGS, kind, where)
+    if kind == CUSTOM and custom is not None:
+        called = {"name": custom["name"], "arguments": {INPUT: custom["input"]}}
+        return {"id": call["id"], "type": FUNCTION, "function": called}
+    if kind != FUNCTION or "function" not in call:
+        raise unlike(kind, where)
     function = call["function"]
     rendered = {"name": function["name"], "arguments": _arguments(function, f"{where}.function")}
     if function.get("description") is not None:
@@ -118,7 +125,7 @@ def _arguments(function: CalledFunction, where: str) -> object:
         return parsed_arguments(other if arguments is None else arguments)
     parsed = parsed_arguments(arguments)
     if not same(parsed, parsed_arguments(other)):
-        raise InvalidInput(f"`{where}` has `arguments` and `parameters`: they mean the same, give one")
+        raise InvalidInput(Member(where), " has `arguments` and `parameters`: they mean the same, give one")
     return parsed
 
 

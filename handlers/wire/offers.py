@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,8 +11,8 @@ from handlers.wire.belonging import Belongs, refuse_others
 from handlers.wire.custom_tools import custom_tool
 from handlers.wire.images import quoted
 from handlers.wire.types import GroupedTool, ResponsesTool
-from inference.errors import InvalidInput
-from inference.tools.types import NO_ARGUMENTS, Tool
+from inference.errors import InvalidInput, Member
+from inference.tools.types import NO_ARGUMENTS, Tool, anywhere
 
 FUNCTION, CUSTOM, NAMESPACE, SEARCH = "function", "custom", "namespace", "tool_search"
 CLIENT = "client"  # who runs a search for tools
@@ -32,9 +31,7 @@ BELONGS: Belongs = {
     NAMESPACE: ("name", "tools"),
     SEARCH: ("parameters", "execution"),
 }
-SCHEMAS_AT = "parameters"  # of a function
 MOST = 128
-PLACE = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +77,8 @@ def to_offers(tools: Iterable[ResponsesTool], where: str) -> Offers:
         other = found.setdefault(name, offer)
         if other is not offer:
             raise InvalidInput(
-                f"`{offer.where}.name` is {quoted(name)}, as is that of {other.where}: give each tool a name "
-                "of its own"
+                Member(f"{offer.where}.name"),
+                f" is {quoted(name)}, as is that of {other.where}: give each tool a name of its own",
             )
         check_count(len(found), where)
     return Offers(found, tuple(left_out))
@@ -98,7 +95,8 @@ def check_count(count: int, where: str) -> None:
     """Raise InvalidInput for more tools than one request may have."""
     if count > MOST:
         raise InvalidInput(
-            f"`{where}` are more than {MOST} tools, those of groups and of `input` counted: leave some out"
+            Member(where),
+            f" are more than {MOST} tools, those of groups and of `input` counted: leave some out",
         )
 
 
@@ -119,7 +117,7 @@ def _grouped(group: ResponsesTool, where: str, left_out: list[str]) -> Iterator[
     """Yield the tools of a group, the first one with what is said of all of them."""
     name, tools = _name(group, where), group.get("tools")
     if tools is None:
-        raise InvalidInput(f"`{where}` is of type {NAMESPACE!r} and has no `tools`: add them")
+        raise InvalidInput(Member(where), f" is of type {NAMESPACE!r} and has no `tools`: add them")
     about = group.get("description")
     for place, tool in enumerate(tools):
         at = f"{where}.tools[{place}]"
@@ -138,12 +136,13 @@ def _kind(
     """Return a tool's type, or None and a note for one that is left out."""
     kind = tool["type"]
     if is_hosted(tool):
-        left_out.append(f"{PLACE.sub('[]', where)}.{kind}")
+        left_out.append(f"{anywhere(where)}.{kind}")
         return None
     if kind not in known:
         raise InvalidInput(
-            f"`{where}.type` is {quoted(kind)}, and is one of {', '.join(known)}: offer a tool of type "
-            f"{FUNCTION!r}, and answer its calls"
+            Member(f"{where}.type"),
+            f" is {quoted(kind)}, and is one of {', '.join(known)}: offer a tool of type "
+            f"{FUNCTION!r}, and answer its calls",
         )
     refuse_others(tool, BELONGS, kind, where)
     return kind
@@ -156,7 +155,7 @@ def _single(tool: ResponsesTool | GroupedTool, where: str, group: str | None, le
     if kind == CUSTOM:
         made, is_held = custom_tool(known, description, tool.get("format"), where)
         if not is_held:
-            left_out.append(f"{PLACE.sub('[]', where)}.format")
+            left_out.append(f"{anywhere(where)}.format")
     else:
         made = _function(known, description, tool.get("parameters"), where, tool.get("strict") is True)
     return Offer(kind, name, group, made, where)
@@ -167,7 +166,7 @@ def _name(tool: ResponsesTool | GroupedTool, where: str) -> str:
     if not name:
         more = {FUNCTION: "`name`, `description` and `parameters`", NAMESPACE: "`name` and `tools`"}
         needs = more.get(tool["type"], "`name` and `description`")
-        raise InvalidInput(f"`{where}` has no `name`: give {needs} beside `type`")
+        raise InvalidInput(Member(where), f" has no `name`: give {needs} beside `type`")
     return name
 
 
@@ -177,11 +176,11 @@ def _function(
     try:
         orjson.dumps([[[[[[[schema]]]]]]])  # as deep as it is echoed, also where it can't be called
     except orjson.JSONEncodeError as error:  # it goes 254 levels deep
-        raise InvalidInput(f"`{where}.parameters` can't be written as JSON: {error}") from None
+        raise InvalidInput(Member(f"{where}.parameters"), f" can't be written as JSON: {error}") from None
     return Tool(
         name=name,
         description=description,
         parameters=NO_ARGUMENTS if schema is None else schema,
         strict=strict,
-        at=f"{PLACE.sub('[]', where)}.{SCHEMAS_AT}",
+        at=where,
     )

@@ -18,7 +18,7 @@ from handlers.wire.types import (
     ResponsesRequest,
     Usage,
 )
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import Event, Finish, FinishReason, PromptToken, Token
 
 Body: TypeAlias = ChatRequest | CompletionRequest
@@ -80,7 +80,7 @@ def to_choices(body: Body, limits: Limits) -> int:
     """Return how many texts are asked for each prompt; raise InvalidInput if that's none or too many."""
     n = body.get("n")
     if n is not None and not 1 <= n <= limits.max_n:
-        raise InvalidInput(f"`n` must be > 0 and <= {limits.max_n}. Given: {n}")
+        raise InvalidInput(Member("n"), f" must be > 0 and <= {limits.max_n}. Given: {n}")
     return 1 if n is None else n
 
 

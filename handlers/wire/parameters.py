@@ -16,7 +16,7 @@ import orjson
 
 from handlers.wire.biases import Biases, logit_bias
 from handlers.wire.limits import Limits
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import Sampling, Watermark
 
 Number = TypeVar("Number", int, float)
@@ -24,6 +24,10 @@ Draw = Callable[[], int]  # gives a random uint64: the seed of a request that sa
 
 LARGEST = float(numpy.finfo(numpy.float32).max)
 SEEDS = 2**64
+MOST = Member("max_new_tokens", "`max_new_tokens` (`max_tokens`)")
+LEAST = Member("min_new_tokens", "`min_new_tokens` (`min_tokens`)")
+
+Words = tuple[str | Member, ...]  # of a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +70,9 @@ class Parameters:
 
 def check(parameters: Parameters, limits: Limits) -> None:
     """Raise InvalidInput with the first message that applies: of TGI's list (steps 1 to 11), then of ours."""
-    message = next(_problems(parameters, limits), None) or next(_own_problems(parameters), None)
-    if message is not None:
-        raise InvalidInput(message)
+    words = next(_problems(parameters, limits), None) or next(_own_problems(parameters), None)
+    if words is not None:
+        raise InvalidInput(*words)
     parameters.biases()
 
 
@@ -139,47 +143,50 @@ def all_shortest(numbers: Sequence[float]) -> list[float | None]:
     return found
 
 
-def _problems(given: Parameters, limits: Limits) -> Iterator[str]:
+def _problems(given: Parameters, limits: Limits) -> Iterator[Words]:
     """Yield what is wrong, in the order in which TGI looks; the first one is reported."""
     candidates = given.candidates
     if candidates > 1 and not _calls_for_sampling(given):
-        yield "you must use sampling when `best_of` is > 1"
+        yield "you must use sampling when ", Member("best_of"), " is > 1"
     if given.temperature is not None and given.temperature <= 0:
-        yield "`temperature` must be strictly positive"
+        yield Member("temperature"), " must be strictly positive"
     if given.repetition_penalty is not None and given.repetition_penalty <= 0:
-        yield "`repetition_penalty` must be strictly positive"
+        yield Member("repetition_penalty"), " must be strictly positive"
     if given.frequency_penalty is not None and not -2 <= given.frequency_penalty <= 2:
-        yield "`frequency_penalty` must be >= -2.0 and <= 2.0"
+        yield Member("frequency_penalty"), " must be >= -2.0 and <= 2.0"
     if given.presence_penalty is not None and not -2 <= given.presence_penalty <= 2:
-        yield "`presence_penalty` must be >= -2.0 and <= 2.0"
+        yield Member("presence_penalty"), " must be >= -2.0 and <= 2.0"
     if given.top_p is not None and not 0 < given.top_p <= 1:
-        yield "`top_p` must be > 0.0 and < 1.0"
+        yield Member("top_p"), " must be > 0.0 and < 1.0"
     if given.typical_p is not None and not 0 < given.typical_p <= 1:
-        yield "`typical_p` must be > 0.0 and < 1.0"
+        yield Member("typical_p"), " must be > 0.0 and < 1.0"
     if given.top_k is not None and given.top_k <= 0:
-        yield "`top_k` must be strictly positive"
+        yield Member("top_k"), " must be strictly positive"
     if given.max_new_tokens is not None and given.max_new_tokens <= 0:
-        yield "`max_new_tokens` must be strictly positive"
+        yield Member("max_new_tokens"), " must be strictly positive"
     if len(given.stop) > limits.max_stop_sequences:
-        yield f"`stop` supports up to {limits.max_stop_sequences} stop sequences. Given: {len(given.stop)}"
+        yield (
+            Member("stop"),
+            f" supports up to {limits.max_stop_sequences} stop sequences. Given: {len(given.stop)}",
+        )
     if candidates > 1 and given.seed is not None:
-        yield "`seed` must not be set when `best_of` > 1"
+        yield Member("seed"), " must not be set when `best_of` > 1"
     if given.top_n_tokens is not None and not 0 <= given.top_n_tokens <= limits.max_top_n_tokens:
-        yield f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {given.top_n_tokens}"
+        yield (
+            Member("top_n_tokens"),
+            f" must be >= 0 and <= {limits.max_top_n_tokens}. Given: {given.top_n_tokens}",
+        )
 
 
-def _own_problems(given: Parameters) -> Iterator[str]:
+def _own_problems(given: Parameters) -> Iterator[Words]:
     """Yield what is wrong with what TGI doesn't know."""
     if given.min_p is not None and not 0 <= given.min_p <= 1:
-        yield "`min_p` must be >= 0.0 and <= 1.0"
+        yield Member("min_p"), " must be >= 0.0 and <= 1.0"
     if given.cache_salt == "":
-        yield "`cache_salt` cannot be empty"
+        yield Member("cache_salt"), " cannot be empty"
     least, most = given.min_new_tokens or 0, given.max_new_tokens
     if most is not None and least > most:
-        yield (
-            "`min_new_tokens` (`min_tokens`) must be <= `max_new_tokens` (`max_tokens`). "
-            f"Given: {least} and {most}"
-        )
+        yield LEAST, " must be <= ", MOST, f". Given: {least} and {most}"
 
 
 def _calls_for_sampling(given: Parameters) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from handlers.wire.grammar import schema_grammar, to_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.types import JsonSchemaConfig, ResponseFormat
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import Grammar
 
 MEMBER = "response_format"
@@ -44,7 +44,8 @@ def to_response_format(given: ResponseFormat | None, limits: Limits) -> Grammar 
 def _openais(config: JsonSchemaConfig | None, limits: Limits) -> Grammar:
     if config is None:
         raise InvalidInput(
-            f"`{MEMBER}.json_schema` is missing: give it with the JSON Schema in its member `schema`"
+            Member(f"{MEMBER}.json_schema"),
+            " is missing: give it with the JSON Schema in its member `schema`",
         )
     schema = config.get("schema")
     return schema_grammar(
@@ -60,6 +61,8 @@ def _refuse_superfluous(given: ResponseFormat) -> None:
     places = PLACES.get(kind, ("value",))
     wrong = next((name for name in there if name not in places), None)
     if wrong is not None:
-        raise InvalidInput(f"`{MEMBER}.{wrong}` does not go with the type {kind!r}: leave it out")
+        raise InvalidInput(Member(f"{MEMBER}.{wrong}"), f" does not go with the type {kind!r}: leave it out")
     if len(there) == 2:
-        raise InvalidInput(f"`{MEMBER}` has `{there[0]}` and `{there[1]}`: they mean the same, give one")
+        raise InvalidInput(
+            Member(MEMBER), f" has `{there[0]}` and `{there[1]}`: they mean the same, give one"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from handlers.wire.chat import Chat, echoed
@@ -13,13 +12,12 @@ from handlers.wire.items import Turns, to_turns
 from handlers.wire.limits import Limits
 from handlers.wire.offers import Offer, offers_search
 from handlers.wire.openai import Stamp, to_parameters
-from handlers.wire.own_names import renamed
 from handlers.wire.parameters import check
 from handlers.wire.requests import grammar_or_refusal
 from handlers.wire.text_format import to_form, told_format
 from handlers.wire.told_tools import told_tools
 from handlers.wire.types import InputTokensRequest, ModelResponse, ResponsesRequest
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.tools.types import ToolUse
 
 EFFORT = "reasoning.effort"
@@ -29,20 +27,6 @@ OF_OTHER_ITEMS = (  # what `include` may ask for beside them: parts of items tha
     *("message.input_image.image_url", "computer_call_output.output.image_url"),
     *("code_interpreter_call.outputs", "reasoning.encrypted_content"),
 )
-OWN_NAMES = {  # of what refusals that all routes share call otherwise, the longer ones first
-    "`max_new_tokens` (`max_tokens`)": "`max_output_tokens`",
-    "`min_new_tokens` (`min_tokens`)": "`min_tokens`",
-    "`top_n_tokens` (`logprobs`, `top_logprobs`)": "`top_logprobs`",
-    " for all texts (`n`, `best_of`, prompts) of a body": " for all tokens",
-    "`max_new_tokens`": "`max_output_tokens`",
-    "`min_new_tokens`": "`min_tokens`",
-    "`inputs`": "`input`",
-    "send shorter `messages`": "send shorter `input`",
-    "leave it out of `messages`": "leave it out of `input`",
-    "`messages`, `tools` or `chat_template_kwargs` are": "`input`, `tools` or `chat_template_kwargs` are",
-    "a message that has `tool_calls`: leave them out": "a `function_call`: leave it out",
-    "`adapter_id` can't be had with images": "an adapter as `model` can't be had with images",
-}
 NAME_CHARACTERS, VALUE_CHARACTERS = 64, 512  # of `metadata`
 
 
@@ -59,11 +43,6 @@ class Asked:
         return _blank(self.body, stamp)
 
 
-def own_names() -> AbstractContextManager[None]:
-    """Have refusals that all routes share name members as they are called here."""
-    return renamed(OWN_NAMES)
-
-
 def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     """Understand a body; raise InvalidInput or ToolRefused with the first check that fails."""
     turns = to_turns(body["input"], body.get("instructions"))
@@ -73,13 +52,14 @@ def to_asked(body: ResponsesRequest, limits: Limits) -> Asked:
     wanted, idle = _included(body)
     top = body.get("top_logprobs") or 0
     if top > limits.max_top_logprobs:
-        raise InvalidInput(f"`top_logprobs` must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}")
+        raise InvalidInput(
+            Member("top_logprobs"), f" must be >= 0 and <= {limits.max_top_logprobs}. Given: {top}"
+        )
     most = body.get("max_output_tokens")
     if most is not None and most < 1:
-        raise InvalidInput(f"`max_output_tokens` must be >= 1. Given: {most}")
+        raise InvalidInput(Member("max_output_tokens"), f" must be >= 1. Given: {most}")
     parameters = to_parameters(body, most, limits)
-    with own_names():
-        check(parameters, limits)
+    check(parameters, limits)
     _check_metadata(body.get("metadata") or {})
     chat = Chat(
         conversation=conversation.beside(form),
@@ -133,7 +113,7 @@ def _included(body: ResponsesRequest) -> tuple[bool, tuple[str, ...]]:
     for place, name in enumerate(names):
         if name not in (LOGPROBS, *OF_OTHER_ITEMS):
             known = ", ".join((LOGPROBS, *OF_OTHER_ITEMS))
-            raise InvalidInput(f"`include[{place}]` is {name[:80]!r}, and is one of {known}")
+            raise InvalidInput(Member(f"include[{place}]"), f" is {name[:80]!r}, and is one of {known}")
     return LOGPROBS in names, tuple(f"include.{name}" for name in names if name != LOGPROBS)
 
 
@@ -141,11 +121,14 @@ def _check_metadata(metadata: Mapping[str, str]) -> None:
     for name, value in metadata.items():
         if len(name) > NAME_CHARACTERS:
             raise InvalidInput(
-                f"a name in `metadata` must have at most {NAME_CHARACTERS} characters. Given: {len(name)}"
+                "a name in ",
+                Member("metadata"),
+                f" must have at most {NAME_CHARACTERS} characters. Given: {len(name)}",
             )
         if len(value) > VALUE_CHARACTERS:
             raise InvalidInput(
-                f"`metadata.{name}` must have at most {VALUE_CHARACTERS} characters. Given: {len(value)}"
+                Member(f"metadata.{name}"),
+                f" must have at most {VALUE_CHARACTERS} characters. Given: {len(value)}",
             )
 
 

@@ -7,7 +7,7 @@ from handlers.wire.grammar import schema_grammar
 from handlers.wire.limits import Limits
 from handlers.wire.response_format import ANY_OBJECT
 from handlers.wire.types import ResponseFormatTold, ResponsesFormat, ResponsesText
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.types import Grammar, GrammarKind
 
 MEMBER = "text.format"
@@ -58,6 +58,6 @@ def _expression(given: ResponsesFormat) -> Grammar:
     value = given.get("value")
     if value is None:
         raise GrammarRefused(
-            f"grammar is not valid: `{MEMBER}` is of type 'regex' and has no `value`: add it"
+            "grammar is not valid: ", Member(MEMBER), " is of type 'regex' and has no `value`: add it"
         )
     return Grammar(kind=GrammarKind.REGEX, source=value, member=f"{MEMBER}.value")

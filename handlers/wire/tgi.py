@@ -27,7 +27,7 @@ from handlers.wire.types import (
     StreamResponse,
 )
 from handlers.wire.types import Token as WireToken
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import (
     Event,
     Finish,
@@ -104,13 +104,13 @@ def sequences(body: Body | KserveInferRequest, limits: Limits, *, stream: bool) 
     if best_of is None:
         best_of = 1
     if stream and best_of != 1:
-        raise InvalidInput("`best_of` != 1 is not supported when streaming tokens")
+        raise InvalidInput(Member("best_of"), " != 1 is not supported when streaming tokens")
     if stream and parameters.get("decoder_input_details"):
-        raise InvalidInput("`decoder_input_details` == true is not supported when streaming tokens")
+        raise InvalidInput(Member("decoder_input_details"), " == true is not supported when streaming tokens")
     if best_of > 1 and limits.max_best_of == 1:
-        raise InvalidInput("`best_of` != 1 is not allowed for this endpoint")
+        raise InvalidInput(Member("best_of"), " != 1 is not allowed for this endpoint")
     if not 1 <= best_of <= limits.max_best_of:
-        raise InvalidInput(f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
+        raise InvalidInput(Member("best_of"), f" must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
     return best_of
 
 
@@ -200,7 +200,7 @@ def to_event(generate: Generate, event: Event) -> StreamResponse:
     finish = event.finish
     body: StreamResponse = {
         "index": event.index,
-        "token": to_token(event.token),
+        "token": _shown(event),
         "generated_text": None if finish is None else to_text(generate, finish),
         "details": None if finish is None or not generate.details else to_details(finish),
     }
@@ -232,6 +232,14 @@ def to_token(token: Token) -> WireToken:
         "logprob": shortest(token.logprob),
         "special": token.special,
     }
+
+
+def _shown(event: Event) -> WireToken:
+    """Return an event's token with what the text has of it: the last one's may end with a stop sequence."""
+    token = to_token(event.token)
+    if event.finish is not None:
+        token["text"] = token["text"].removesuffix(event.finish.cut)
+    return token
 
 
 def _parameters(given: GenerateParameters, limits: Limits, do_sample: bool) -> Parameters:
@@ -274,7 +282,7 @@ def _details(events: Output) -> Details:
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
         "prefill": [_prefill_token(token) for token in events[0].prompt],
-        "tokens": [to_token(event.token) for event in events],
+        "tokens": [_shown(event) for event in events],
     }
     if any(event.top_tokens for event in events):
         details["top_tokens"] = [[to_token(token) for token in event.top_tokens] for event in events]

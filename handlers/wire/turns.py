@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.wire.images import quoted
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 Turn = dict[str, object]  # a message as templates want it
 
@@ -24,7 +24,7 @@ def opened(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 def needed(value: str | None, member: str, kind: str, where: str) -> str:
     """Return a member's value; raise InvalidInput if there is none, or an empty one."""
     if not value:
-        raise InvalidInput(f"`{where}` is of type {kind!r} and has no `{member}`: add it")
+        raise InvalidInput(Member(where), f" is of type {kind!r} and has no `{member}`: add it")
     return value
 
 
@@ -32,7 +32,7 @@ def note_call(names: dict[str, str], id: str, name: str, where: str) -> None:
     """Note the function that a call is of, by the call's id; raise InvalidInput if another has that."""
     if id in names:
         raise InvalidInput(
-            f"`{where}` is {quoted(id)}, as is that of a call before: give each call one of its own"
+            Member(where), f" is {quoted(id)}, as is that of a call before: give each call one of its own"
         )
     names[id] = name
 

@@ -277,13 +277,20 @@ class CalledFunction(TypedDict):
     description: NotRequired[str | None]
 
 
+class CalledCustomTool(TypedDict):
+    """The custom tool and its input."""
+
+    name: str
+    input: str
+
+
 class MessageToolCall(TypedDict):
     """A call that the assistant asked for."""
 
     id: str
     type: str
     function: NotRequired[CalledFunction]
-    custom: NotRequired[Mapping[str, Json] | None]
+    custom: NotRequired[CalledCustomTool | None]
 
 
 class Message(TypedDict):
@@ -311,12 +318,34 @@ class FunctionDefinition(TypedDict):
     strict: NotRequired[bool | None]
 
 
+class CustomToolGrammar(TypedDict):
+    """What the input of a custom tool follows."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomToolFormat(TypedDict):
+    """The form of a custom tool's input."""
+
+    type: Literal["text", "grammar"]
+    grammar: NotRequired[CustomToolGrammar | None]
+
+
+class CustomToolDefinition(TypedDict):
+    """A tool whose input is a text."""
+
+    name: str
+    description: NotRequired[str | None]
+    format: NotRequired[CustomToolFormat | None]
+
+
 class Tool(TypedDict):
-    """A function that the model may ask to be called."""
+    """A function, or OpenAI's custom tool, that the model may ask to be called."""
 
     type: str
     function: NotRequired[FunctionDefinition]
-    custom: NotRequired[Mapping[str, Json] | None]
+    custom: NotRequired[CustomToolDefinition | None]
 
 
 class FunctionName(TypedDict):
@@ -325,11 +354,18 @@ class FunctionName(TypedDict):
     name: str
 
 
+class CustomToolName(TypedDict):
+    """The custom tool to call."""
+
+    name: str
+
+
 class AllowedFunction(TypedDict):
-    """One of `tools`, by its `function`."""
+    """One of `tools`, by its `function` or `custom`."""
 
     type: NotRequired[str | None]
     function: NotRequired[FunctionName]
+    custom: NotRequired[CustomToolName | None]
 
 
 class AllowedTools(TypedDict):
@@ -345,7 +381,7 @@ class NamedToolChoice(TypedDict):
     type: NotRequired[str | None]
     function: NotRequired[FunctionName]
     allowed_tools: NotRequired[AllowedTools | None]
-    custom: NotRequired[Mapping[str, Json] | None]
+    custom: NotRequired[CustomToolName | None]
 
 
 ToolChoice: TypeAlias = str | NamedToolChoice
@@ -506,11 +542,32 @@ class FunctionCall(TypedDict):
 
 @final
 class ToolCall(TypedDict):
-    """A call that the model asks for."""
+    """A call of a function that the model asks for."""
 
     id: str
     type: Literal["function"]
     function: FunctionCall
+
+
+@final
+class CustomToolInput(TypedDict):
+    """The custom tool and its input."""
+
+    name: str
+    input: str
+
+
+@final
+class CustomToolCall(TypedDict):
+    """A call of a custom tool that the model asks for."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CustomToolInput
+
+
+MessageCall: TypeAlias = ToolCall | CustomToolCall
+"""A call that the model asks for, of a function or a custom tool."""
 
 
 @final
@@ -522,7 +579,7 @@ class ToolCallMessage(TypedDict):
     reasoning_content: NotRequired[ReasoningContent]
     reasoning: NotRequired[Reasoning]
     refusal: None
-    tool_calls: list[ToolCall]
+    tool_calls: list[MessageCall]
 
 
 OutputMessage: TypeAlias = TextMessage | ToolCallMessage
@@ -633,7 +690,7 @@ class Function(TypedDict):
 
 @final
 class DeltaToolCall(TypedDict):
-    """A part of a tool call."""
+    """A part of a function's call."""
 
     index: int
     id: str | None
@@ -642,11 +699,33 @@ class DeltaToolCall(TypedDict):
 
 
 @final
+class DeltaCustomTool(TypedDict):
+    """A part of a custom tool's input."""
+
+    name: str | None
+    input: str
+
+
+@final
+class DeltaCustomToolCall(TypedDict):
+    """A part of a custom tool's call."""
+
+    index: int
+    id: str | None
+    type: Literal["custom"]
+    custom: DeltaCustomTool
+
+
+DeltaCall: TypeAlias = DeltaToolCall | DeltaCustomToolCall
+"""A part of a call, of a function or a custom tool."""
+
+
+@final
 class ToolCallDelta(TypedDict):
     """A part of a tool call."""
 
     role: NotRequired[Literal["assistant"]]
-    tool_calls: list[DeltaToolCall]
+    tool_calls: list[DeltaCall]
 
 
 ChatCompletionDelta: TypeAlias = TextDelta | ToolCallDelta

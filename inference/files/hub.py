@@ -100,7 +100,7 @@ def _checked_cache(name: str, config: ModelConfig) -> Path:
 
 
 def _why_not(name: str, revision: str | None, error: Exception) -> str:
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
         return f"`{name}` is gated: accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
@@ -110,6 +110,11 @@ def _why_not(name: str, revision: str | None, error: Exception) -> str:
         return f"The hub has no model `{name}`, or it is private: check the name, or set HF_TOKEN"
     if isinstance(error, errors.HFValidationError):
         return f"`{name}` is neither a directory nor a hub id (`org/name`)"
+    if isinstance(error, errors.LocalEntryNotFoundError) and constants.is_offline_mode():
+        return (
+            f"`{name}` is not in the hub's cache, and HF_HUB_OFFLINE keeps it from being downloaded: unset "
+            "that, or download it elsewhere and give its directory"
+        )
     reason = _trouble(error)
     if reason is not None:
         return f"`{name}` can't be downloaded: {reason}"

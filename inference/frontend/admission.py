@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from inference.config import EngineConfig
 from inference.errors import InvalidInput, Overloaded, OwnerOverloaded
+from inference.frontend.owners import Owners, OwnOwners
 from inference.frontend.places import OwnPlaces, Places
 
 DURATIONS_REMEMBERED = 64
@@ -46,13 +47,15 @@ class Admission:
         limit: int,
         released: Callable[[], None],
         places: Places | None = None,
+        owners: Owners | None = None,
         *,
         per_owner: int | None = None,
         owner_limit: int | None = None,
     ) -> None:
-        """`released` is called after room was given back; `places` are this process's own unless given.
+        """`released` is called after room was given back; what is taken is counted in this process alone
+        unless `places` and `owners` are given.
 
-        `per_owner` is how many one owner may have in flight, of this process: its share of `owner_limit`, if
+        `per_owner` is how many one owner may have in flight by this count: its share of `owner_limit`, if
         that is given.
         """
         self.limit = limit
@@ -63,16 +66,25 @@ class Admission:
         self._places = OwnPlaces() if places is None else places
         self._names = itertools.count()
         self._running: dict[int, tuple[int, float]] = {}  # sequences, and when they began: the oldest first
-        self._owned: Counter[str] = Counter()  # sequences of each owner
+        self._owners: Owners | None = None  # None: the limit of all holds for each
+        if self.per_owner < limit:
+            self._owners = OwnOwners() if owners is None else owners
         self._durations: deque[float] = deque(maxlen=DURATIONS_REMEMBERED)  # seconds, of recent ones
 
     @classmethod
-    def of(cls, config: EngineConfig, released: Callable[[], None], places: Places | None = None) -> Self:
+    def of(
+        cls,
+        config: EngineConfig,
+        released: Callable[[], None],
+        places: Places | None = None,
+        owners: Owners | None = None,
+    ) -> Self:
         """Return one with the limits of a configuration."""
         return cls(
             config.max_concurrent_requests,
             released,
             places,
+            owners,
             per_owner=config.max_requests_per_owner,
             owner_limit=config.owner_limit,
         )
@@ -88,15 +100,15 @@ class Admission:
                 f"{sequences} sequences at a time are more than `max_concurrent_requests{whose}`, which is "
                 f"{min(self.limit, self.owner_limit)}: send them in several requests"
             )
-        others = self._owned[owner]  # what is asked for at once isn't divided
-        if others and others + sequences > self.per_owner < self.limit:
+        if self._owners is not None and not self._owners.take(owner, sequences, self.per_owner):
             raise OwnerOverloaded(self.owner_limit, self.retry_after(sequences), self.per_owner)
         if not self._places.take(sequences, self.limit):
+            if self._owners is not None:
+                self._owners.give(owner, sequences)
             raise Overloaded(self.retry_after(sequences))
         name = next(self._names)
         self._running[name] = (sequences, time.monotonic())
         self.in_flight += sequences
-        self._owned[owner] += sequences
         return Permit(lambda: self._release(name, owner))
 
     def retry_after(self, sequences: int) -> float:
@@ -127,10 +139,9 @@ class Admission:
 
     def _release(self, name: int, owner: str) -> None:
         sequences, began = self._running.pop(name)
-        self._owned[owner] -= sequences
-        if not self._owned[owner]:
-            del self._owned[owner]
         self._durations.extend([time.monotonic() - began] * sequences)
         self.in_flight -= sequences
         self._places.give(sequences)
+        if self._owners is not None:
+            self._owners.give(owner, sequences)
         self._released()

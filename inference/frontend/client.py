@@ -34,6 +34,7 @@ from inference.step_stats import StepStats
 from inference.types import CoreFailure, CoreOutput, CoreRequest, EngineState, Frame, ModelInfo, Request
 
 if TYPE_CHECKING:
+    from inference.frontend.owners import Owners
     from inference.frontend.places import Places
     from inference.grammar.compiler import GrammarCompiler
     from inference.text.pipeline import TextPipeline
@@ -54,8 +55,9 @@ class EngineClient(TextSide):
         config: EngineConfig,
         load_text: Callable[[], TextPipeline],
         places: Places | None = None,
+        owners: Owners | None = None,
     ) -> None:
-        """`places` are shared with others that attend to the same engine; without them its own."""
+        """`places` and `owners` are shared with others that attend to the same engine; else its own."""
         self.config = config
         self._core = core
         self._load_text = load_text
@@ -64,7 +66,7 @@ class EngineClient(TextSide):
         self._text: TextPipeline | None = None
         self._compiler: GrammarCompiler | None = None  # also None where grammars can't be compiled
         self._idle = asyncio.Event()  # nothing runs and every response has ended
-        self._admission = Admission.of(config, self._check_idle, places)
+        self._admission = Admission.of(config, self._check_idle, places, owners)
         self._preparing: set[str] = set()  # ids of requests that aren't queued yet
         self._running: dict[str, Running] = {}
         self._looks = Looks(core, partial(prefix_salt, isolated=config.isolate_owners))

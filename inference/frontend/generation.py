@@ -147,7 +147,7 @@ class EventAssembler:
             token=Token(output.token_id, step.text, output.logprob, special),
             top_tokens=self._top_tokens(output.top) if output.top else (),
             delta=delta,
-            finish=None if reason is None else self._finish(reason),
+            finish=None if reason is None else self._finish(reason, step.behind),
             prompt=self._prompt(output),
         )
 
@@ -156,13 +156,14 @@ class EventAssembler:
         """Return how many were read and written so far."""
         return len(self._prompt_ids) + self._index
 
-    def _finish(self, reason: FinishReason) -> Finish:
+    def _finish(self, reason: FinishReason, behind: str) -> Finish:
         sampling, text = self._request.sampling, self._text
         return Finish(
             reason=reason,
             text=text.text if reason is FinishReason.STOP else text.whole_text,
             text_before_stop=text.text_before_stop,
             stopped=text.stopped,
+            cut=behind if reason is FinishReason.STOP else "",
             prompt_tokens=len(self._prompt_ids),
             generated_tokens=self._index,
             cached_tokens=self._cached_tokens,

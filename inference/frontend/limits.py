@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.errors import ContextExceeded, InvalidInput
+from inference.errors import ContextExceeded, InvalidInput, Member
 from inference.types import ModelInfo, Request
 
 SHOWN_CHARACTERS, SHOWN_NAMES = 100, 10  # of a name, and in a message
 UTF8_BYTES = 4  # of one character, at most
+AT_LEAST = "at least "  # of tokens that were counted by the longest one
 PROMPT_LOGPROBS = 2**24  # of alternatives: they cross in one frame, with 8 bytes each
+INPUTS, MOST, LEAST = Member("inputs"), Member("max_new_tokens"), Member("min_new_tokens")
 SLICE_TOKENS = 1024  # TGI checks at most this many new tokens against the context, and clamps the rest
 
 
 def check_prompt(request: Request, model: ModelInfo) -> None:
     """Raise InvalidInput, in TGI's words, for what can be seen before the prompt is tokenised."""
     if not (request.prompt if request.prompt_ids is None else request.prompt_ids):
-        raise InvalidInput("`inputs` cannot be empty")
+        raise InvalidInput(INPUTS, " cannot be empty")
     truncate, limit = request.truncate, model.max_input_tokens
     if truncate is not None and not 0 < truncate <= limit:
-        raise InvalidInput(f"`truncate` must be strictly positive and less than {limit}. Given: {truncate}")
+        raise InvalidInput(
+            Member("truncate"), f" must be strictly positive and less than {limit}. Given: {truncate}"
+        )
     if "" in request.stop:
-        raise InvalidInput('`stop` must not contain an empty string. Given: ""')
+        raise InvalidInput(Member("stop"), ' must not contain an empty string. Given: ""')
 
 
 def find_adapter(name: str | None, model: ModelInfo) -> int:
@@ -36,27 +40,27 @@ def find_adapter(name: str | None, model: ModelInfo) -> int:
     more = len(model.adapters) - SHOWN_NAMES
     loaded = f"loaded are {names}{f' and {more} more' if more > 0 else ''}" if names else ""
     raise InvalidInput(
-        f"`adapter_id` must name a loaded adapter: {loaded or 'none are, --lora-adapters loads them'}. "
-        f"Given: {shown}"
+        Member("adapter_id"),
+        f" must name a loaded adapter: {loaded or 'none are, --lora-adapters loads them'}. Given: {shown}",
     )
 
 
-def check_length(prompt: str, longest_token: int | None, model: ModelInfo) -> None:
+def check_length(
+    prompt: str, max_new_tokens: int | None, longest_token: int | None, model: ModelInfo
+) -> None:
     """Raise InvalidInput for a prompt that is too long whatever its tokens are, before any are looked for.
 
-    `longest_token` is how many bytes of a text one token stands for at most; None where that isn't known.
+    It is what `fit_context` would raise. `longest_token` is how many bytes of a text one token stands for
+    at most; None where that isn't known.
     """
     if longest_token is None or len(prompt) <= model.max_input_tokens * longest_token // UTF8_BYTES:
         return
     size = len(prompt.encode("utf-8", "replace"))
     least = -(-size // longest_token)
+    wanted = min(max_new_tokens or 0, SLICE_TOKENS)
     if least > model.max_input_tokens:
-        raise ContextExceeded(
-            f"`inputs` must have less than {model.max_input_tokens} tokens. Given: {size} bytes, which are "
-            f"at least {least}",
-            model.max_input_tokens,
-            least,
-        )
+        exceeds = least + wanted > model.max_total_tokens
+        raise too_long(model, least, wanted, AT_LEAST) if exceeds else too_many(model, least, AT_LEAST)
 
 
 def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limit: int) -> int:
@@ -68,9 +72,10 @@ def fit_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, limi
     top, told = request.top_n_tokens, prompt_tokens * request.prompt_top_n_tokens
     if told > PROMPT_LOGPROBS:
         raise InvalidInput(
-            f"`logprobs` beside `echo` must be <= {PROMPT_LOGPROBS} log-probabilities for one prompt. Given: "
+            Member("logprobs"),
+            f" beside `echo` must be <= {PROMPT_LOGPROBS} log-probabilities for one prompt. Given: "
             f"{told}, which are {request.prompt_top_n_tokens} for each of {prompt_tokens} tokens: ask "
-            "for fewer"
+            "for fewer",
         )
     if request.max_new_tokens is None and top:
         room = max((limit // request.sequences - told) // top, request.min_new_tokens, 1)
@@ -86,10 +91,13 @@ def _check_logprobs(request: Request, prompt_tokens: int, max_new_tokens: int, l
     asked = told * each * request.sequences
     if asked > limit:
         raise InvalidInput(
-            "`top_n_tokens` (`logprobs`, `top_logprobs`) for all texts (`n`, `best_of`, prompts) of a body "
-            f"must be <= {limit} log-probabilities (`max_sequence_logprobs`). Given: {asked}, which are "
-            f"{each} for each of up to {told} tokens of {request.sequences} texts: ask for "
-            "fewer, or for a smaller `max_new_tokens` (`max_tokens`)"
+            Member("top_n_tokens", "`top_n_tokens` (`logprobs`, `top_logprobs`)"),
+            " for all ",
+            Member("n", "texts (`n`, `best_of`, prompts) of a body"),
+            f" must be <= {limit} log-probabilities (`max_sequence_logprobs`). Given: {asked}, which are "
+            f"{each} for each of up to {told} tokens of {request.sequences} texts: ask for fewer, or for a "
+            "smaller ",
+            Member("max_new_tokens", "`max_new_tokens` (`max_tokens`)"),
         )
 
 
@@ -100,7 +108,7 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
     `max_new_tokens` must fit the context; a larger wish is cut to what fits.
     """
     if prompt_tokens == 0:
-        raise InvalidInput("`inputs` cannot be empty")
+        raise InvalidInput(INPUTS, " cannot be empty")
     total = model.max_total_tokens
     room = max(total - prompt_tokens, 0)
     if model.max_text_tokens is not None:
@@ -113,8 +121,8 @@ def fit_context(prompt_tokens: int, max_new_tokens: int | None, model: ModelInfo
         raise too_many(model, prompt_tokens)
     if checked > room:
         raise InvalidInput(
-            f"`max_new_tokens` must be <= {room}, the positions that the model's decoder knows. "
-            f"Given: {checked}"
+            MOST,
+            f" must be <= {room}, the positions that the model's decoder knows. Given: {checked}",
         )
     if room == 0:
         raise too_long(model, prompt_tokens, 1)
@@ -126,13 +134,13 @@ def check_minimum(min_new_tokens: int, max_new_tokens: int | None, granted: int)
     if min_new_tokens <= granted:
         return
     if max_new_tokens is not None and max_new_tokens <= granted:
-        raise InvalidInput(
-            f"`min_new_tokens` must be <= `max_new_tokens`. "
-            f"Given: {min_new_tokens} `min_new_tokens` and {max_new_tokens} `max_new_tokens`"
-        )
+        given = (f". Given: {min_new_tokens} ", LEAST, f" and {max_new_tokens} ", MOST)
+        raise InvalidInput(LEAST, " must be <= ", MOST, *given)
     raise InvalidInput(
-        f"`min_new_tokens` must be <= {granted}, the `max_new_tokens` for which this prompt leaves room. "
-        f"Given: {min_new_tokens}"
+        LEAST,
+        f" must be <= {granted}, the ",
+        MOST,
+        f" for which this prompt leaves room. Given: {min_new_tokens}",
     )
 
 
@@ -147,39 +155,43 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
     """Raise InvalidInput for a prompt with an id that is no token."""
     if ids and (min(ids) < 0 or max(ids) >= vocabulary):
         wrong = next(token_id for token_id in ids if not 0 <= token_id < vocabulary)
-        raise _no_token(wrong, vocabulary, "`inputs` holds")
+        raise _no_token(wrong, vocabulary, INPUTS, "holds")
 
 
 def check_bias(bias: Sequence[tuple[int, float]], vocabulary: int) -> None:
     """Raise InvalidInput for a bias, of ids in order, whose id is no token."""
     if bias and (bias[0][0] < 0 or bias[-1][0] >= vocabulary):
         wrong = next(token_id for token_id, _ in bias if not 0 <= token_id < vocabulary)
-        raise _no_token(wrong, vocabulary, "`logit_bias` names")
+        raise _no_token(wrong, vocabulary, Member("logit_bias"), "names")
 
 
-def _no_token(wrong: int, vocabulary: int, where: str) -> InvalidInput:
+def _no_token(wrong: int, vocabulary: int, member: Member, has: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} token {wrong}, but the vocabulary has {vocabulary} tokens: "
-        f"use ids from 0 to {vocabulary - 1}"
+        member,
+        f" {has} token {wrong}, but the vocabulary has {vocabulary} tokens: "
+        f"use ids from 0 to {vocabulary - 1}",
     )
 
 
-def too_many(model: ModelInfo, prompt_tokens: int) -> ContextExceeded:
-    """Return TGI's message for a prompt that is too long by itself."""
+def too_many(model: ModelInfo, prompt_tokens: int, counted: str = "") -> ContextExceeded:
+    """Return TGI's message for a prompt that is too long by itself; `counted`: as what it was counted."""
     limit = model.max_input_tokens
     return ContextExceeded(
-        f"`inputs` must have less than {limit} tokens. Given: {prompt_tokens}", limit, prompt_tokens
+        INPUTS,
+        f" must have less than {limit} tokens. Given: {counted}{prompt_tokens}",
+        limit=limit,
+        given=prompt_tokens,
     )
 
 
-def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int) -> ContextExceeded:
-    """Return TGI's message for a request that exceeds the context."""
+def too_long(model: ModelInfo, prompt_tokens: int, max_new_tokens: int, counted: str = "") -> ContextExceeded:
+    """Return TGI's message for a request that exceeds the context; `counted` as for `too_many`."""
     total, most = model.max_total_tokens, model.max_input_tokens
+    given = (f"Given: {counted}{prompt_tokens} ", INPUTS, f" tokens and {max_new_tokens} ", MOST)
     return ContextExceeded(
-        f"`inputs` tokens + `max_new_tokens` must be <= {total}. "
-        f"Given: {prompt_tokens} `inputs` tokens and {max_new_tokens} `max_new_tokens`",
-        total,
-        prompt_tokens,
+        *(INPUTS, " tokens + ", MOST, f" must be <= {total}. ", *given),
+        limit=total,
+        given=prompt_tokens,
         prompt_limit=most,
         wanted=max_new_tokens if prompt_tokens <= most else 0,
     )

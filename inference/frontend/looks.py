@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from inference.core import Core, SeeingCore
-from inference.errors import GenerationFailed, InvalidImage, InvalidInput
+from inference.errors import GenerationFailed, InvalidImage, InvalidInput, Member
 from inference.images import ENOUGH_BYTES, distinct
 from inference.types import Looked, ModelInfo, Request, VisionInfo
 
@@ -84,7 +84,8 @@ class Looks:
         elif looked.which:
             waiting.set_exception(InvalidImage(looked.message, looked.which))
         elif looked.invalid:
-            waiting.set_exception(InvalidInput(looked.message))
+            about = (Member(looked.member),) if looked.member else ()
+            waiting.set_exception(InvalidInput(*about, looked.message))
         else:
             waiting.set_exception(GenerationFailed(looked.message))
 
@@ -107,7 +108,7 @@ def check_images(request: Request, model: ModelInfo) -> None:
     if model.vision.reason:
         raise InvalidInput(f"Images are refused, as {model.vision.reason}. Send text alone")
     if request.adapter is not None:
-        raise InvalidInput("`adapter_id` can't be had with images: leave out one of them")
+        raise InvalidInput(Member("adapter_id"), " can't be had with images: leave out one of them")
 
 
 async def with_images(
@@ -145,8 +146,9 @@ async def with_images(
     cut = 0 if request.truncate is None else max(len(whole) - request.truncate, 0)
     if request.images and cut > first:
         raise InvalidInput(
-            f"`truncate` must leave images whole: {len(whole) - first} tokens are those of the first and "
-            f"what follows. Given: {request.truncate}"
+            Member("truncate"),
+            f" must leave images whole: {len(whole) - first} tokens are those of the first and "
+            f"what follows. Given: {request.truncate}",
         )
     return tuple(whole[cut:])
 

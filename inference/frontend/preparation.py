@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
 from inference.core import Core, ReturningCore
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.frontend.limits import (
     check_bias,
     check_ids,
@@ -113,7 +113,7 @@ async def prompt_ids(
     ids, vision = request.prompt_ids, model.vision
     if ids is None:
         if bounded and request.truncate is None:
-            check_length(request.prompt, text.longest_token, model)
+            check_length(request.prompt, request.max_new_tokens, text.longest_token, model)
         prompt = request.prompt if vision is None else vision.around(request.prompt)
         ids = tuple(await text.encode(prompt, add_special_tokens=request.add_special_tokens))
     if request.prompt_ids is not None or text.vocabulary_size > model.vocabulary_size:
@@ -144,7 +144,8 @@ async def compiled(grammar: Grammar | GrammarRefused, compiler: GrammarCompiler 
         raise GrammarRefused(*grammar.args)  # several requests of a body may share it
     if compiler is None:
         raise GrammarRefused(
-            f"grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "
-            f"Leave out `{grammar.member}`"
+            "grammar is not supported: the tokens of this model's tokenizer don't stand for fixed text. "
+            "Leave out ",
+            Member(grammar.member),
         )
     return await compiler.compile(grammar)

@@ -25,6 +25,11 @@ class SharedMemory:
         os.ftruncate(descriptor, size)
         return cls(descriptor, size)
 
+    @classmethod
+    def inherited(cls, descriptor: int) -> SharedMemory:
+        """Return all that `create` made, in a process that inherited it."""
+        return cls(descriptor, os.fstat(descriptor).st_size)
+
     def view(self) -> memoryview[int]:
         """Return the bytes, to write to and to `cast`."""
         return memoryview(self._map)

@@ -98,7 +98,7 @@ class GrammarCompiler:
         try:
             return await self._wait(job)
         except GrammarFault as fault:
-            raise fault.refusal(grammar.member) from None
+            raise fault.refusal(grammar.part(fault.label)) from None
         finally:
             job.waiting -= 1
             if not job.waiting and not job.started.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.errors import GrammarRefused
+from inference.errors import GrammarRefused, Member
 from inference.grammar_limits import GrammarLimits
 
 EXCERPT = 200  # characters of a client's text or a library's message that are repeated
@@ -15,12 +15,12 @@ class GrammarFault(Exception):
         super().__init__(reason, pointer)
         self.reason = reason  # what is wrong, and what to do
         self.pointer = pointer
-        self.label = label  # of the schema, where a grammar has several: in place of the member
+        self.label = label  # of the schema, where a grammar has several; see `Grammar.parts`
 
-    def refusal(self, member: str) -> GrammarRefused:
+    def refusal(self, member: Member) -> GrammarRefused:
         """Return the error for the client whose request has the grammar in `member`."""
         place = f" at {excerpt(self.pointer)}" if self.pointer else ""
-        return GrammarRefused(f"grammar is not valid: `{self.label or member}`{place}: {self.reason}")
+        return GrammarRefused("grammar is not valid: ", member, f"{place}: {self.reason}")
 
 
 def excerpt(text: str) -> str:

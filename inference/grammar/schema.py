@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
+from inference.errors import Member
 from inference.grammar.alternatives import are_told_apart
 from inference.grammar.checks import (
     check_escapes,
@@ -52,7 +53,7 @@ def check_schema(schema: object, member: str, limits: GrammarLimits = LIMITS) ->
     try:
         prepare(write(schema), limits)
     except GrammarFault as fault:
-        raise fault.refusal(member) from None
+        raise fault.refusal(Member(member)) from None
 
 
 def check_given(schema: object, limits: GrammarLimits = LIMITS) -> None:

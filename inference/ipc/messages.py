@@ -139,6 +139,7 @@ class Seen(Message, frozen=True):
     message: str
     invalid: bool
     which: int = 0
+    member: str = ""
 
 
 class Batch(msgspec.Struct, array_like=True, gc=False, tag=13):

@@ -161,7 +161,7 @@ def find_source(
     adapters = find_adapters(config.model, progress)
     described = read_config(checkpoint, config.model)
     weights = read_weights(checkpoint.path, pickled=config.model.trust_remote_code)
-    config = _with_quantisation(config, weights, progress)
+    asked, config = config.model.quantize, _with_quantisation(config, weights, progress)
     device = choose_device(config.model, progress)
     if config.shards > 1 and device.type != "cpu":
         raise ModelUnavailable(
@@ -170,6 +170,11 @@ def find_source(
         )
     device_path = device_path or device.type != "cpu"
     library, without = _open_library(config, threads, device, device_path=device_path)
+    if config.model.quantize and library is None:
+        raise ModelUnavailable(
+            f"--quantize {asked} has weights rounded to 8 bits by the native kernels, but {without}: "
+            "leave it out, and they are served in 16 bits, which take twice the memory"
+        )
     dtype = choose_dtype(config.model, described, device)
     return Source(
         config=config,
@@ -205,7 +210,7 @@ def _with_quantisation(
 def _open_library(
     config: EngineConfig, threads: int, device: torch.device, *, device_path: bool
 ) -> tuple[Library | None, str]:
-    """Return the C extension, or why it isn't used; raise ModelUnavailable if that can't be."""
+    """Return the C extension, or why it isn't used."""
     library, without = None, ""
     if device.type != "cpu":
         without = "native kernels are for CPUs"
@@ -216,6 +221,4 @@ def _open_library(
     else:
         library = open_library(threads, config.isa)
         without = "" if library else "native kernels can't be used: see the log for why, and what to do"
-    if config.model.quantize and library is None:
-        raise ModelUnavailable(f"--quantize {config.model.quantize} needs the native kernels, but {without}")
     return library, without

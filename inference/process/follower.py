@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from typing import NoReturn
 
 import torch
@@ -24,7 +25,7 @@ from inference.shards.group import Group, ShardLost
 from inference.shards.leader import WITHOUT_LIBRARY
 from inference.shards.local_group import LocalGroup, mapped
 from inference.shards.meeting import Sizes, agree, hear, wait_for_all
-from inference.shards.messages import FROM_FIRST, Own, Present, Task
+from inference.shards.messages import FROM_FIRST, Dismissed, FromFirst, Own, Present, Task
 from inference.shards.net_group import NetGroup
 from inference.shards.runner import SharedRunner
 from inference.shards.steps import Listener
@@ -32,7 +33,8 @@ from inference.shards.store import join_store
 
 LOG = logging.getLogger(__name__)
 
-FAILED, UNAVAILABLE = 1, 3  # exit codes
+DISMISSED, FAILED, UNAVAILABLE = 0, 1, 3  # exit codes
+_WORD_SECONDS = 2.0  # for the first shard, whose part of the group has gone, to say why
 
 
 def follow(line: Control, own: Own | None = None) -> NoReturn:
@@ -44,21 +46,23 @@ def follow(line: Control, own: Own | None = None) -> NoReturn:
     task = next(words, None)
     if isinstance(task, Unavailable):
         raise SystemExit(f"parley shard: {task.message}")
-    if task is None:
-        os._exit(FAILED)
+    if not isinstance(task, Task):
+        os._exit(FAILED if task is None else DISMISSED)
     if own is not None:
         task = own.task(task)
     send_logs(line, task.log_levels)
     last_resorts.install()
-    threading.Thread(target=_end_with, args=(line,), name="shard-leash", daemon=True).start()
-    os._exit(_serve(line, task))
+    leash = threading.Thread(target=_end_with, args=(words,), name="shard-leash", daemon=True)
+    leash.start()
+    code = _serve(line, task)
+    if code == FAILED and own is not None:  # or the others are leaving, in order: then the first one says so
+        leash.join(_WORD_SECONDS)
+    os._exit(code)
 
 
-def _end_with(line: Control) -> NoReturn:
+def _end_with(words: Iterator[FromFirst]) -> NoReturn:
     """End this process as soon as the first shard's has: nothing else would, while it waits for a word."""
-    for _ in line.receive(FROM_FIRST):
-        pass
-    os._exit(FAILED)
+    os._exit(DISMISSED if isinstance(next(words, None), Dismissed) else FAILED)
 
 
 def _serve(line: Control, task: Task) -> int:

@@ -84,7 +84,9 @@ class Routes(Generic[Owner]):
             route = self._routes.get(looked.id)
             if route is not None:
                 owner, number = route
-                seen = Seen(number, looked.images, looked.message, looked.invalid, looked.which)
+                seen = Seen(
+                    number, looked.images, looked.message, looked.invalid, looked.which, looked.member
+                )
                 batches.setdefault(owner, Batch()).looked.append(seen)
                 if looked.message:
                     self.remove(owner, number)
@@ -205,7 +207,7 @@ class Numbers:
         for each in batch.looked:
             request_id = self._ids.get(each.number)
             if request_id is not None:
-                yield Looked(request_id, each.images, each.message, each.invalid, each.which)
+                yield Looked(request_id, each.images, each.message, each.invalid, each.which, each.member)
                 if each.message:
                     self.remove(request_id)
 

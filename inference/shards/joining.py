@@ -142,5 +142,8 @@ def be_a_shard(address: str, port: int, own: Own) -> NoReturn:
                 env=child_environment(inference),
                 check=False,
             ).returncode
-        LOG.warning("The shard has ended (exit code %d): its log is the first one's", code)
+        if code:
+            LOG.warning("The shard has ended (exit code %d): its log is the first one's", code)
+        else:
+            LOG.info("The server at %s:%d has ended in order, and the shard with it", address, port)
         time.sleep(_PAUSE_SECONDS)

@@ -27,7 +27,7 @@ from inference.shards.cores import cores_of
 from inference.shards.group import Group
 from inference.shards.joining import Door
 from inference.shards.local_group import LocalGroup, mapped, memory_bytes
-from inference.shards.messages import FROM_SHARD, FromShard, Present, Task
+from inference.shards.messages import FROM_SHARD, Dismissed, FromShard, Present, Task
 from inference.shards.net_group import NetGroup
 from inference.shards.store import open_store
 
@@ -122,10 +122,13 @@ class Shards:
         """End what was started; idempotent."""
         with self._changed:
             was, self._closing = self._closing, True
+            in_order = not self._failures
             self._changed.notify_all()
         if self._door is not None:
             self._door.close()
         for line in self._lines:
+            if in_order and not was:
+                line.offer(Dismissed())
             with suppress(OSError):  # it has closed its end
                 line.socket.shutdown(socket.SHUT_RDWR)
         for process in self._processes:

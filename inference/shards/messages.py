@@ -1,7 +1,7 @@
 """What crosses between the first shard and another while that is started, over a line of their own.
 
-`Task` there; `Present`, `Logged` and `Unavailable` back. Whoever comes from another machine says `Join`
-first, and may hear that it is `Unavailable`.
+`Task` there, and `Dismissed` in the end; `Present`, `Logged` and `Unavailable` back. Whoever comes from
+another machine says `Join` first, and may hear that it is `Unavailable`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ class Present(Message, frozen=True, tag=42):
     """The model's files were found; it comes to meet the others."""
 
 
+class Dismissed(Message, frozen=True, tag=43):
+    """The server ends in order; a line that ends without it broke."""
+
+
 FromShard = Present | Logged | Unavailable
 FROM_SHARD: msgspec.msgpack.Decoder[FromShard] = msgspec.msgpack.Decoder(FromShard)
 FROM_JOINING: msgspec.msgpack.Decoder[Join] = msgspec.msgpack.Decoder(Join)
-FROM_FIRST: msgspec.msgpack.Decoder[Task | Unavailable] = msgspec.msgpack.Decoder(Task | Unavailable)
+FromFirst = Task | Unavailable | Dismissed
+FROM_FIRST: msgspec.msgpack.Decoder[FromFirst] = msgspec.msgpack.Decoder(FromFirst)

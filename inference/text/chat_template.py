@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
-from inference.errors import InvalidInput, TemplateFailed
+from inference.errors import InvalidInput, Member, TemplateFailed
 from inference.text.contents import ContentHabits, Images, probe_contents
 from inference.text.files import ModelFiles, named_tokens, read_json, read_text
 from inference.text.roles import RoleHabits, probe_roles
@@ -101,7 +101,7 @@ class ChatTemplate:
             if found:
                 return prompt.replace(CONTINUE_HERE, "").rstrip()  # as TGI; a template may write a text twice
         if continue_final:
-            raise InvalidInput(cannot_continue(chat))
+            raise cannot_continue(chat)
         # Nothing to go on with, or the template leaves it out
         return self._rendered(template, context, chat, images)
 
@@ -146,7 +146,7 @@ class ChatTemplate:
         for name in ("messages", "tools"):
             if name in template_kwargs:
                 raise TemplateFailed(
-                    f"`chat_template_kwargs` can't set `{name}`: it is a member of the request"
+                    Member("chat_template_kwargs"), f" can't set `{name}`: it is a member of the request"
                 )
         return {
             **self._tokens,
@@ -287,16 +287,18 @@ def mark_end(chat: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     return None
 
 
-def cannot_continue(chat: list[dict[str, Any]]) -> str:
-    """Return why the last message can't be gone on with."""
+def cannot_continue(chat: list[dict[str, Any]]) -> InvalidInput:
+    """Return the error for a last message that can't be gone on with."""
+    member = Member("continue_final_message")
     if not chat or chat[-1].get("role") != "assistant":
         role = repr(chat[-1].get("role")) if chat else "missing"
-        return (
-            "`continue_final_message` needs a last message with the role 'assistant' to go on with. "
-            f"The last one's role: {role}"
+        return InvalidInput(
+            member,
+            f" needs a last message with the role 'assistant' to go on with. The last one's role: {role}",
         )
     if chat[-1].get("tool_calls"):
-        return "`continue_final_message` can't go on with a message that has `tool_calls`: leave them out"
+        calls = Member("messages[].tool_calls", "a message that has `tool_calls`: leave them out")
+        return InvalidInput(member, " can't go on with ", calls)
     if not chat[-1].get("content"):
-        return "`continue_final_message` needs words to go on with: the last message's `content` is empty"
-    return "`continue_final_message` isn't possible: the chat template leaves out the last message's words"
+        return InvalidInput(member, " needs words to go on with: the last message's `content` is empty")
+    return InvalidInput(member, " isn't possible: the chat template leaves out the last message's words")

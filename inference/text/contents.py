@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.errors import InvalidInput, TemplateFailed
+from inference.errors import InvalidInput, Member, TemplateFailed
 from inference.types import Messages, VisionInfo
 
 Message = dict[str, Any]
@@ -107,7 +107,9 @@ class Images:
             return TemplateFailed(f"the chat template leaves out images: it shows {found} of {count}")
         return InvalidInput(
             f"the prompt has {found} times `{token}`, by which this model marks an image, for {count} "
-            f"image{'s' * (count != 1)}: leave it out of `messages` and `tools`"
+            f"image{'s' * (count != 1)}: leave it out of ",
+            Member("messages"),
+            " and `tools`",
         )
 
     def _as_parts(self, message: Message) -> Message:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from inference.config import TEMPLATE_CHARACTERS, ModelConfig
-from inference.errors import GenerationFailed, InvalidInput, TemplateFailed
+from inference.errors import GenerationFailed, InvalidInput, Member, TemplateFailed
 from inference.ipc.grammar_tokens import GrammarTokens
 from inference.stop import StopMatcher, Stops
 from inference.text.chat_template import ChatTemplate, load_chat_template
@@ -157,13 +157,15 @@ class TextPipeline:
             return await self._pool.run(render, size)
         except RecursionError:
             raise TemplateFailed(
-                "`messages`, `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones"
+                Member("messages", only_named=True),
+                ", `tools` or `chat_template_kwargs` are nested too deeply: send flatter ones",
             ) from None
         except TemplateFailed as failure:
             if messages:
                 raise
             # Some templates take none, and are TGI's users' to use so
-            raise TemplateFailed(f"{failure}; `messages` is empty: send at least one") from None
+            empty = ("; ", Member("messages"), " is empty: send at least one")
+            raise TemplateFailed(*failure.args, *empty) from None
 
     def grammar_compiler(self, tokens: GrammarTokens, *, apart: bool) -> GrammarCompiler:
         """Return what compiles grammars for this model's tokens: `apart`, none of them in this process."""
@@ -290,5 +292,5 @@ def refuse_surrogates(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
-            f"tokenizer error: `inputs` holds half a surrogate pair at character {error.start}"
+            "tokenizer error: ", Member("inputs"), f" holds half a surrogate pair at character {error.start}"
         ) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from inference.errors import InvalidInput, TemplateFailed
+from inference.errors import InvalidInput, Member, TemplateFailed
 from inference.tools.habits import ANSWER, QUESTION, SAID, Message, Render
 
 DEVELOPER, SYSTEM, USER = "developer", "system", "user"
@@ -69,8 +69,9 @@ def _known(message: Mapping[str, Any], where: str, habits: RoleHabits) -> Mappin
         return message
     shown = role if len(role) <= SHOWN_CHARACTERS else f"{role[:SHOWN_CHARACTERS]}..."
     raise InvalidInput(
-        f"`{where}.role` is {shown!r}, and this model's chat template leaves messages of others than "
-        "`system`, `user`, `assistant` and `tool` out: use one of these"
+        Member(f"{where}.role"),
+        f" is {shown!r}, and this model's chat template leaves messages of others than "
+        "`system`, `user`, `assistant` and `tool` out: use one of these",
     )
 
 

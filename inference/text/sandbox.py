@@ -27,7 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 from jinja2.visitor import NodeTransformer
 
-from inference.errors import TemplateFailed
+from inference.errors import Member, TemplateFailed
 from inference.text.filters import FILTERS
 from inference.text.forms import percent_bounded, tojson
 from inference.text.growth import bounded, extent, fits, grown, power, product
@@ -59,7 +59,9 @@ class Watchdog:
         """Raise TemplateFailed once the deadline has passed."""
         if time.monotonic() > self._local.deadline:
             took = f"took longer than {self._local.seconds:g} s (`template_timeout`)"
-            raise TemplateFailed(f"the chat template {took}: send shorter `messages` or `tools`")
+            raise TemplateFailed(
+                f"the chat template {took}: send shorter ", Member("messages", only_named=True), " or `tools`"
+            )
 
     def count(self, characters: int) -> None:
         """Count what is written, to wherever; raise SecurityError for too much in one rendering."""

@@ -16,6 +16,7 @@ class TextStep:
     text: str  # the token's own, special tokens' text included
     delta: str  # visible text that it released
     stopped: bool  # a stop sequence is complete
+    behind: str = ""  # the end of the token's own text, where the stop sequence ends within it
 
 
 class SequenceText:
@@ -50,7 +51,7 @@ class SequenceText:
             return TextStep(text, delta, self.stopped)
         text = self._stream.push(token_id)
         delta = self._release(self._matcher.push(text, may_stop=may_stop))
-        return TextStep(text, delta, self._matcher.matched is not None)
+        return TextStep(text, delta, self._matcher.matched is not None, self._matcher.behind)
 
     def flush(self) -> str:
         """Return the visible text that was held back; call it once, after the last token."""

@@ -16,7 +16,7 @@ from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, meta, nod
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError
 
-from inference.errors import TemplateFailed
+from inference.errors import Member, TemplateFailed
 from inference.text.growth import CHARACTERS
 from inference.text.sandbox import ChatEnvironment, Clock, watch
 
@@ -84,7 +84,9 @@ class ChatJinja:
             if size > characters:
                 raise TemplateFailed(
                     f"what the chat template makes of the conversation must have <= {characters} characters "
-                    f"(`max_template_output`). Given: {size} or more: send shorter `messages` or `tools`"
+                    f"(`max_template_output`). Given: {size} or more: send shorter ",
+                    Member("messages", only_named=True),
+                    " or `tools`",
                 )
             self._watchdog.check()
         return "".join(pieces)

@@ -1,6 +1,7 @@
 """How the arguments of a call are written: a notation has their rules, reads them, and writes them.
 
-JSON is one, and tags of a format are another. A further one is a file like `tagged.py`, and a line here.
+JSON is one, and tags of a format and literals are others. A further one is a file like `tagged.py`, and a
+line here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from inference.tools.formats import ToolFormat
+from inference.tools.literals import LiteralArguments
 from inference.tools.objects import JsonObject
 from inference.tools.tagged import TaggedArguments
 from inference.tools.types import Tool
@@ -34,8 +36,11 @@ class Notation(Protocol):
     def begins(self) -> str:
         """Return the regular expression of what begins them, or ends a call without any."""
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
-        """Yield the rules `args_0`, `args_1` ... of tools: `schemas`, for grammars, were at `members`."""
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
+        """Yield the rules `args_0`, `args_1` ... of tools with these `schemas`, for grammars.
+
+        A comment before a schema says which tool's it is, by its place here, should it not compile.
+        """
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:
         """Return the keywords of a tool's schema that this notation can't be held to."""
@@ -53,10 +58,10 @@ class JsonArguments:
 
     begins: str = r"\{"
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
-        """Yield a rule for each; a comment before a schema names it, should it not compile."""
-        for at, (schema, member) in enumerate(zip(schemas, members, strict=True)):
-            yield f"// {member}"
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
+        """Yield a rule for each."""
+        for at, schema in enumerate(schemas):
+            yield f"// {at}"
             yield f"args_{at}: %json {schema}"
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:
@@ -74,4 +79,6 @@ class JsonArguments:
 
 def notation_of(fmt: ToolFormat) -> Notation:
     """Return how a format has arguments."""
+    if fmt.literals is not None:
+        return LiteralArguments(fmt.literals)
     return JsonArguments() if fmt.tags is None else TaggedArguments(fmt.tags, fmt.closing)

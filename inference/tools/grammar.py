@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from inference.errors import ToolRefused
+from inference.errors import Member, ToolRefused
 from inference.grammar.fault import GrammarFault
 from inference.grammar.keywords import has_keywords
 from inference.grammar.loosening import loosened
@@ -22,10 +22,10 @@ from inference.grammar_limits import GrammarLimits
 from inference.tools.arguments import notation_of
 from inference.tools.calls import BLANK, call_rules, head
 from inference.tools.channel_rules import channel_rules
-from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks
+from inference.tools.formats import CALLS_LIMIT, THOUGHT, THOUGHT_END, ToolFormat, name_marks, text_of
 from inference.tools.heads import json_string
 from inference.tools.lark import ANY, id_ranges, in_regex, literal, symbols
-from inference.tools.types import Tool, ToolUse
+from inference.tools.types import Tool, ToolUse, anywhere, shortened
 from inference.types import Grammar, GrammarKind
 
 MEMBER = "tools"
@@ -48,27 +48,28 @@ def call_grammar(
         rules = [*answer_rules(fmt, use, formed=form is not None), *call_rules(fmt, use.tools)]
     left_out: set[str] = set()
     notation, schemas = notation_of(fmt), []
-    members = [member_of(tool, use.schemas_at) for tool in use.tools]
-    for tool, member in zip(use.tools, members, strict=True):
-        schema, lost = arguments_schema(tool, limits, member)
-        schemas.append(arguments_json(schema, limits, member))
+    for tool in use.tools:
+        schema, lost = arguments_schema(tool, limits)
+        schemas.append(arguments_json(schema, limits, tool.member))
         more = notation.lost(tool, schemas[-1])
         if more and tool.strict:
             raise ToolRefused(
-                f"`{member}` has `{min(more)}` around its properties, which can't be followed where a model "
-                "writes arguments one by one, as this one: leave it out, or don't send `strict`"
+                tool.member,
+                f" has `{min(more)}` around its properties, which can't be followed where a model "
+                "writes arguments one by one, as this one: leave it out, or don't send `strict`",
             )
-        place = tool.at or f"{MEMBER}[].{use.schemas_at}"
-        left_out.update(f"{place}.{keyword}" for keyword in {*lost, *more})
-    rules += notation.rules(use.tools, schemas, members)
+        left_out.update(f"{anywhere(tool.member.path)}.{keyword}" for keyword in {*lost, *more})
+    rules += notation.rules(use.tools, schemas)
+    members = [tool.member for tool in use.tools]
     if form is not None:
         text = form_json(form, limits)
-        rules += [] if use.required else [f"// {form.member}", f"form: %json {text}"]
+        rules += [] if use.required else [f"// {len(members)}", f"form: %json {text}"]
+        members.append(Member(form.member))
         left_out.update(
             (form.member,) if use.required else form.left_out
         )  # none of its text, or of its words
     source, named = "\n".join(rules) + "\n", tuple(sorted(left_out))
-    return Grammar(kind=GrammarKind.LARK, source=source, member=MEMBER, left_out=named)
+    return Grammar(kind=GrammarKind.LARK, source=source, member=MEMBER, parts=tuple(members), left_out=named)
 
 
 # --- what is refused ------------------------------------------------------------------------
@@ -78,26 +79,28 @@ def check_strict(use: ToolUse, limits: GrammarLimits = LIMITS) -> None:
     """Raise ToolRefused or GrammarRefused for a tool that is `strict` and can't be called so."""
     for tool in use.tools:
         if tool.strict:
-            member = member_of(tool, use.schemas_at)
-            arguments_json(arguments_schema(tool, limits, member)[0], limits, member)
+            arguments_json(arguments_schema(tool, limits)[0], limits, tool.member)
 
 
 def check_names(fmt: ToolFormat, tools: Sequence[Tool]) -> None:
     """Raise ToolRefused for names that don't tell tools apart, or that no text can hold."""
     if not tools:
-        raise ToolRefused("`tools` is empty: add the tool that is to be called")
+        raise ToolRefused(Member("tools"), " is empty: add the tool that is to be called")
     names = set()
     for tool in tools:
+        where = f"{tool.at}.name"
         if not tool.name:
-            raise ToolRefused("a function in `tools` has an empty `name`: give it one")
+            raise ToolRefused(Member(where, "a function in `tools` has an empty `name`"), ": give it one")
         if any("\ud800" <= char <= "\udfff" for char in tool.name):
-            raise ToolRefused(f"the function name {tool.name!r} holds half a surrogate pair: send UTF-8 text")
+            member = Member(where, f"the function name {tool.name!r}")
+            raise ToolRefused(member, " holds half a surrogate pair: send UTF-8 text")
         if tool.name in names:
-            raise ToolRefused(f"`tools` has two functions named {shortened(tool.name)}: rename one of them")
+            member = Member(where, f"`tools` has two functions named {shortened(tool.name)}")
+            raise ToolRefused(member, ": rename one of them")
         if marker := marker_in(fmt, tool.name):
             raise ToolRefused(
-                f"the function name {shortened(tool.name)} contains {marker!r}, by which this model ends "
-                "names: leave it out"
+                Member(where, f"the function name {shortened(tool.name)}"),
+                f" contains {marker!r}, by which this model ends names: leave it out",
             )
         names.add(tool.name)
 
@@ -107,7 +110,7 @@ def marker_in(fmt: ToolFormat, name: str) -> str | None:
     return next((text for text in name_marks(fmt) if text in name), None)
 
 
-def arguments_json(schema: Mapping[str, object], limits: GrammarLimits, member: str) -> str:
+def arguments_json(schema: Mapping[str, object], limits: GrammarLimits, member: Member) -> str:
     """Return the grammar of a tool's arguments, whose schema `member` has; raise GrammarRefused."""
     try:
         return embedded_json(schema, limits)
@@ -119,57 +122,45 @@ def form_json(form: Grammar, limits: GrammarLimits) -> str:
     """Return the grammar of the text beside calls; raise GrammarRefused, or ToolRefused for no schema."""
     if form.kind is not GrammarKind.JSON_SCHEMA:
         raise ToolRefused(
-            f"`{form.member}` and `{MEMBER}` are mutually exclusive: beside tools, give a JSON Schema"
+            Member(form.member), f" and `{MEMBER}` are mutually exclusive: beside tools, give a JSON Schema"
         )
     try:
         return embedded_json(json.loads(form.source), limits)
     except GrammarFault as fault:
-        raise fault.refusal(form.member) from None
+        raise fault.refusal(Member(form.member)) from None
 
 
-def member_of(tool: Tool, schemas_at: str) -> str:
-    """Return where a request has the parameters of a tool."""
-    above, _, below = (tool.at or f"{MEMBER}[].{schemas_at}").rpartition("[]")
-    return f"{above}[{shortened(tool.name)}]{below}"
-
-
-def arguments_schema(
-    tool: Tool, limits: GrammarLimits, member: str = MEMBER
-) -> tuple[dict[str, object], tuple[str, ...]]:
+def arguments_schema(tool: Tool, limits: GrammarLimits) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the schema of a tool's arguments, always of an object, and the keywords left out of it.
 
-    `member` has it. Raises ToolRefused if it is none, and GrammarRefused if it is too large.
+    Raises ToolRefused if it is none, and GrammarRefused if it is too large.
 
     It is taken as `inference/grammar/meaning.py` says, and one that says nothing of arguments as one without
     any, so that a model doesn't make up arguments.
     """
     schema = dict(tool.parameters)
+    member = Member(tool.member.path, f"the `parameters` of the function {shortened(tool.name)}")
     if not has_keywords(schema):
         raise ToolRefused(
-            f"the `parameters` of the function {shortened(tool.name)} have no keyword of JSON Schema: "
-            "give the schema of an object, with the arguments in `properties`"
+            member,
+            " have no keyword of JSON Schema: give the schema of an object, with the arguments in "
+            "`properties`",
         )
     kind = schema.setdefault("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
         raise ToolRefused(
-            f"the `parameters` of the function {shortened(tool.name)} must be the JSON Schema of an object. "
-            f"Its `type` is {shortened(kind)}: set it to 'object'"
+            member,
+            f" must be the JSON Schema of an object. Its `type` is {shortened(kind)}: set it to 'object'",
         )
     schema["type"] = "object"
     try:
         check_given(schema, limits)
     except GrammarFault as fault:
-        raise fault.refusal(member) from None
+        raise fault.refusal(tool.member) from None
     schema = schema if PROPERTY_WORDS & schema.keys() else {**schema, "properties": {}}
     # Before it is read as it is meant: beside a word that is left out nothing would be narrowed
     schema, lost = (schema, ()) if tool.strict else loosened(schema, limits)
     return as_meant(schema), lost
-
-
-def shortened(value: object) -> str:
-    """Return a value as messages show it."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 # --- the answer -----------------------------------------------------------------------------
@@ -179,13 +170,15 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
     """Yield the rules of the whole answer, without those of single calls; `formed`: its text has a form."""
     more = f"({symbols(fmt.between)} call {symbols(fmt.closing)}){{0,{CALLS_LIMIT - 1}}}"
     end = symbols(fmt.ending)
-    if use.parallel:  # a line break at the very end, so that it doesn't have to lead to a further call
+    if use.parallel and not fmt.single:
+        # A line break at the very end, so that it doesn't have to lead to a further call
         end = f"{more} {end} LINE?"
         yield r"LINE: /\n/"
     yield f"calls: call {symbols(fmt.closing)} {end}"
     if use.required:
-        optional = "?" if fmt.bare else ""
-        yield f"start: ({symbols(fmt.opening)}){optional} calls" if fmt.opening else "start: calls"
+        bare = symbols(fmt.bare_opening) or '""'
+        openings = [symbols(fmt.led_opening)] if fmt.opening else []
+        yield f"start: ({' | '.join(openings + [bare] * fmt.bare)}) calls"
     elif formed:
         yield from formed_rules(fmt, use.tools, end)
     elif fmt.bare:
@@ -196,9 +189,12 @@ def answer_rules(fmt: ToolFormat, use: ToolUse, *, formed: bool) -> Iterator[str
 
 def formed_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str]:
     """Yield the rules of an answer that is a text of a form, or calls."""
-    opened = f" | {symbols(fmt.opening)} calls" if fmt.opening else ""
+    opened = f" | {symbols(fmt.led_opening)} calls" if fmt.opening else ""
     if not fmt.bare:
         yield f"start: form{opened}"
+        return
+    if fmt.bare_opening:
+        yield f"start: form | {symbols(fmt.bare_opening)} calls{opened}"
         return
     yield f"start: form | first {symbols(fmt.closing)} {end}{opened}"
     yield "first: " + " | ".join(f"first_{at}" for at in range(len(tools)))
@@ -221,7 +217,10 @@ def opened_rules(fmt: ToolFormat, use: ToolUse) -> Iterator[str]:
     """Yield the rules of an answer whose calls follow an opening."""
     sign, calls = fmt.opening[0], f"{symbols(fmt.opening[1:])} calls"
     if sign.id is not None:
-        yield f"start: text | text <[{sign.id}]> {calls}"
+        before = f"{lead(fmt)} LEAD" if fmt.lead else "text"
+        yield f"start: text | {before} <[{sign.id}]> {calls}"
+        if fmt.lead:
+            yield f"LEAD: /{ANY}{in_regex(fmt.lead)}/"
         yield f"FREE: /{ANY}/"
         yield f"text: FREE {after_silence(fmt, 'FREE')}"
         return
@@ -250,15 +249,21 @@ def bare_rules(fmt: ToolFormat, tools: Sequence[Tool], end: str) -> Iterator[str
     thoughts was more work than a grammar may be. Behind it is a known name, or text.
     """
     thought, silent = fmt.thought_end, [id for id in fmt.silent_ids if id != fmt.thought_end.id]
-    written = [in_regex(json_string(tool.name)[1:]) for tool in tools]
-    begun = BLANKS + head('"', BLANKS)
+    if fmt.bare_opening:
+        name_end, around = text_of(fmt.name_end or ()), ("", "")
+        written = [in_regex(tool.name + name_end) for tool in tools]
+        begun = BLANKS + in_regex(text_of(fmt.bare_opening))
+    else:
+        written, around = [in_regex(json_string(tool.name)[1:]) for tool in tools], ("KEY ", " END")
+        begun = BLANKS + head('"', BLANKS)
+    before, behind = around
     again = f"{ANY}{in_regex(thought.text)}{begun}"
     first = f"({ANY}{in_regex(thought.text)})?{begun}" if thought.id is None else begun
     calls = f"begun name {symbols(fmt.closing)} {end}"
     opened = f" | text {symbols(fmt.opening)} calls" if fmt.opening else ""
-    behind = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
-    yield f"start: text | {calls}{behind}{opened}"
-    yield "name: " + " | ".join(f"NAME_{at} KEY args_{at} END" for at in range(len(tools)))
+    thought_of = f" | text <[{thought.id}]> {calls}" if thought.id is not None else ""
+    yield f"start: text | {calls}{thought_of}{opened}"
+    yield "name: " + " | ".join(f"NAME_{at} {before}args_{at}{behind}" for at in range(len(tools)))
     yield from (f"NAME_{at}: /{name}/" for at, name in enumerate(written))
     yield f"KNOWN: /({'|'.join(written)}){ANY}/"
     yield f"LEAD: /{first}/ & ~/{first}(?s:.+)/"

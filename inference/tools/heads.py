@@ -20,11 +20,11 @@ def head_pattern(fmt: ToolFormat) -> re.Pattern[str]:
 
     Names are clients' texts, and of any length: an expression of them would take seconds, and stay.
     """
-    clear = fmt.tags is not None and fmt.name_end
-    begins = "" if clear else f"(?={notation_of(fmt).begins})"
+    begins = "" if fmt.clear_names else f"(?={notation_of(fmt).begins})"
     if fmt.name_end is not None:
-        starts = (fmt.opening, fmt.opening[1:], fmt.closing + fmt.between)
+        starts = (fmt.led_opening, fmt.opening, fmt.opening[1:], fmt.bare_opening, fmt.closing + fmt.between)
         frames = "|".join(map(in_frame, sorted(starts, key=lambda markers: -len(text_of(markers)))))
+        frames = f"{GAP}(?:{frames})" if fmt.bare_opening else frames
         needed = "" if fmt.needs_id else "?"
         call_id = f"(?:{re.escape(fmt.call_id.text)}{fmt.id_form}){needed}" if fmt.call_id is not None else ""
         end = re.escape(text_of(fmt.name_end))
@@ -45,6 +45,22 @@ def in_frame(markers: Sequence[Marker]) -> str:
 def written_names(fmt: ToolFormat, tools: Sequence[Tool]) -> dict[str, str]:
     """Return the tools' names by the text that stands for them in a call."""
     return {tool.name if fmt.name_end is not None else json_string(tool.name): tool.name for tool in tools}
+
+
+class BareBeginning:
+    """Tells, as an answer comes in pieces, whether it begins with a call whose name is bare: `[f(`."""
+
+    def __init__(self, fmt: ToolFormat, tools: Sequence[Tool]) -> None:
+        before, end = text_of(fmt.bare_opening), text_of(fmt.name_end or ())
+        self._calls = tuple(before + tool.name + end for tool in tools)
+        self._read = ""
+
+    def push(self, text: str) -> bool | None:
+        """Return whether the answer is a call, or None while it can be both."""
+        self._read = (self._read + text).lstrip(WHITE)
+        if self._read.startswith(self._calls):
+            return True
+        return None if any(call.startswith(self._read) for call in self._calls) else False
 
 
 class Beginning:

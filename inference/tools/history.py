@@ -46,8 +46,10 @@ def fit(messages: Iterable[Mapping[str, Any]], habits: Habits, fmt: ToolFormat) 
 
 def written(fmt: ToolFormat, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return the text with which a model of this format makes calls."""
-    opening, closing, ending = map(text_of, (fmt.opening, fmt.closing, fmt.ending))
-    between = text_of(marker for marker in fmt.between if not marker.unwritten)
+    frame = (fmt.led_opening or fmt.bare_opening, fmt.closing, fmt.between, fmt.ending)
+    opening, closing, between, ending = (
+        text_of(marker for marker in markers if not marker.unwritten) for markers in frame
+    )
     bodies = [body(fmt, call, at) + closing for at, call in enumerate(calls)]
     return opening + between.join(bodies) + ending
 

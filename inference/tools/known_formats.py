@@ -5,8 +5,11 @@ qwen          <tool_call>\\n<function=f>\\n<parameter=a>\\n1\\n</parameter>\\n</
 seed          <seed:tool_call>\\n<function=f>\\n<parameter=a>1</parameter>\\n</function>\\n</seed:tool_call>
 glm           <tool_call>f\\n<arg_key>a</arg_key>\\n<arg_value>1</arg_value>\\n</tool_call>
 glm_tight     <tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>, one after the other
+hy3           <tool_call:opensource>f<tool_sep:opensource>\\n..., arguments as of glm, all in a frame
 minimax       <invoke name="f">\\n<parameter name="a">1</parameter>\\n</invoke>\\n, all in <minimax:tool_call>
+minimax_m3    <invoke name="f"><a>1</a></invoke>\\n, with a token before each tag, all in <tool_call>
 llama3        {"name": "f", "parameters": {}}; {...}, after the token <|python_tag|> or without it
+llama4        the same, after the token <|python_start|> or without it
 mistral       [TOOL_CALLS][{"name": "f", "arguments": {}}, {...}]
 mistral_args  [TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{}
 granite       <|tool_call|>[{"name": "f", "arguments": {}}, {...}]
@@ -14,10 +17,19 @@ phi           <|tool_call|>{"name": "f", "arguments": {}}<|/tool_call|>, one aft
 nemotron      <TOOLCALL>[{"name": "f", "arguments": {}}, {...}]</TOOLCALL>
 apriel        <tool_calls>[{"name": "f", "arguments": {}}, {...}]</tool_calls>
 jamba         <tool_calls>[\\n    {"name": "f", "arguments": {}},\\n    {...}\\n]</tool_calls>
+pythonic      [f(a="x", b=1), g()], all of an answer
+lfm2          [f(a="x", b=1), g()], between <|tool_call_start|> and <|tool_call_end|>
+olmo          f(a="x", b=1)\\n..., one below the other in <function_calls>
+gemma         <|tool_call>call:f{a:<|"|>x<|"|>,b:1}<tool_call|>, one after the other
+gemma_escape  <start_function_call>call:f{a:<escape>x<escape>}<end_function_call>, one after the other
 minimax_m1    <tool_calls>\\n{"name": "f", "arguments": {}}\\n{...}\\n</tool_calls>
 functionary   <function=f>{}</function><function=g>{}</function>
+apertus       <|tools_prefix|>[{"f": {}}, {"g": {}}]<|tools_suffix|>
+gigachat      <|function_call|>{"name": "f", "arguments": {}}, one in an answer
 command       [\\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {}}\\n], in <|START_ACTION|>
 deepseek      <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}\\n```<｜tool▁call▁end｜>, in a frame
+deepseek_v32  <｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>, in an invoke, in a frame
+deepseek_v4   the same, in another frame
 deepseek_v31  <｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>, in the same frame
 kimi          <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>, in a frame
 harmony       <|channel|>commentary to=functions.f <|constrain|>json<|message|>{}, one in an answer
@@ -27,8 +39,10 @@ generic       {"name": "f", "parameters": {}}, one below the other: what TGI's p
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from inference.tools.formats import Channels, Marker, Tags, ToolFormat
+from inference.tools.literal_formats import GEMMA, GEMMA_ESCAPE, LFM2, OLMO, PYTHONIC
 
 LINE = Marker("\n")
 # Between calls: Step's models and Reka's write other families' notations without it
@@ -90,6 +104,26 @@ GLM_TIGHT = ToolFormat(
     name_end=(),
     tags=Tags(before=(KEY,), middle=(KEY_END, VALUE), after=(VALUE_END,)),
 )
+
+
+def hy3(tag: str) -> Marker:
+    """Return a tag of Tencent's, each a token of its own."""
+    return Marker(f"<{tag}:opensource>")
+
+
+HY3 = ToolFormat(
+    name="hy3",
+    opening=(hy3("tool_calls"), LINE, hy3("tool_call")),
+    closing=(hy3("/tool_call"), LINE),
+    between=(hy3("tool_call"),),
+    ending=(hy3("/tool_calls"),),
+    name_end=(hy3("tool_sep"), LINE),
+    tags=Tags(
+        before=(hy3("arg_key"),),
+        middle=(hy3("/arg_key"), LINE, hy3("arg_value")),
+        after=(hy3("/arg_value"), LINE),
+    ),
+)
 INVOKE = Marker('<invoke name="')
 MINIMAX = ToolFormat(
     name="minimax",
@@ -100,6 +134,22 @@ MINIMAX = ToolFormat(
     name_end=(Marker('">\n'),),
     tags=tagged('<parameter name="', '">', "</parameter>\n", "</invoke"),
 )
+NAMESPACE = "]<]minimax[>["
+MINIMAX_M3 = ToolFormat(
+    name="minimax_m3",
+    opening=(Marker(f"{NAMESPACE}<tool_call>"), LINE, Marker(f'{NAMESPACE}<invoke name="')),
+    closing=(Marker(f"{NAMESPACE}</invoke>\n"),),
+    between=(Marker(f'{NAMESPACE}<invoke name="'),),
+    ending=(Marker(f"{NAMESPACE}</tool_call>"),),
+    name_end=(Marker('">'),),
+    tags=Tags(
+        before=(Marker(f"{NAMESPACE}<"),),
+        middle=(Marker(">"),),
+        after=(Marker(f"{NAMESPACE}</"),),
+        named=True,
+    ),
+    inner=NAMESPACE,
+)
 
 LLAMA3 = ToolFormat(
     name="llama3",
@@ -108,6 +158,7 @@ LLAMA3 = ToolFormat(
     arguments_key="parameters",
     bare=True,
 )
+LLAMA4 = replace(LLAMA3, name="llama4", opening=(Marker("<|python_start|>"),))
 TOOL_CALLS = Marker("[TOOL_CALLS]")
 MISTRAL = ToolFormat(
     name="mistral",
@@ -158,6 +209,16 @@ FUNCTIONARY = ToolFormat(
     between=(NO_LINE, Marker("<function=")),
     name_end=(Marker(">"),),
 )
+APERTUS = ToolFormat(
+    name="apertus",
+    opening=(Marker("<|tools_prefix|>"), Marker('[{"')),
+    closing=(Marker("}"),),
+    between=(Marker(', {"'),),
+    ending=(Marker("]"), Marker("<|tools_suffix|>")),
+    name_end=(Marker('": '),),
+)
+FUNCTION_CALL = Marker("<|function_call|>")
+GIGACHAT = ToolFormat(name="gigachat", opening=(FUNCTION_CALL,), between=(FUNCTION_CALL,), single=True)
 COMMAND = ToolFormat(
     name="command",
     opening=(Marker("<|START_ACTION|>"), Marker("[\n    ")),
@@ -187,6 +248,24 @@ DEEPSEEK_V31 = ToolFormat(
     ending=(FRAME_END,),
     name_end=(SEP,),
 )
+
+
+def dsml(name: str, frame: str) -> ToolFormat:
+    """Return DeepSeek's markup, all of whose tags have one token in them, by the name of the outermost."""
+    tags = tagged('<｜DSML｜parameter name="', '" string="', "</｜DSML｜parameter>\n", "</｜DSML｜invoke")
+    return ToolFormat(
+        name=name,
+        opening=(Marker(f"<｜DSML｜{frame}>"), LINE, Marker('<｜DSML｜invoke name="')),
+        closing=(NO_LINE, Marker("</｜DSML｜invoke>\n")),
+        between=(Marker('<｜DSML｜invoke name="'),),
+        ending=(Marker(f"</｜DSML｜{frame}>"),),
+        name_end=(Marker('">\n'),),
+        tags=replace(tags, kinds=("true", "false"), kind_end=(Marker('">'),)),
+        inner="｜DSML｜",
+    )
+
+
+DEEPSEEK_V32, DEEPSEEK_V4 = dsml("deepseek_v32", "function_calls"), dsml("deepseek_v4", "tool_calls")
 KIMI_CALL = Marker("<|tool_call_begin|>")
 KIMI = ToolFormat(
     name="kimi",
@@ -220,6 +299,8 @@ SIGNS = {
     SEED: r"<seed:tool_call>\n<function=[^<>]+>\n<parameter=[^<>]+>",
     GLM: r"<tool_call>[^<>\n]+\n<arg_key>[^<>]+</arg_key>\n<arg_value>",
     GLM_TIGHT: r"<tool_call>[^<>\n]+<arg_key>[^<>]+</arg_key><arg_value>",
+    HY3: r"<tool_call:opensource>[^<>\n]+<tool_sep:opensource>\n<arg_key:opensource>",
+    MINIMAX_M3: r'\]<\]minimax\[>\[<tool_call>\n\]<\]minimax\[>\[<invoke name="\w+">\]<\]minimax\[>\[<\w+>',
     MINIMAX: r'<minimax:tool_call>\n<invoke name="[^"]+">\n<parameter name="[^"]+">',
     MISTRAL: r'\[TOOL_CALLS\]\s*\[\s*\{\s*"(id|name|arguments)"\s*:',
     MISTRAL_ARGS: r"\[TOOL_CALLS\][^\[\]{}]+(\[CALL_ID\]\w+)?\[ARGS\]\s*\{",
@@ -230,11 +311,21 @@ SIGNS = {
     APRIEL: r'<tool_calls>\[\s*\{"name"',
     MINIMAX_M1: r'<tool_calls>\n\{"name"',
     FUNCTIONARY: r"<function=\w+>\{",
+    APERTUS: r'<\|tools_prefix\|>\[\{"\w+": \{',
+    GIGACHAT: r'<\|function_call\|>\{"name"',
     COMMAND: r'<\|START_ACTION\|>\[\n    \{"tool_call_id": "\d+", "tool_name": ',
     DEEPSEEK: r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>[^\n]+\n```json\n",
     DEEPSEEK_V31: r"<｜tool▁call▁begin｜>[^<\n]+<｜tool▁sep｜>(\{|tool_call_arguments)",
+    DEEPSEEK_V32: r"<｜DSML｜function_calls>\n<｜DSML｜invoke",
+    DEEPSEEK_V4: r"<｜DSML｜tool_calls>\n<｜DSML｜invoke",
     KIMI: r"<\|im_system\|>tool_declare<|<\|tool_call_begin\|>.+<\|tool_call_argument_begin\|>",
     HARMONY: r"to=functions\.[^<]+<\|channel\|>commentary",
+    LFM2: r"<\|tool_call_start\|>\[\w+\(|List of tools: (<\|tool_list_start\|>)?\[\{",
+    OLMO: r"<function_calls>\n?\w+\(",
+    GEMMA: r'<\|tool_call>call:\w+\{\w+:<\|"\|>',
+    GEMMA_ESCAPE: r"<start_function_call>call:\w+\{\w+:<escape>",
+    PYTHONIC: r"""\[\w+\(\w+=("[^"]*"|'[^']*')\)\]""",
+    LLAMA4: r'(<\|python_end\|>|<\|header_end\|>\n\n)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:',
     LLAMA3: r'(\n|<\|python_tag\|>)\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:',
 }
 FORMATS = {fmt.name: fmt for fmt in (*SIGNS, GENERIC)}

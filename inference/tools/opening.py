@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import TypeAlias
 
 from inference.stop import overlap
 from inference.tools.formats import THOUGHT, THOUGHT_END, Marker, ToolFormat
-from inference.tools.heads import Beginning
+from inference.tools.heads import BareBeginning, Beginning
 from inference.tools.types import ToolUse
 from inference.tools.whole import WholeCall
 
+Begun: TypeAlias = BareBeginning | Beginning | WholeCall
 
-def beginning_of(fmt: ToolFormat, use: ToolUse) -> Beginning | WholeCall:
-    """Return what tells whether an answer begins with a call."""
+
+def beginning_of(fmt: ToolFormat, use: ToolUse) -> Begun:
+    """Return what tells whether an answer begins with a call; no JSON begins as a call with a bare name."""
+    if fmt.bare_opening:
+        return BareBeginning(fmt, use.tools)
     return WholeCall(fmt, use.tools) if use.formed else Beginning(use.tools)
 
 
@@ -25,7 +30,8 @@ class Opening:
 
     def __init__(self, fmt: ToolFormat, use: ToolUse) -> None:
         self._sign = fmt.opening[0] if fmt.opening else None
-        self._tools = use.tools
+        self._lead = fmt.lead
+        self._fmt, self._use = fmt, use
         self._formed = use.formed
         self._beginning = (
             beginning_of(fmt, use) if fmt.bare else None
@@ -58,10 +64,10 @@ class Opening:
         self._thinks = False
         if self._sign is not None and token_id == self._sign.id:
             self.found = True
-            return self._shown(held.rstrip())
+            return self._shown(held.removesuffix(self._lead).rstrip())
         end = self._thought_end
         if end is not None and token_id == end.id:
-            self._beginning = Beginning(self._tools)
+            self._beginning = beginning_of(self._fmt, self._use)
         elif end is not None and end.id is None:
             self._thought_end = None
         return self._shown(held)  # what began before it doesn't go on behind it
@@ -70,7 +76,7 @@ class Opening:
         """Return what was held back; use it once, at the end of an answer in which no calls were found."""
         return "".join((*self._white, self._held))
 
-    def _begun(self, beginning: Beginning | WholeCall, text: str) -> str:
+    def _begun(self, beginning: Begun, text: str) -> str:
         """Return all that may have begun a call once it is known whether it did."""
         self._held += text
         is_call = beginning.push(text)
@@ -89,6 +95,8 @@ class Opening:
         at, mark = first_of(text, marks)
         if mark is None:
             keep = len(text) - max((overlap(text, mark.text) for mark in marks), default=0)
+            if self._lead and text.endswith(self._lead):  # it belongs to a sign that may follow
+                keep = len(text) - len(self._lead)
             text, self._held = text[:keep], text[keep:]
             return self._spoken(text), ""
         words, text = text[:at], text[at + len(mark.text) :]
@@ -97,7 +105,7 @@ class Opening:
             return self._shown(words.rstrip()), text
         self._thinks = mark is THOUGHT
         if self._thought_end is not None:
-            self._beginning = Beginning(self._tools)
+            self._beginning = beginning_of(self._fmt, self._use)
         return self._shown(words + mark.text), text
 
     def _marks(self) -> tuple[Marker, ...]:

@@ -42,8 +42,8 @@ class CallParser:
         self._notation = notation_of(fmt)
         self._tools = {tool.name: tool for tool in use.tools}
         self._reader: Reader | None = None  # of the arguments that have begun
-        self._reads_marks = fmt.tags is not None  # which may be special tokens among arguments
-        self._sure = "{" if fmt.tags is None else (text_of(fmt.name_end or ()) or ">")[-1]
+        self._reads_marks = fmt.tags is not None or fmt.literals is not None  # special tokens among arguments
+        self._sure = (text_of(fmt.name_end or ()) or ">")[-1] if self._reads_marks else "{"
         self._calls = 0
         self._pieces = Pieces()
 

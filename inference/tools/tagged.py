@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from inference.tools.formats import Marker, Tags, text_of
-from inference.tools.shapes import lost_words
+from inference.tools.shapes import lost_words, shapes
 from inference.tools.tagged_reader import TaggedReader
 from inference.tools.tagged_rules import TaggedRules
 from inference.tools.texts import Values
@@ -31,15 +31,17 @@ class TaggedArguments:
         """Return the first tag, or what closes a call without arguments."""
         return f"(?:{re.escape(text_of(self.tags.before))}|{re.escape(text_of(self.closing))})"
 
-    def rules(self, tools: Sequence[Tool], schemas: Sequence[str], members: Sequence[str]) -> Iterator[str]:
+    def rules(self, tools: Sequence[Tool], schemas: Sequence[str]) -> Iterator[str]:
         """Yield the rules of all arguments."""
         rules = TaggedRules(self.tags)
-        for at, (tool, schema, member) in enumerate(zip(tools, schemas, members, strict=True)):
-            yield from rules.of(at, tool, json.loads(schema), member)
+        for at, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
+            yield from rules.of(at, tool, json.loads(schema))
 
     def lost(self, tool: Tool, schema: str) -> frozenset[str]:
-        """Return the keywords that speak of an object as a whole."""
-        return lost_words(json.loads(schema))
+        """Return the keywords that speak of an object as a whole, or of names for which there are no tags."""
+        root = json.loads(schema)
+        is_open = self.tags.named and any(False not in shape.others for shape in shapes(root))
+        return lost_words(root) | ({"additionalProperties"} if is_open else frozenset[str]())
 
     def reader(self, tool: Tool) -> TaggedReader:
         """Return what reads arguments and makes JSON of them."""
@@ -49,12 +51,18 @@ class TaggedArguments:
         """Return arguments in their tags; a text that is no object stands there as it is."""
         if not isinstance(arguments, Mapping):
             return "" if arguments is None else str(arguments)
-        before, middle, after = map(text_of, (self.tags.before, self.tags.middle, self.tags.after))
-        after += "\n" if self.tags.line else ""
+        before, middle, line = text_of(self.tags.before), text_of(self.tags.middle), "\n" * self.tags.line
         return "".join(
-            f"{before}{name}{middle}{value if isinstance(value, str) else as_json(value)}{after}"
+            f"{before}{name}{middle}{self._kind(value)}"
+            f"{value if isinstance(value, str) else as_json(value)}{text_of(self.tags.ended(name))}{line}"
             for name, value in arguments.items()
         )
+
+    def _kind(self, value: object) -> str:
+        """Return what tells the kind of a value before it, if the notation does."""
+        if self.tags.kinds is None:
+            return ""
+        return self.tags.kinds[0 if isinstance(value, str) else 1] + text_of(self.tags.kind_end)
 
 
 def as_json(value: object) -> str:

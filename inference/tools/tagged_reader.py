@@ -6,7 +6,7 @@ import json
 from enum import Enum, auto
 
 from inference.stop import overlap
-from inference.tools.formats import TOKEN, Tags, text_of, unlike_text
+from inference.tools.formats import TOKEN, Tags, unlike_text
 from inference.tools.objects import WHITE
 from inference.tools.texts import Values
 
@@ -18,6 +18,7 @@ class Place(Enum):
 
     BETWEEN = auto()  # before a tag, or the end
     NAME = auto()
+    KIND = auto()  # behind a name, where it is told
     TEXT = auto()
     NULL_OR_TEXT = auto()  # at the beginning of a text that may be null
     JSON = auto()
@@ -27,8 +28,11 @@ class TaggedReader:
     """Reads the arguments of one call; what is sure of their JSON text is given as it comes."""
 
     def __init__(self, tags: Tags, values: Values) -> None:
-        self._before = text_of(tags.before)
-        self._middle, self._after = map(unlike_text, (tags.middle, tags.after))
+        self._before, self._middle, self._after, self._kind_end = map(
+            unlike_text, (tags.before, tags.middle, tags.after, tags.kind_end)
+        )
+        self._kinds = tags.kinds
+        self._tags = tags
         self._line = "\n" if tags.line else ""
         self._values = values
         self._place = Place.BETWEEN
@@ -46,6 +50,7 @@ class TaggedReader:
         steps = {
             Place.BETWEEN: self._between,
             Place.NAME: self._name,
+            Place.KIND: self._kind,
             Place.TEXT: self._text,
             Place.NULL_OR_TEXT: self._null_or_text,
             Place.JSON: self._json,
@@ -60,12 +65,18 @@ class TaggedReader:
 
     def _between(self) -> str | None:
         """Go on to a name, or end: what isn't a tag is behind the arguments."""
-        held = self._held.removeprefix(self._line).removeprefix(TOKEN)  # no text stands here
-        if held.startswith(self._before):
-            self._held = held[len(self._before) :]
+        held = self._held.removeprefix(self._line)
+        # The first tag may have ended the name, and come as the text that it is
+        before = self._before if held.startswith(TOKEN) else self._before.removeprefix(TOKEN)
+        behind = held[len(before) : len(before) + 1]
+        is_tag = held.startswith(before)
+        if is_tag and self._tags.named and not behind:
+            return None  # the tag that closes a call may begin as one of an argument
+        if is_tag and not (self._tags.named and behind == "/"):
+            self._held = held[len(before) :]
             self._place = Place.NAME
             return ""
-        if self._before.startswith(held):
+        if not is_tag and before.startswith(held):
             return None
         self._held = held
         self.complete = True
@@ -76,16 +87,29 @@ class TaggedReader:
         if not found:
             return None
         self._held = rest
+        self._after = unlike_text(self._tags.ended(name))
         comma = "," if self._arguments else ""
         self._arguments += 1
-        text = self._values.text(name)
-        if text is None:
+        text = self._values.text(name) if self._kinds is None else None
+        if self._kinds is not None:
+            self._place, opened = Place.KIND, ""
+        elif text is None:
             self._place, opened = Place.JSON, ""
         elif text.or_null:
             self._place, opened = Place.NULL_OR_TEXT, ""
         else:
             self._place, opened = Place.TEXT, '"'
         return f"{comma}{json.dumps(name, ensure_ascii=False)}:{opened}"
+
+    def _kind(self) -> str | None:
+        kind, found, rest = self._held.partition(self._kind_end)
+        if not found:
+            return None
+        self._held = rest
+        assert self._kinds is not None
+        is_text = kind == self._kinds[0]
+        self._place = Place.TEXT if is_text else Place.JSON
+        return '"' if is_text else ""
 
     def _null_or_text(self) -> str | None:
         null = NULL + self._after

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from inference.errors import ToolRefused
-from inference.grammar.schema import LIMITS
+from inference.grammar.keywords import LITERALS, may_be, says
 from inference.tools.formats import Marker, Tags, text_of
-from inference.tools.lark import ANY, in_regex, literal, symbols
+from inference.tools.lark import in_regex, symbols
 from inference.tools.shapes import Schema, shapes, standing_alone
-from inference.tools.texts import Text, Values
+from inference.tools.texts import JOINS, OF_TEXTS, Text, Values
 from inference.tools.types import Tool
+from inference.tools.value_rules import ValueRules
+
+WITHOUT_TYPE = frozenset((*JOINS, *LITERALS, "$ref"))  # what may say of which type a value is
 
 
 class TaggedRules:
@@ -22,57 +26,51 @@ class TaggedRules:
         self._tags = tags
         self._end = text_of(tags.after)
         self._line = ' "\\n"?' if tags.line else ""
-        self._size = 0  # of all that was written
-        self._known: dict[str, str] = {}  # names of rules by what they are
-        self._texts: dict[Text, str] = {}  # the same names by texts: to write one may be much work
-        self._others: dict[frozenset[str], str] = {}  # and by the names that others are not
+        self._values = ValueRules(tags.slips)
+        self._others: dict[frozenset[str], str] = {}  # names of rules by the names that others are not
 
-    def of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
+    def of(self, at: int, tool: Tool, root: Mapping[str, Any]) -> Iterator[str]:
         """Yield the rule `args_<at>` of a tool, and those that it needs; raise ToolRefused."""
-        for rule in self._of(at, tool, root, member):
-            self._spend(len(rule) + 1)
+        for rule in self._of(at, tool, root):
+            self._values.spend(len(rule) + 1)
             yield rule
 
-    def _spend(self, size: int) -> None:
-        """Count what is written; raise ToolRefused before it is more than a grammar may be.
-
-        Much can come of little: a name is written again in every way to give arguments.
-        """
-        self._size += size
-        if self._size > LIMITS.lark_bytes:
-            raise ToolRefused(
-                "the `parameters` of the functions in `tools` are too large together: shorten them, or "
-                "offer fewer functions at a time"
-            )
-
-    def _of(self, at: int, tool: Tool, root: Mapping[str, Any], member: str) -> Iterator[str]:
+    def _of(self, at: int, tool: Tool, root: Mapping[str, Any]) -> Iterator[str]:
         values, ways = Values(tool.parameters, self._end), []
         documents: dict[tuple[int, ...], str] = {}  # by the schemas of this root that they are of
         for number, shape in enumerate(shapes(root)):
             words = []
             for place, (name, schemas) in enumerate(shape.named.items()):
                 rule = f"arg_{at}_{number}_{place}"
-                yield f"{rule}: {self._opened(name, member)}"
-                label = f"{member} {name!r:.80}"
-                value = yield from self._value(root, schemas, values.text(name), label, documents)
+                yield f"{rule}: {self._opened(name, tool)}"
+                label = f"{at} {name!r:.80}"
+                end = self._tags.ended(name)
+                value = yield from self._value(root, schemas, values.text(name), end, label, documents)
                 yield f"{rule}_value: {value}"
                 words.append(f"({rule} {rule}_value)" + ("" if name in shape.required else "?"))
-            if False not in shape.others:
-                value = yield from self._value(root, shape.others, values.other, member, documents)
+            if False not in shape.others and not self._tags.named:  # whose ends have a name that is known
+                end = self._tags.after
+                value = yield from self._value(root, shape.others, values.other, end, str(at), documents)
                 other = yield from self._other_names(shape.named)
                 words.append(f"({other} {value})*")
             ways.append(" ".join(words) or '""')
         if not ways:
-            raise ToolRefused(f"no arguments are valid by `{member}`: mend the schema")
+            raise ToolRefused("no arguments are valid by ", tool.member, ": mend the schema")
         yield f"args_{at}: {' | '.join(ways)}"
 
-    def _opened(self, name: str, member: str) -> str:
+    def _opened(self, name: str, tool: Tool) -> str:
         """Return what stands before a value."""
-        for text in (text_of(self._tags.middle), self._end, *(m.text for m in self._tags.markers)):
+        pieces = (marker.text for marker in self._tags.markers)  # of which `<` alone ends nothing
+        texts = (
+            *(text_of(self._tags.middle), self._end),
+            *(piece for piece in pieces if any(map(str.isalnum, piece))),
+        )
+        for text in (*texts, "/") if self._tags.named else texts:
             if text.strip() and text in name:
                 raise ToolRefused(
-                    f"`{member}` has a property whose name contains {text!r}, by which this model ends "
-                    "names: rename it"
+                    tool.member,
+                    f" has a property whose name contains {text!r}, by which this model ends "
+                    "names: rename it",
                 )
         return symbols((*self._tags.before, Marker(name), *self._tags.middle))
 
@@ -82,7 +80,7 @@ class TaggedRules:
         if names in self._others:
             return self._others[names]
         rule = self._others[names] = f"other_{len(self._others)}"
-        self._spend(sum(map(len, named)))  # before a rule is written that is larger still
+        self._values.spend(sum(map(len, named)))  # before a rule is written that is larger still
         stops = "".join(in_regex(char) for char in sorted({*text_of(self._tags.middle)[:1], "\n"}))
         listed = f" & ~/({'|'.join(map(in_regex, named))})/" if named else ""
         yield f"{rule.upper()}: /[^{stops}]{{1,64}}/{listed}"
@@ -94,56 +92,66 @@ class TaggedRules:
         root: Mapping[str, Any],
         schemas: tuple[Schema, ...],
         text: Text | None,
+        end: tuple[Marker, ...],
         label: str,
         documents: dict[tuple[int, ...], str],
     ) -> Generator[str, None, str]:
-        """Yield the rules of a value if they are new; return the symbols of it and what ends it."""
+        """Yield the rules of a value if they are new; return the symbols of it and what is around it."""
+        if self._tags.kinds is not None:
+            return (yield from self._told(root, schemas, text, label, documents))
         if text is not None:
-            return (yield from self._text(text, label))
+            return (yield from self._values.text(text, end, label)) + self._line
+        json_value = yield from self._json(root, schemas, label, documents)
+        return f"{json_value} {symbols(end)}{self._line}"
+
+    def _told(
+        self,
+        root: Mapping[str, Any],
+        schemas: tuple[Schema, ...],
+        text: Text | None,
+        label: str,
+        documents: dict[tuple[int, ...], str],
+    ) -> Generator[str, None, str]:
+        """Do the same where the kind of a value is told before it: what can be a text is one as it is."""
+        assert self._tags.kinds is not None
+        as_text, as_json = (symbols((Marker(kind), *self._tags.kind_end)) for kind in self._tags.kinds)
+        after = f"{symbols(self._tags.after)}{self._line}"
+        own = text_among(schemas) if text is None else replace(text, or_null=False)
+        ways = []
+        if own is not None:
+            ways.append(
+                f"{as_text} {(yield from self._values.text(own, self._tags.after, label))}{self._line}"
+            )
+        if text is None:
+            ways.append(f"{as_json} {(yield from self._json(root, schemas, label, documents))} {after}")
+        elif text.or_null:
+            ways.append(f'{as_json} "null" {after}')
+        return f"({' | '.join(ways)})"
+
+    def _json(
+        self,
+        root: Mapping[str, Any],
+        schemas: tuple[Schema, ...],
+        label: str,
+        documents: dict[tuple[int, ...], str],
+    ) -> Generator[str, None, str]:
+        """Yield the rule of a value in JSON if it is new; return its name."""
         of_whom = tuple(map(id, schemas))
         if of_whom not in documents:
             document = json.dumps(standing_alone(root, schemas), ensure_ascii=False, separators=(",", ":"))
-            documents[of_whom] = yield from self._json(document, label)
-        return f"{documents[of_whom]} {symbols(self._tags.after)}{self._line}"
+            documents[of_whom] = yield from self._values.json(document, label)
+        return documents[of_whom]
 
-    def _json(self, document: str, label: str) -> Generator[str, None, str]:
-        """Yield the rule of a value in JSON if it is new; return its name."""
-        if document not in self._known:
-            self._known[document] = f"json_{len(self._known)}"
-            yield f"// {label}"
-            yield f"{self._known[document]}: %json {document}"
-        return self._known[document]
 
-    def _text(self, text: Text, label: str) -> Generator[str, None, str]:
-        """Yield the rules of a text if they are new; return the symbols of it and what ends it.
-
-        It goes up to where its end is first found: as a suffix, for llguidance, where that is no token.
-        """
-        after = self._tags.after
-        is_token = after[0].id is not None
-        rest = f" {symbols(after)}" if is_token else ""
-        if text in self._texts:
-            return f"{self._texts[text]}{rest}{self._line}"
-        every = [f"/{expression}/" for expression in text.expressions] or [f"/{ANY}/"]
-        if text.may_hold_end and not is_token:
-            every += [f"~/{ended}/" for ended in self._early_ends()]
-        if not text.listed and self._tags.slips:
-            every.append(f"~/{ANY}({'|'.join(map(in_regex, self._tags.slips))}){ANY}/")
-        null = " | /null/" if text.or_null and text.expressions else ""
-        rule = f"({' & '.join(every)}){null}"
-        if rule not in self._known:
-            name = f"text_{len(self._known)}"
-            self._known[rule] = name
-            suffix = "" if is_token else f"[suffix={literal(self._end)}]"
-            yield f"{name}{suffix}: {name.upper()}"
-            yield f"// {label}"
-            yield f"{name.upper()}: {rule}"
-        self._texts[text] = self._known[rule]
-        return f"{self._known[rule]}{rest}{self._line}"
-
-    def _early_ends(self) -> Iterator[str]:
-        """Yield expressions of the texts that would end earlier, with their end behind them."""
-        yield f"{ANY}{in_regex(self._end)}{ANY}"
-        for size in range(1, len(self._end)):
-            if self._end.endswith(self._end[:size]):
-                yield f"{ANY}{in_regex(self._end[:-size])}"
+def text_among(schemas: tuple[Schema, ...]) -> Text | None:
+    """Return the text that a value of some schemas may be among others; None if that can't be said."""
+    if not schemas:
+        return Text()
+    (schema, *others) = schemas
+    if others or not isinstance(schema, Mapping):
+        return None if others or schema is not True else Text()
+    if says(schema) & WITHOUT_TYPE or not may_be(schema, "string"):
+        return None
+    return Values({}, "").of_words(
+        {"type": "string", **{word: schema[word] for word in OF_TEXTS & schema.keys() - {"type"}}}
+    )

@@ -137,7 +137,7 @@ class Values:
         if len(words) == 1 and words <= {*JOINS}:
             return self._of_alternatives(_list(schema[words.copy().pop()]), "allOf" in words, steps)
         if id(schema) not in self._kinds:
-            self._kinds[id(schema)] = self._of_words(schema) if words <= OF_TEXTS else None
+            self._kinds[id(schema)] = self.of_words(schema) if words <= OF_TEXTS else None
         return self._kinds[id(schema)]
 
     def _of_alternatives(self, schemas: list[Any], joined: bool, steps: int) -> Text | None:
@@ -148,8 +148,8 @@ class Values:
         text = self._kind(others[0], steps + 1)
         return replace(text, or_null=True) if text is not None and len(schemas) > 1 else text
 
-    def _of_words(self, schema: Mapping[str, Any]) -> Text | None:
-        """Return what text a schema's own words speak of."""
+    def of_words(self, schema: Mapping[str, Any]) -> Text | None:
+        """Return what text a schema's own words speak of, all of which are about texts."""
         literals = _literals(schema)
         kinds = schema.get("type", _kinds(literals))
         kinds = [kinds] if isinstance(kinds, str) else kinds

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from inference.errors import Member
+
 NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}}
+PLACE = re.compile(r"\[\d+\]")  # of an item, in a path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +21,32 @@ class Tool:
     parameters: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS)
     strict: bool = False  # what a grammar can't express of the parameters is refused, not left out
     told: Mapping[str, object] | None = None  # what the prompt says of the parameters, if not they
-    at: str = ""  # where the request has its schema, `[]` for each place; "" where its `ToolUse` says
+    takes_text: bool = False  # its one argument is a text, which is what the client knows of a call
+    at: str = "tools[0].function"  # where the request has it
+    schema: str = "parameters"  # the member of it that is the schema
 
     @property
     def shown(self) -> Mapping[str, object]:
         """Return the schema that the model is shown."""
         return self.parameters if self.told is None else self.told
+
+    @property
+    def member(self) -> Member:
+        """Return where the request has the schema; messages know a tool by its name."""
+        above, _, place = self.at.rpartition("[")
+        shown = f"{anywhere(above)}[{shortened(self.name)}{place[place.index(']') :]}.{self.schema}"
+        return Member(f"{self.at}.{self.schema}", f"`{shown}`")
+
+
+def anywhere(path: str) -> str:
+    """Return a path with `[]` in the place of each item's number."""
+    return PLACE.sub("[]", path)
+
+
+def shortened(value: object) -> str:
+    """Return a value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +58,6 @@ class ToolUse:
     parallel: bool  # more than one call in an answer
     formed: bool = False  # text follows a form: an answer that doesn't begin with a call has none
     thinking: bool = False  # the prompt leaves a thought open, with which the answer goes on
-    schemas_at: str = "function.parameters"  # where a tool of the request has its schema, for messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from inference.errors import InvalidImage, InvalidInput
+from inference.errors import InvalidImage, InvalidInput, Member
 from inference.sequences.sight import Sight
 from inference.sequences.state import Integers
 from inference.shortage import is_shortage
@@ -138,7 +138,9 @@ class Looker:
         except InvalidImage as error:
             looked = Looked(wish.request_id, message=error.why, invalid=True, which=error.number)
         except InvalidInput as error:
-            looked = Looked(wish.request_id, message=str(error), invalid=True)
+            # A member stands first, if at all
+            member, words = ("", error.args) if error.member is None else (error.member.path, error.args[1:])
+            looked = Looked(wish.request_id, message="".join(words), invalid=True, member=member)
         except BaseException as error:  # even a panic of native code: the next request's turn must come
             LOG.exception("The images of request %s could not be looked at", wish.request_id)
             why = "memory was too short for it" if is_shortage(error) else type(error).__name__
@@ -191,8 +193,8 @@ class Looker:
         tokens = before + len(prepared.ids)
         if tokens > self._most_tokens:
             raise InvalidInput(
-                f"`inputs` must have less than {self._most_tokens} tokens. "
-                f"Given: {tokens} of its images alone"
+                Member("inputs"),
+                f" must have less than {self._most_tokens} tokens. Given: {tokens} of its images alone",
             )
         assert self._vision.eyes is not None, "it is there where images aren't refused"
         return Stored(prepared.ids, self._vision.eyes.look(prepared))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.clients.interpreters import Ask, Results, ask_any
 CLIENT = "openai"
 ON_ANY_SERVER = (
     *("chat", "chat_stream", "chat_stream_with_usage", "chat_logprobs", "continue_final_message"),
-    *("tools", "tool_results", "tool_not_found", "parsed", "parsed_beside_tools"),
+    *("tools", "tool_results", "tool_custom", "tool_not_found", "parsed", "parsed_beside_tools"),
     *("too_long", "choices", "biased"),
     *("completion", "completion_prompts", "models", "unknown_model"),
     *("validation_error", "validation_error_streamed"),
@@ -99,6 +100,24 @@ def test_a_calls_result_can_be_given_back(results: Results) -> None:
     first, second = results["tool_results"]
     assert (first[:5], second[:5]) == ("call_", "call_")
     assert first != second
+
+
+def test_a_custom_tools_input_is_a_text_of_its_form_whole_and_streamed(results: Results) -> None:
+    told = results["tool_custom"]
+    whole, second = (told[name]["choices"][0]["message"]["tool_calls"][0] for name in ("whole", "second"))
+    for called in (whole, second):
+        assert (called["type"], called["custom"]["name"]) == ("custom", "note")
+        assert re.fullmatch("(Paris|Rome), [CF]", called["custom"]["input"])
+    assert whole["id"] != second["id"]
+    parts = [
+        part
+        for chunk in told["chunks"]
+        for choice in chunk["choices"]
+        for part in choice["delta"]["tool_calls"] or []
+    ]
+    assert [part["id"] is None for part in parts] == [False, *[True] * (len(parts) - 1)]
+    assert "".join(part["custom"]["input"] for part in parts) == whole["custom"]["input"]
+    assert told["chunks"][-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_a_tool_that_is_not_there_is_refused(results: Results) -> None:

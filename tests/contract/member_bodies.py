@@ -53,6 +53,10 @@ TOOLS = {"tools": [TOOL], "tool_choice": "required"}
 NAMED = {"type": "function", "function": {"name": "f"}}
 AMONG = {"mode": "required", "tools": [NAMED]}
 FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+AS, BS = ({"syntax": "regex", "definition": f"{letter}+"} for letter in "ab")
+CUSTOM = {"type": "custom", "function": ABSENT}
+CUSTOM_TOOLS = {"tools": [{"type": "custom", "custom": {"name": name}} for name in "fg"]}
+CALLED = {"name": "f", "input": "a"}
 HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands there for the members in it
     "image_url": {"type": "image_url", "image_url": {"url": RED}, "text": ABSENT},
     "grammar": {"grammar": {"type": "json", "value": SCHEMA}},
@@ -61,6 +65,9 @@ HOLDERS: dict[str, dict[str, Any]] = {  # by a step on the way: what stands ther
     "tool_choice": {"tools": [TOOL, OTHER_TOOL], "tool_choice": NAMED},
     "allowed_tools": {"type": "allowed_tools", "function": ABSENT, "allowed_tools": AMONG},
     "structured_outputs": {"structured_outputs": {}},
+    "custom": {**CUSTOM, "custom": {"name": "f"}},
+    **{f"{way}messages.tool_calls.custom": {**CUSTOM, "custom": CALLED} for way in ("", "instances.")},
+    "format": {"format": {"type": "grammar", "grammar": AS}},
 }
 FLAT_TOOL = {"type": "function", "name": "f", "description": "It does f."}
 OTHER_FLAT_TOOL = {"type": "function", "name": "g", "description": "It does g, too."}

@@ -9,10 +9,14 @@ from typing import Any
 from tests.contract.member_bodies import (
     ABSENT,
     ADAPTERS,
+    AS,
     BASES,
     BEGUN,
     BLUE,
+    BS,
     CALL,
+    CUSTOM,
+    CUSTOM_TOOLS,
     FLAT_TOOL,
     FLAT_TOOLS,
     GENERATE,
@@ -163,7 +167,9 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         "id": Pair("0", "1"),
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "g"}),
+        "custom": Pair({"name": "f", "input": "a"}, {"name": "g", "input": "b"}, CUSTOM),
     },
+    "CalledCustomTool": {"name": Pair("f", "g"), "input": Pair("a", "bb")},
     "CalledFunction": {
         "name": Pair("f", "g"),
         "arguments": Pair({"a": 1}, {"a": 2}),
@@ -187,6 +193,20 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     "Tool": {
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "h"}),
+        "custom": Pair({"name": "f"}, {"name": "h"}, CUSTOM),
+    },
+    "CustomToolDefinition": {
+        "name": Pair("f", "hh"),
+        "description": Pair("It does f.", "It does h, too.", request={"tool_choice": "auto"}),
+        "format": Pair({"type": "grammar", "grammar": AS}, {"type": "grammar", "grammar": BS}),
+    },
+    "CustomToolFormat": {
+        "type": Pair("grammar", "text"),
+        "grammar": Pair(AS, BS),
+    },
+    "CustomToolGrammar": {
+        "syntax": Pair("regex", "lark"),
+        "definition": Pair("a+", "bbb+"),
     },
     "FunctionDefinition": {
         "name": Pair("f", "hh"),
@@ -198,8 +218,10 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     "NamedToolChoice": {
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "g"}),
+        "custom": Pair({"name": "f"}, {"name": "g"}, CUSTOM, CUSTOM_TOOLS),
         **CHOSEN,
     },
+    "CustomToolName": {"name": Pair("f", "g", request=CUSTOM_TOOLS)},
     "FunctionName": {"name": Pair("f", "g")},
     "CompletionRequest": {
         **BOTH_OF_OPENAI,

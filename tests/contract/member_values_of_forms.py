@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.contract.member_bodies import ABSENT, OTHER_SCHEMA, SCHEMA
+from tests.contract.member_bodies import ABSENT, CUSTOM, CUSTOM_TOOLS, OTHER_SCHEMA, SCHEMA
 from tests.contract.pair import Pair
 
 
@@ -39,5 +39,6 @@ PAIRS: dict[str, dict[str, Pair]] = {
     "AllowedFunction": {
         "type": Pair("function", "custom"),
         "function": Pair({"name": "f"}, {"name": "g"}),
+        "custom": Pair({"name": "f"}, {"name": "g"}, CUSTOM, CUSTOM_TOOLS),
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,13 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Return the name that the server has for it."""
-        way = "".join("[]" if isinstance(step, int) else f".{step}" for step in self.steps)
+        """Return the name that the server has for it, wherever it stands."""
+        return re.sub(r"\[\d+\]", "[]", self.at)
+
+    @property
+    def at(self) -> str:
+        """Return where it stands."""
+        way = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
         return f"{way}.{self.member}".removeprefix(".")
 
     @property

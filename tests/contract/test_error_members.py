@@ -7,11 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from handlers.http.errors import Refused
-from handlers.http.member import member_of
-from inference.errors import InferenceError, InvalidInput, Overloaded, ToolRefused
-
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
+GENERATE, INVOCATIONS = "/generate", "/invocations"
 HI = {"model": "any", "messages": [{"role": "user", "content": "Hi"}]}
 INPUT = {"model": "any", "input": "Hi"}
 PROMPT = {"model": "any", "prompt": "Hi"}
@@ -26,12 +23,34 @@ def called(name: str) -> dict[str, Any]:
     return {**BAD, "function": {**BAD["function"], "name": name}}
 
 
+def function(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "b", "parameters": schema}}
+
+
+def said(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
 def nested(levels: int) -> dict[str, Any]:
     """Return a schema so deep that it can be read from JSON, and not be written."""
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
     return schema
+
+
+PLAIN = {"type": "function", "name": "plain"}
+FLAT = {"type": "function", **BAD["function"]}
+TEXT = {"type": "input_text", "text": "Hi"}
+
+
+def group(*tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "namespace", "name": "g", "tools": list(tools)}
+
+
+def custom(expression: str) -> dict[str, Any]:
+    form = {"type": "grammar", "syntax": "regex", "definition": expression}
+    return {"type": "custom", "name": "c", "format": form}
 
 
 SCHEMA: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": nested(300)}}
@@ -60,7 +79,10 @@ UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}
         (CHAT, {**HI, "tools": [FUNCTION, BAD]}, "tools[1].function.parameters"),
         (CHAT, {**HI, "tools": [FUNCTION, called("n" * 90)]}, "tools[1].function.parameters"),
         (CHAT, {**HI, "tools": [FUNCTION, called("x`y")]}, "tools[1].function.parameters"),
+        (CHAT, {**HI, "tools": [FUNCTION, function({"x": 1})]}, "tools[1].function.parameters"),
         (CHAT, {**HI, "response_format": SCHEMA}, "response_format.json_schema.schema"),
+        (CHAT, {**HI, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        (CHAT, {**HI, "messages": []}, "messages"),  # which the template can't take
         (COMPLETIONS, {**PROMPT, "max_tokens": -1}, "max_tokens"),
         (COMPLETIONS, {**PROMPT, "prompt": ""}, "prompt"),
         (COMPLETIONS, {**PROMPT, "logprobs": 99}, "logprobs"),
@@ -68,13 +90,31 @@ UNUSED = {"tools": [{"type": "function", "name": "f", "parameters": nested(126)}
         (RESPONSES, {**INPUT, "previous_response_id": "a"}, "previous_response_id"),
         (RESPONSES, {**INPUT, "input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         (RESPONSES, {**INPUT, "include": ["a"]}, "include[0]"),
-        (RESPONSES, {**INPUT, "tools": [{"type": "function", **BAD["function"]}]}, "tools[0].parameters"),
+        (RESPONSES, {**INPUT, "tools": [FLAT]}, "tools[0].parameters"),
+        (RESPONSES, {**INPUT, "tools": [PLAIN, group(PLAIN, FLAT)]}, "tools[1].tools[1].parameters"),
+        (RESPONSES, {**INPUT, "tools": [group(custom("("))]}, "tools[0].tools[0].format.definition"),
+        (
+            RESPONSES,
+            {"input": [said(TEXT), {"type": "additional_tools", "tools": [FLAT]}]},
+            "input[1].tools[0].parameters",
+        ),
+        (
+            RESPONSES,
+            {"input": [said(TEXT, {"type": "input_image", "file_id": "a"})]},
+            "input[0].content[1].file_id",
+        ),
+        (RESPONSES, {**INPUT, "input": []}, "input"),
+        (RESPONSES, {**INPUT, "max_output_tokens": 3, "min_tokens": 9}, "min_tokens"),
         (RESPONSES, {**INPUT, **UNUSED, "tool_choice": "none"}, "tools[0].parameters"),  # echoed all the same
         (
             RESPONSES,
             {**INPUT, "text": {"format": SCHEMA["json_schema"] | {"type": "json_schema"}}},
             "text.format.schema",
         ),
+        (GENERATE, {"inputs": "Hi", "parameters": {"top_p": 7}}, "parameters.top_p"),
+        (GENERATE, {"inputs": ""}, "inputs"),
+        (INVOCATIONS, {"inputs": "Hi", "parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
+        (INVOCATIONS, {**PROMPT, "prompt": ""}, "prompt"),
     ],
 )
 def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | None) -> None:
@@ -86,24 +126,3 @@ def test_it_is_told(client: httpx.Client, path: str, body: Any, param: str | Non
 def test_tgis_clients_are_told_in_words_alone(client: httpx.Client) -> None:
     answer = client.post(CHAT, json={**HI, "top_p": 7})
     assert answer.json().keys() == {"error", "error_type", "request_id"}
-
-
-@pytest.mark.parametrize(
-    ("error", "member"),
-    [
-        (InvalidInput("`inputs` tokens + `max_tokens` must be <= 9"), "max_tokens"),
-        (InvalidInput("`top_p` must be > 0"), None),  # no name of such a request
-        (InvalidInput("`stop[3]` is empty, as is `max_tokens`"), "stop[3]"),
-        (InvalidInput("`` is nothing"), None),
-        (InvalidInput("no name"), None),
-        (ToolRefused("`stop` is no tool"), "stop"),
-        (Overloaded(1), None),
-        (Refused("`stop` is bad", param="a.b"), "a.b"),
-        (Refused("`stop` is bad"), None),
-    ],
-    ids=str,
-)
-def test_the_first_name_that_the_request_has_is_meant(
-    error: InferenceError | Refused, member: str | None
-) -> None:
-    assert member_of(error, {"stop", "max_tokens"}) == member

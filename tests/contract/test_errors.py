@@ -174,12 +174,14 @@ def test_openais_word_for_an_error_goes_by_its_status(status: int, kind: str) ->
 
 
 def test_a_prompt_that_is_too_long_is_known_by_openais_code_and_words() -> None:
-    failure = describe(ContextExceeded("`inputs` must have less than 8 tokens. Given: 9", 8, 9), "id")
+    failure = describe(
+        ContextExceeded("`inputs` must have less than 8 tokens. Given: 9", limit=8, given=9), "id"
+    )
     refusal = failure.reply(OPENAI_SCOPE)
     details = json.loads(bytes(refusal.body))["error"]
     assert (refusal.status_code, details["code"]) == (400, "context_length_exceeded")
     assert failure.reply(TGI_SCOPE).status_code == 422
-    assert "exceeds the context window: the maximum context length is 8 tokens" in details["message"]
+    assert "exceeds the context window: this model's maximum context length is 8 tokens" in details["message"]
     assert json.loads(bytes(failure.reply(TGI_SCOPE).body)) == {
         "error": "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
         "error_type": "validation",

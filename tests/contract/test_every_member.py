@@ -141,7 +141,7 @@ def test_a_member_without_support_is_refused_unless_it_asks_for_nothing(
         error = error_of(response)
         assert response.status_code == (400 if speaks_messages(place.path) else 422), value
         assert error == place.told.get("x-error", error)
-        assert "x-error" in place.told or f"`{place.name}` is not supported" in message_of(error), value
+        assert "x-error" in place.told or f"`{place.at}` is not supported" in message_of(error), value
     for value in neutral:
         response, same_answer = ask(http, place, body_of(place, value))
         assert same_answer == answer, value

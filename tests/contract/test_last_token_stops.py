@@ -40,6 +40,20 @@ async def test_tgis_routes_do_not_look_for_it_and_the_text_is_whole(stop: str, l
     assert with_room["details"]["finish_reason"] == later
 
 
+@pytest.mark.parametrize(("stop", "text"), [("ari", " Pari"), (" P", " P"), ("Par", " Par"), ("aris", PARIS)])
+async def test_on_tgis_routes_a_stop_within_a_token_cuts_that_token_too(stop: str, text: str) -> None:
+    parameters = {"do_sample": False, "max_new_tokens": 9, "details": True, "stop": [stop]}
+    body: dict[str, Any] = {"inputs": "city", "parameters": parameters}
+    async with served(fake=FAKE) as server:
+        whole = (await server.post("/generate", body)).json()
+        events = events_of(await server.post("/generate_stream", body))
+    assert (whole["generated_text"], whole["details"]["finish_reason"]) == (text, "stop_sequence")
+    assert [token["text"] for token in whole["details"]["tokens"]] == [
+        each["token"]["text"] for each in events
+    ]
+    assert "".join(event["token"]["text"] for event in events) == events[-1]["generated_text"] == text
+
+
 @pytest.mark.parametrize(
     ("said", "stop", "text", "reason"),
     [

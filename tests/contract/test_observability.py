@@ -246,6 +246,16 @@ async def test_prompts_and_answers_are_logged_if_asked_for(log: io.StringIO) -> 
     assert [answer.json()["generated_text"]] == line["generated_text"]
 
 
+async def test_each_prompt_of_several_is_logged_in_the_order_of_their_texts(log: io.StringIO) -> None:
+    fake = {"replies": {"first": "one", "second": "two"}}
+    async with served(log_prompts=True, fake=fake) as server:
+        await server.post("/v1/completions", {"prompt": ["first", "second"], "max_tokens": 9})
+        await server.post("/v1/completions", {"prompt": "first", "n": 2, "max_tokens": 9})
+    several, one = lines(log)
+    assert (several["prompt"], several["generated_text"]) == (["first", "second"], ["one", "two"])
+    assert (one["prompt"], one["generated_text"]) == ("first", ["one", "one"])
+
+
 async def test_why_a_request_failed_is_logged_if_prompts_are(log: io.StringIO) -> None:
     wrong = {"inputs": "x", "parameters": {"temperature": -1}}
     failing = {"inputs": "fail", "parameters": {"max_new_tokens": 9}}

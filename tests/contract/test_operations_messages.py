@@ -221,6 +221,11 @@ def block(**members: Any) -> dict[str, Any]:
             "messages[0].content[0].source.type",
         ),
         (
+            block(type="image", source={"type": "file", "file_id": "a"}),
+            r"`messages\[0\]\.content\[0\]\.source\.file_id` is not supported",
+            "messages[0].content[0].source.file_id",
+        ),
+        (
             block(type="image", source={"type": "url", "url": "https://a.example/b.png"}),
             r"`messages\[0\]\.content\[0\]\.type` is 'image'; this model reads text only: send parts of type",
             "messages[0].content[0].type",
@@ -232,6 +237,11 @@ def block(**members: Any) -> dict[str, Any]:
             "thinking.type",
         ),
         ({"tool_choice": {"type": "any"}}, "of type 'any' and there are no `tools`", "tool_choice"),
+        (
+            {"tools": [*TOOLS, {"name": "f", "input_schema": {"type": "string"}}]},
+            "the `parameters` of the function 'f' must be the JSON Schema of an object",
+            "tools[1].input_schema",
+        ),
         ({"tools": TOOLS * 2}, r"`tools\[1\]\.name` is 'get_weather', as is that of", "tools[1].name"),
     ],
 )

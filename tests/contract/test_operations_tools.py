@@ -272,7 +272,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"tools": [{"type": "function"}]},
-        "Input validation error: `tools[0]` must be of type 'function' and have a `function`. "
+        "Input validation error: `tools[0]` must be of type 'function' and have a `function`, or of "
+        "type 'custom' and have a `custom`. "
         "Given: 'function'",
         "validation",
     ),

@@ -213,12 +213,6 @@ def test_a_long_list_of_members_is_cut(client: httpx.Client) -> None:
             'leave it out or send "none" or "auto" or null',
         ),
         (
-            "tools",
-            [{"type": "custom", "custom": {"name": "f"}}],
-            "`tools[].custom` is not supported: tools are functions with JSON arguments; "
-            "leave it out or send null",
-        ),
-        (
             "modalities",
             ["text", "audio"],
             '`modalities` is not supported: only text is generated; leave it out or send ["text"] or null',

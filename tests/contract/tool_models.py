@@ -24,7 +24,7 @@ from inference.text.tokenizer import FastTokenizer, TextTokenizer
 from inference.thoughts.formats import detect
 from inference.tools.formats import ToolFormat
 from tests.contract.serving import events_of
-from tests.contract.tool_conversations import SPECIAL, Answer, Json, plain_answer, streamed_answer
+from tests.contract.tool_conversations import OF_SOME, SPECIAL, Answer, Json, plain_answer, streamed_answer
 from tests.support import serving
 from tests.unit.inference_tools.answers import Piece
 
@@ -44,9 +44,23 @@ CALLS = {  # as the templates of each format write them
         f"<tool_call>{{{{ c.function.name }}}}\n{EACH}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}"
         "</arg_value>\n{% endfor %}</tool_call>"
     ),
+    "deepseek_v32": (
+        f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="{{{{ c.function.name }}}}">\n{EACH}'
+        f'<｜DSML｜parameter name="{{{{ k }}}}" string="true">{VALUE}</｜DSML｜parameter>\n{{% endfor %}}'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    ),
+    "pythonic": f"[{{{{ c.function.name }}}}({EACH}{{{{ k }}}}={{{{ v | tojson }}}}{{% endfor %}})]",
+    "gemma": (
+        f"<|tool_call>call:{{{{ c.function.name + '{{' }}}}{EACH}"
+        '{{ k }}:<|"|>{{ v }}<|"|>{% endfor %}}<tool_call|>'
+    ),
 }
 MODELS = ("hermes", "generic", *CALLS)
-TOKENS = {"glm": ("</arg_value>",)}  # special ones that the others don't have
+TOKENS = {
+    "glm": OF_SOME[:1],
+    "deepseek_v32": OF_SOME[1:2],
+    "gemma": OF_SOME[2:],
+}  # special ones that the others don't have
 
 
 @dataclass(slots=True)

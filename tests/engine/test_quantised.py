@@ -20,7 +20,7 @@ from inference.loading.model import held_weights, load_model, read_config
 from inference.loading.source import find_source
 from tests.engine import quantised as packed
 from tests.engine.cores import Session, best, config, request
-from tests.engine.models import VOCABULARY, generate, prompts
+from tests.engine.models import VOCABULARY, generate, prompts, save_model
 from tests.engine.quantised import Format, describe, save_mxfp4, save_quantised
 
 needs_kernels = pytest.mark.skipif(open_library() is None, reason="the native kernels were not built")
@@ -157,6 +157,15 @@ def test_weights_take_what_is_planned(name: str, tmp_path: Path) -> None:
     model = load_model(checkpoint, settings, described, weights, CPU, lambda _: None)
     taken = sum(each.numel() * each.element_size() for each in {*model.parameters(), *model.buffers()})
     assert held_weights(described, weights, CPU).size(4, 2) == pytest.approx(taken, rel=0.02)
+
+
+@pytest.mark.parametrize("asked", ["int8", "eetq", "fp8"])
+def test_what_cannot_be_rounded_is_refused_by_the_name_that_was_given(asked: str, tmp_path: Path) -> None:
+    save_model("llama", tmp_path)
+    with pytest.raises(
+        ModelUnavailable, match=f"^--quantize {asked} has weights .* switched off: leave it out"
+    ):
+        find_source(replace(rounding(tmp_path, asked), native_kernels=False), 1, lambda _: None)
 
 
 @needs_kernels

@@ -131,6 +131,25 @@ def test_shards_may_come_from_another_machine(directory: Path, tmp_path: Path, c
     assert other.wait(10) == 0
 
 
+def test_where_the_server_ends_in_order_the_other_machine_says_so(directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "handlers", "shard", "--model-id", str(directory)]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            given = config(directory, shards=2, remote_shards=1, shard_port=port)
+            session = Session(replace(given, shard_address="127.0.0.1"))
+            session.run([request("r", PROMPTS[0])])
+            session.close()
+            assert other.stdout is not None
+            said = next(line for line in other.stdout if "ended" in line)
+        finally:
+            other.terminate()
+    assert " INFO " in said
+    assert "has ended in order, and the shard with it" in said
+
+
 @pytest.mark.parametrize("when", ["idle", "busy"])
 def test_all_hear_of_a_shard_that_is_lost(directory: Path, when: str) -> None:
     before = _children()

@@ -20,6 +20,7 @@ from handlers.keys import Key, Keyring, read_keys
 from handlers.quotas import Quotas
 from handlers.settings.row import SettingsError
 from inference.fakes.core import fake_client
+from inference.frontend.owners import OwnOwners
 from tests.security.raw import connected, head
 from tests.support import live_server, make_service
 
@@ -247,11 +248,11 @@ def test_time_gives_back_what_was_spent() -> None:
     quotas.take(None)
 
 
-def test_of_several_processes_each_gives_its_share() -> None:
-    quotas = Quotas(9, processes=4, clock=lambda: 0.0)
+def test_of_several_replicas_each_gives_its_share() -> None:
+    quotas = Quotas(9, replicas=4, clock=lambda: 0.0)
     quotas.take(None)
     quotas.take(None)
-    with pytest.raises(Refused, match="of each of 4 processes"):
+    with pytest.raises(Refused, match="of each of 4 replicas"):
         quotas.take(None)
 
 
@@ -268,7 +269,9 @@ def test_a_key_has_so_many_requests_in_flight(file: Path) -> None:
         for permit in held:
             permit.release()
         assert live.post("/generate", {"inputs": "Hi"}, headers=headers["alice"]).status_code == 200
-        assert not slow._admission._owned
+        owners = slow._admission._owners
+        assert isinstance(owners, OwnOwners)
+        assert not owners._taken
 
 
 @pytest.mark.parametrize(

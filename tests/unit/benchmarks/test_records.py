@@ -100,7 +100,7 @@ def test_a_repetition_is_summed_up() -> None:
     )
     assert (found["itl_p99_ms"], found["failures"]) == (200.0, [])
     assert summarise(workload, 0, {**raw, "answers": [{**answer, "prompt_tokens": 9}]})["failures"] == [
-        "prompts of [9] tokens in place of 3"
+        "prompts of [9] tokens in place of [3]"
     ]
 
 

@@ -27,12 +27,12 @@ def test_it_has_just_so_many_tokens_and_each_is_reached(directory: Path) -> None
     assert text == tokenizer.decode(tokenizer.encode(text).ids)
 
 
-@pytest.mark.parametrize("name", ["c1", "prefix8"])
+@pytest.mark.parametrize("name", ["c1", "mix8", "prefix8"])
 def test_prompts_have_just_as_many_tokens_as_the_workload_says(directory: Path, name: str) -> None:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     prompts = Words(directory).prompts(WORKLOADS[name], 0)
     counts = {len(tokenizer.encode(prompt).ids) for prompt in prompts}
-    assert (counts, len(set(prompts))) == ({WORKLOADS[name].prompt}, WORKLOADS[name].requests)
+    assert (counts, len(set(prompts))) == (WORKLOADS[name].prompts, WORKLOADS[name].requests)
 
 
 def test_a_second_run_has_the_prefix_of_the_first(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from handlers.http.errors import Refused
 from handlers.keys import GENERATE, SCOPES, Key
-from handlers.quotas import MINUTE, Bucket, Quotas
+from handlers.quotas import ACCOUNT, MINUTE, Bucket, Quotas, SharedAccounts, blank, seconds_until_full
+from inference.frontend.rows import WAYS, SharedRows
 
 
 class Hand:
@@ -175,9 +177,96 @@ def test_tokens_before_any_request_are_nobodys() -> None:
     quotas.take(Key("a"))
 
 
-def test_several_processes_let_through_in_time_what_one_would() -> None:
+def sharing(count: int, clock: Hand, rows: int = 64, **rates: int) -> list[Quotas]:
+    """Return the quotas of several processes that count together."""
+    memory = SharedRows.create(rows, ACCOUNT)
+    return [Quotas(accounts=SharedAccounts(memory, clock), clock=clock, **rates) for _ in range(count)]
+
+
+def test_of_several_processes_one_gives_all_that_there_is_and_the_others_know() -> None:
     clock = Hand()
-    shares = [Quotas(requests_per_minute=5, processes=2, clock=clock) for _ in range(2)]
+    first, second = sharing(2, clock, requests_per_minute=4)
+    for _ in range(4):
+        first.take(None)
+    for each in (first, second):
+        with pytest.raises(Refused, match=r"`requests_per_minute` is 4, and they are used up"):
+            each.take(None)
+    first.give_back(None)
+    second.take(None)
+    clock.now = 15.0
+    second.take(None)
+    with pytest.raises(Refused):
+        first.take(None)
+
+
+def test_tokens_that_one_process_has_counted_are_owed_in_the_others() -> None:
+    clock = Hand()
+    first, second = sharing(2, clock, tokens_per_minute=60)
+    for key in (Key("a"), None):
+        first.take(key)
+        second.take(key)
+    first.charge("a", 100)
+    second.charge("~0123", 70)
+    for each in (first, second):
+        for key, told in ((Key("a"), "41"), (None, "11")):
+            with pytest.raises(Refused) as refused:
+                each.take(key)
+            assert refused.value.headers == {"retry-after": told}
+
+
+@given(
+    turns=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["", "a", "b"]), st.booleans(), st.floats(0, 40)),
+        max_size=40,
+    )
+)
+def test_several_processes_let_through_what_one_would(turns: list[tuple[int, str, bool, float]]) -> None:
+    clock = Hand()
+    one = Quotas(3, 50, clock=clock)
+    several = sharing(3, clock, requests_per_minute=3, tokens_per_minute=50)
+    keys = {"": None, "a": Key("a"), "b": Key("b", requests_per_minute=7, tokens_per_minute=9)}
+
+    def let_in(quotas: Quotas, name: str) -> bool:
+        with suppress(Refused):
+            quotas.take(keys[name])
+            return True
+        return False
+
+    for at, name, charges, wait in turns:
+        clock.now += wait
+        expected = let_in(one, name)
+        assert let_in(several[at], name) is expected
+        if expected and charges:
+            one.charge(name, 30)
+            several[at].charge(name, 30)
+
+
+def test_where_there_is_no_room_the_account_that_is_nearest_to_full_is_forgotten() -> None:
+    first, second = sharing(2, Hand(), rows=WAYS, requests_per_minute=2)
+    for name in range(WAYS):
+        first.take(Key(f"{name}"))
+    for name in range(WAYS - 1):
+        first.take(Key(f"{name}"))
+    first.take(Key("new"))
+    for name in range(WAYS - 1):
+        with pytest.raises(Refused):
+            second.take(Key(f"{name}"))
+    for _ in range(2):  # as if it hadn't asked
+        second.take(Key(f"{WAYS - 1}"))
+
+
+def test_an_account_is_full_once_both_of_its_buckets_are() -> None:
+    numbers = blank(ACCOUNT)
+    assert seconds_until_full(numbers, 5.0) == 0
+    numbers[:] = array("d", [60.0, 50.0, 5.0, 120.0, -20.0, 5.0])  # 10 s and 70 s from then
+    assert [seconds_until_full(numbers, now) for now in (5.0, 65.0, 80.0)] == [70.0, 10.0, 0.0]
+    numbers[1] = -40.0
+    assert seconds_until_full(numbers, 5.0) == 100.0
+
+
+def test_several_replicas_let_through_in_time_what_one_would() -> None:
+    clock = Hand()
+    shares = [Quotas(requests_per_minute=5, replicas=2, clock=clock) for _ in range(2)]
     granted = 0
     for second in range(int(10 * MINUTE) + 1):
         clock.now = float(second)

@@ -1,9 +1,8 @@
-"""The port that the server listens on, and its end."""
+"""How the server takes connections, and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
 import json
 import logging
@@ -27,9 +26,14 @@ from handlers.app import create_app
 from handlers.http.exchange import Exchange, attach
 from handlers.http.middleware import TOO_LATE, ErrorBoundary
 from handlers.http.protocol import BoundedProtocol
-from handlers.http.server import ACCEPTED_TOGETHER, Server, handles_of, listen, server_config
+from handlers.http.server import (
+    ACCEPTED_TOGETHER,
+    Server,
+    handles_of,
+    listen,
+    server_config,
+)
 from handlers.http.sse import CUT
-from handlers.settings.row import SettingsError
 from handlers.settings.table import Settings
 from inference.fakes.core import fake_client
 from inference.frontend.client import EngineClient
@@ -38,57 +42,6 @@ from tests.support import PATIENCE, error_of, make_service
 
 BODY = {"inputs": "Hi", "parameters": {"max_new_tokens": 40}}
 LONG = {"inputs": "Hi", "parameters": {"max_new_tokens": 300, "min_new_tokens": 300, "details": True}}
-
-
-def test_whoever_connects_waits_until_the_server_takes_it() -> None:
-    with listen("127.0.0.1", 0) as listening:
-        socket.create_connection(listening.getsockname(), timeout=10).close()
-
-
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_on_every_address_of_ipv6_it_listens_on_those_of_ipv4_too() -> None:
-    with listen("::", 0) as listening:
-        for host in ("127.0.0.1", "::1"):
-            socket.create_connection((host, listening.getsockname()[1]), timeout=10).close()
-
-
-def test_a_machine_without_ipv6_can_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = socket.socket
-
-    def without_ipv6(family: int = socket.AF_INET, *others: Any, **named: Any) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-        return real(family, *others, **named)
-
-    monkeypatch.setattr(socket, "socket", without_ipv6)
-    listen("0.0.0.0", 0).close()
-    with pytest.raises(SettingsError, match=r"on ::: address family not supported .*; give .* 0\.0\.0\.0"):
-        listen("::", 0)
-
-
-@pytest.mark.parametrize(
-    ("hostname", "told"),
-    [
-        ("127.0.0.1", "address already in use; end what listens there, or choose another by --port or PORT"),
-        ("192.0.2.1", r".*; give an address of this machine by --hostname, 0\.0\.0\.0 for all of them"),
-        ("nobody.invalid", r".*; give an address of this machine by --hostname"),
-    ],
-)
-def test_a_port_that_can_not_be_had_is_told_with_its_reason(hostname: str, told: str) -> None:
-    with listen("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"^`port` {port} can't be bound on {hostname}: {told}"):
-            listen(hostname, port)
-
-
-def test_a_port_that_only_some_may_have_is_told_with_what_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied (while attempting to bind)")
-
-    monkeypatch.setattr(socket, "create_server", refuse)
-    told = "`port` 80 can't be bound on ::: permission denied; those under 1024 need .* by --port or PORT"
-    with pytest.raises(SettingsError, match=f"^{told}"):
-        listen("::", 80)
 
 
 def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop() -> None:

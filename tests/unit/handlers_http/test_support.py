@@ -95,7 +95,7 @@ def test_members_without_effect_are_found(
         ({"colour": "red"}, '`colour` is not supported yet; leave it out or send "none" or null'),
         (
             {"children": [{"colour": 1}]},
-            '`children[].colour` is not supported yet; leave it out or send "none"',
+            '`children[0].colour` is not supported yet; leave it out or send "none"',
         ),
     ],
 )

@@ -116,9 +116,9 @@ def test_images_are_marked_in_order_those_of_results_among_them() -> None:
         None,
     )
     assert [image.url for image in seen.images] == [f"data:image/png;base64,{PNG['data']}", address["url"]]
-    assert [image.where for image in seen.images] == [
-        "`messages[0].content[1].source.data`",
-        "`messages[2].content[0].content[1].source.url`",
+    assert [image.where.path for image in seen.images] == [
+        "messages[0].content[1].source.data",
+        "messages[2].content[0].content[1].source.url",
     ]
     contents = [message["content"] for message in seen.messages]
     assert contents[0] == [text("a"), {"type": "image"}, text("b")]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from handlers.wire.calls import CallDeltas, CallIds, call_delta, message, text_delta
+from handlers.wire.calls import CallDeltas, CallIds, call_delta, custom_delta, message, text_delta
 from handlers.wire.types import ChatCompletionDelta
 from inference.tools.types import CallArguments, CallEnd, CallStart, Part, TextPart
 from inference.types import Event, Token
@@ -25,10 +25,10 @@ def event(index: int, *, last: bool) -> Event:
 
 
 def pushed(
-    pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = ()
+    pushes: Sequence[Sequence[Part]], rest: Sequence[Part] = (), custom: Collection[str] = ()
 ) -> tuple[list[list[ChatCompletionDelta]], CallDeltas]:
     """Return the deltas of each event, the last of which ends the text."""
-    deltas = CallDeltas(ScriptedParser(pushes, rest), CallIds(()).of(0))
+    deltas = CallDeltas(ScriptedParser(pushes, rest), CallIds(()).of(0), custom=custom)
     made = [deltas.push(event(at, last=at == len(pushes))) for at in range(1, len(pushes) + 1)]
     return made, deltas
 
@@ -169,3 +169,39 @@ def test_no_id_comes_twice_in_answers_side_by_side(taken: list[int], choices: in
 def test_ids_that_last_are_made_of_the_answers_own(messages: list[Json]) -> None:
     made = [list(islice(CallIds(messages, 2, answer="3f").of(choice), 2)) for choice in range(2)]
     assert made == [["call_3f0", "call_3f2"], ["call_3f1", "call_3f3"]]
+
+
+def test_a_custom_tools_call_has_its_input_in_place_of_arguments() -> None:
+    made, deltas = pushed(
+        [
+            [CallStart(0, "note")],
+            [CallArguments(0, '{"inp')],
+            [CallArguments(0, 'ut":"a\\')],
+            [CallArguments(0, 'nb"}'), CallEnd(0)],
+            [CallStart(1, "weather"), CallArguments(1, "{}"), CallEnd(1)],
+            [CallStart(2, "note"), CallArguments(2, '{"input":"c')],
+            [],
+        ],
+        custom={"note"},
+    )
+    assert made == [
+        [custom_delta(0, id="0", name="note")],
+        [],
+        [custom_delta(0, "a")],
+        [custom_delta(0, "\nb")],
+        [call_delta(1, "{", id="1", name="weather"), call_delta(1, "}")],
+        [custom_delta(2, id="2", name="note"), custom_delta(2, "c")],
+        [custom_delta(2)],
+    ]
+    assert not deltas.complete
+    told = message(delta for each in made for delta in each)
+    assert "tool_calls" in told
+    assert told["tool_calls"] == [
+        {"id": "0", "type": "custom", "custom": {"name": "note", "input": "a\nb"}},
+        {
+            "id": "1",
+            "type": "function",
+            "function": {"description": None, "name": "weather", "arguments": "{}"},
+        },
+        {"id": "2", "type": "custom", "custom": {"name": "note", "input": "c"}},
+    ]

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from handlers.wire.custom_tools import UNKNOWN, InputReader, custom_tool, told_format
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 
 
 def form(syntax: str, definition: str) -> Any:
@@ -47,7 +47,10 @@ def test_the_model_is_shown_the_definition_and_held_to_an_expression() -> None:
     tool, is_held = custom_tool("f", "It does f.", form("lark", 'start: "a"'), "tools[0].tools[3]")
     shown: Any = tool.shown["properties"]
     assert is_held
-    assert (tool.name, tool.description, tool.at) == ("f", "It does f.", "tools[].tools[].format.definition")
+    assert (tool.name, tool.description) == ("f", "It does f.")
+    assert tool.member == Member(
+        "tools[0].tools[3].format.definition", "`tools[].tools['f'].format.definition`"
+    )
     assert 'grammar of Lark:\nstart: "a"' in shown["input"]["description"]
     assert "pattern" not in shown["input"]
     assert pattern_of(form("lark", 'start: "a"')) == "^(?:(?:a))$"

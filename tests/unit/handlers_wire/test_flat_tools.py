@@ -21,10 +21,10 @@ def tools_of(choice: Any = None, *tools: Any, **more: Any) -> Any:
 def test_functions_are_read_and_their_schemas_are_named_where_they_stand() -> None:
     use = tools_of(None, F, G)
     assert use.tools == (
-        Tool(name="f", description="It does f.", parameters=SCHEMA, strict=True, at="tools[].parameters"),
-        Tool(name="g", parameters=NO_ARGUMENTS, at="tools[].parameters"),
+        Tool(name="f", description="It does f.", parameters=SCHEMA, strict=True, at="tools[0]"),
+        Tool(name="g", parameters=NO_ARGUMENTS, at="tools[1]"),
     )
-    assert (use.required, use.parallel, use.schemas_at) == (False, True, "parameters")
+    assert (use.required, use.parallel) == (False, True)
     assert not tools_of(None, F, parallel_tool_calls=False).parallel
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.wire.images import ImageUrl, decoded, image_characters, split_markdown, to_sighted
-from inference.errors import InvalidInput
+from inference.errors import InvalidInput, Member
 from inference.types import VisionInfo
 
 VISION = VisionInfo(token="<i>", placeholder="[<i>]")
@@ -48,7 +48,8 @@ def test_nothing_of_a_text_is_lost_by_splitting(text: str) -> None:
 def test_images_of_a_text_become_placeholders_with_numbers() -> None:
     sighted = to_sighted("a![](u)b![](v)", VISION, "prompt[1]")
     assert sighted.text == "a[<i>]b[<i>]"
-    assert sighted.images == (ImageUrl("`prompt[1]`, image 1", "u"), ImageUrl("`prompt[1]`, image 2", "v"))
+    first, second = (Member("prompt[1]", f"`prompt[1]`, image {at}") for at in (1, 2))
+    assert sighted.images == (ImageUrl(first, "u"), ImageUrl(second, "v"))
 
 
 @pytest.mark.parametrize("vision", [None, VisionInfo(token="", placeholder="", reason="it can't")])
@@ -60,7 +61,7 @@ def test_a_text_stays_one_for_the_blind(vision: VisionInfo | None) -> None:
 @given(st.binary(max_size=100))
 def test_what_is_sent_whole_is_decoded(data: bytes) -> None:
     for head in ("data:image/png;base64", "DATA:IMAGE/PNG;BASE64", "data:;base64", "data:image/x;a=b;base64"):
-        assert decoded(ImageUrl("`x`", f"{head},{base64.b64encode(data).decode()}")) == data
+        assert decoded(ImageUrl(Member("x"), f"{head},{base64.b64encode(data).decode()}")) == data
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_what_is_sent_whole_is_decoded(data: bytes) -> None:
 )
 def test_what_is_not_strictly_base64_is_refused(content: str) -> None:
     with pytest.raises(InvalidInput, match=r"^`x`: base64 encoding is invalid: "):
-        decoded(ImageUrl("`x`", f"data:image/png;base64,{content}"))
+        decoded(ImageUrl(Member("x"), f"data:image/png;base64,{content}"))
 
 
 def test_only_what_is_an_images_counts_as_one() -> None:

@@ -172,9 +172,9 @@ def test_images_stand_between_texts_and_are_named_by_their_places() -> None:
     mark = {"type": "image"}
     contents = [turn["content"] for turn in found.messages]
     assert [[mark], "Be short.", [{"type": "text", "text": "A"}, mark, mark], None, [mark]] == contents
-    places = ["`input[0].content[0].image_url`", "`input[2].content[1].image_url`"]
-    places += ["`input[2].content[2].image_url`", "`input[4].output[0].image_url`"]
-    assert places == [image.where for image in found.images]
+    places = ["input[0].content[0].image_url", "input[2].content[1].image_url"]
+    places += ["input[2].content[2].image_url", "input[4].output[0].image_url"]
+    assert places == [image.where.path for image in found.images]
 
 
 ROUNDS = some.lists(

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from handlers.wire import messages as wire
-from handlers.wire.images import ImageUrl
 from handlers.wire.types import Message, MessageChunk
 from inference.errors import InvalidInput
 from inference.types import Messages
@@ -68,11 +67,11 @@ def test_images_stand_between_the_texts_around_them_in_order() -> None:
     )
     image = {"type": "image"}
     assert read[1]["content"] == [image, {"type": "text", "text": "ab"}, image, image]
-    assert images == (
-        ImageUrl("`messages[1].content[0].image_url`", "https://x/1"),
-        ImageUrl("`messages[1].content[3].image_url.url`", "https://x/2"),
-        ImageUrl("`messages[1].content[5].image_url.url`", "https://x/2"),
-    )
+    assert [(image.part, image.where.path, image.url) for image in images] == [
+        ("messages[1].content[0]", "messages[1].content[0].image_url", "https://x/1"),
+        ("messages[1].content[3]", "messages[1].content[3].image_url.url", "https://x/2"),
+        ("messages[1].content[5]", "messages[1].content[5].image_url.url", "https://x/2"),
+    ]
 
 
 def test_name_and_tool_call_id_reach_the_template() -> None:
@@ -196,7 +195,12 @@ def test_tool_calls_are_kept_whatever_the_content(content: str | None) -> None:
         ),
         (
             {"role": "assistant", "tool_calls": [{"id": "0", "type": "custom"}]},
-            "`messages[1].tool_calls[0]` must be of type 'function' and have a `function`. Given: 'custom'",
+            "`messages[1].tool_calls[0]` must be of type 'function' and have a `function`, or of type "
+            "'custom' and have a `custom`. Given: 'custom'",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{**call("{}"), "custom": {"name": "f", "input": "x"}}]},
+            "`messages[1].tool_calls[0].custom` does not go with the type 'function': leave it out",
         ),
     ],
 )
@@ -204,6 +208,18 @@ def test_what_can_not_be_rendered_is_refused_with_its_place(message: Message, co
     with pytest.raises(InvalidInput) as refusal:
         to_template([{"role": "system", "content": "s"}, message])
     assert str(refusal.value) == complaint
+
+
+def test_a_call_of_a_custom_tool_is_one_of_a_function_with_a_text() -> None:
+    custom: Any = {
+        "id": "0",
+        "type": "custom",
+        "custom": {"name": "patch", "input": '{"a": "\n"}'},
+    }
+    (message,) = to_template([{"role": "assistant", "tool_calls": [custom]}])
+    assert message["tool_calls"] == [
+        {"id": "0", "type": "function", "function": {"name": "patch", "arguments": {"input": '{"a": "\n"}'}}}
+    ]
 
 
 def test_arguments_nested_without_end_stay_text() -> None:

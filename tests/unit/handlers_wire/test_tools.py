@@ -13,19 +13,20 @@ GIVEN = [
     {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "time"}},
 ]
-WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA)
-TIME = Tool(name="time", parameters=NO_ARGUMENTS)
+WEATHER = Tool(name="weather", description="Tells it.", parameters=SCHEMA, at="tools[0].function")
+TIME = Tool(name="time", parameters=NO_ARGUMENTS, at="tools[1].function")
 BOTH = (WEATHER, TIME)
 FORMS = (
     "`tool_choice` must be 'none', 'auto', 'required', a function's name, "
-    '{"type": "function", "function": {"name": ...}}, or '
+    '{"type": "function", "function": {"name": ...}}, {"type": "custom", "custom": {"name": ...}}, or '
     '{"type": "allowed_tools", "allowed_tools": {"tools": [...]}}'
 )
+TYPES = "must be of type 'function' and have a `function`, or of type 'custom' and have a `custom`."
 
 
 def use_of(**members: Any) -> ToolUse | None:
     body: Any = {"tools": GIVEN} | members
-    return to_tools(body)
+    return to_tools(body).use
 
 
 def function(**members: Any) -> Any:
@@ -98,7 +99,7 @@ def test_several_calls_in_an_answer_can_be_forbidden(given: bool | None, paralle
     ],
 )
 def test_without_tools_or_with_none_chosen_there_are_no_calls(body: Any) -> None:
-    assert to_tools(body) is None
+    assert to_tools(body).use is None
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,11 @@ def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> 
     [
         (
             {"tools": [GIVEN[0], {"type": "custom"}]},
-            "`tools[1]` must be of type 'function' and have a `function`. Given: 'custom'",
+            f"`tools[1]` {TYPES} Given: 'custom'",
         ),
         (
             {"tools": [{"type": "function"}]},
-            "`tools[0]` must be of type 'function' and have a `function`. Given: 'function'",
+            f"`tools[0]` {TYPES} Given: 'function'",
         ),
         (function(name=""), "`tools[0].function.name` cannot be empty"),
         (
@@ -156,7 +157,7 @@ def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> 
         ),
         (
             {"tools": GIVEN, "tool_choice": {**among("time"), "type": "function"}},
-            "`tool_choice.allowed_tools` goes with the type 'allowed_tools': leave one of them out",
+            "`tool_choice.allowed_tools` does not go with the type 'function': leave it out",
         ),
         (
             {"tools": GIVEN, "tool_choice": {**among("time"), "function": {"name": "time"}}},
@@ -173,9 +174,17 @@ def test_a_choice_that_can_not_be_made_is_refused(body: Any, complaint: str) -> 
         *(
             (
                 {"tools": GIVEN, "tool_choice": among("time", tools=[tool])},
-                "`tool_choice.allowed_tools.tools[0]` must be of type 'function', and name its `function`",
+                "`tool_choice.allowed_tools.tools[0]` must be of type 'function', and name its `function`, "
+                "or of type 'custom', and name its `custom`",
             )
-            for tool in ({"type": "custom", "function": {"name": "time"}}, {"type": "function"}, {})
+            for tool in ({"type": "custom"}, {"type": "function"}, {}, {"type": "tool"})
+        ),
+        (
+            {
+                "tools": GIVEN,
+                "tool_choice": among("time", tools=[{"type": "custom", "function": {"name": "f"}}]),
+            },
+            "`tool_choice.allowed_tools.tools[0].function` does not go with the type 'custom': leave it out",
         ),
         (
             {"tools": GIVEN, "tool_choice": {"type": "function"}},
@@ -202,7 +211,7 @@ def test_schemas_nested_without_end_are_not_the_same() -> None:
     "members", [{"parameters": SCHEMA}, {"arguments": SCHEMA}, {"parameters": SCHEMA, "arguments": SCHEMA}]
 )
 def test_the_schema_of_the_arguments_has_two_names(members: dict[str, Any]) -> None:
-    use = to_tools(function(**members))
+    use = to_tools(function(**members)).use
     assert use is not None
     assert use.tools[0].parameters == SCHEMA
 
@@ -215,7 +224,104 @@ def test_a_function_may_be_called_as_a_choice_is(word: str) -> None:
         "tools": tools,
         "tool_choice": {"type": "function", "function": {"name": word}},
     }
-    use = to_tools(body)
+    use = to_tools(body).use
     assert use is not None
     assert [tool.name for tool in use.tools] == [word]
     assert (use.required, use.parallel) == (True, False)
+
+
+NOTE = {"type": "custom", "custom": {"name": "note", "description": "Notes it."}}
+DIGITS = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+"}}
+NESTED = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "(" start? ")"'}}
+
+
+def custom(form: Any) -> Any:
+    return {"type": "custom", "custom": {"name": "count", "format": form}}
+
+
+def test_custom_tools_are_functions_with_a_text() -> None:
+    body: Any = {"tools": [GIVEN[1], NOTE, custom(DIGITS)]}
+    offered = to_tools(body)
+    assert offered.use is not None
+    assert [(tool.name, tool.takes_text) for tool in offered.use.tools] == [
+        ("time", False),
+        ("note", True),
+        ("count", True),
+    ]
+    count = offered.use.tools[2]
+    properties = count.parameters["properties"]
+    assert isinstance(properties, dict)
+    assert properties["input"]["pattern"] == "^(?:[0-9]+)$"
+    assert count.member.path == "tools[2].custom.format.grammar.definition"
+    assert offered.left_out == ()
+
+
+def test_a_format_that_calls_can_not_be_held_to_is_named_once() -> None:
+    body: Any = {"tools": [custom(NESTED), {**NOTE, "custom": {"name": "n", "format": NESTED}}]}
+    assert to_tools(body).left_out == ("tools[].custom.format",)
+    assert to_tools({"messages": [], "tools": [custom({"type": "text"})]}).left_out == ()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "custom", "custom": {"name": "note"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NOTE]}},
+        "note",
+    ],
+)
+def test_a_custom_tool_can_be_chosen(choice: Any) -> None:
+    use = use_of(tools=[*GIVEN, NOTE], tool_choice=choice)
+    assert use is not None
+    assert use.required
+    assert [tool.name for tool in use.tools] == ["note"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "custom", "custom": {"name": "time"}},
+        {"type": "function", "function": {"name": "note"}},
+        among("note"),
+        among("time", tools=[{"type": "custom", "custom": {"name": "time"}}]),
+    ],
+)
+def test_a_tool_is_not_chosen_as_one_of_another_type(choice: Any) -> None:
+    with pytest.raises(ToolRefused, match=r"^Tool with name (time|note) not found$"):
+        use_of(tools=[*GIVEN, NOTE], tool_choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("tool", "complaint"),
+    [
+        ({"type": "custom", "custom": {"name": ""}}, "`tools[0].custom.name` cannot be empty"),
+        ({**GIVEN[0], **NOTE}, "`tools[0].function` does not go with the type 'custom': leave it out"),
+        ({**NOTE, **GIVEN[0]}, "`tools[0].custom` does not go with the type 'function': leave it out"),
+        (
+            custom({"type": "grammar"}),
+            "`tools[0].custom.format` is of type 'grammar' and has no `grammar`: add it",
+        ),
+        (
+            custom({**DIGITS, "type": "text"}),
+            "`tools[0].custom.format.grammar` does not go with the type 'text': leave it out",
+        ),
+        (
+            custom({"type": "grammar", "grammar": {"syntax": "regex", "definition": ""}}),
+            "`tools[0].custom.format.grammar` is of type 'grammar' and has no `definition`: add it",
+        ),
+        (
+            custom({"type": "grammar", "grammar": {"syntax": "regex", "definition": "a)"}}),
+            "`tools[0].custom.format.grammar.definition` closes a group that it doesn't open: write `\\)` "
+            "for the sign",
+        ),
+    ],
+)
+def test_what_is_no_custom_tool_is_refused_with_its_place(tool: Any, complaint: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        use_of(tools=[tool])
+    assert str(refusal.value) == complaint
+
+
+def test_a_custom_tool_and_a_function_have_names_of_their_own() -> None:
+    with pytest.raises(InvalidInput, match=r"`tools\[1\].custom.name` is 'time', as is that of tools\[0\]"):
+        use_of(tools=[GIVEN[1], {"type": "custom", "custom": {"name": "time"}}])

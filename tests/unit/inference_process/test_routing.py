@@ -165,10 +165,13 @@ def test_what_is_said_besides_a_token_belongs_to_its_row() -> None:
 
 def test_what_became_of_images_reaches_whose_they_are() -> None:
     wire = Wire()
-    good, bad = Looked("a@one", ((1, 2), (3,))), Looked("b@two", message="no", invalid=True, which=2)
+    good, bad = (
+        Looked("a@one", ((1, 2), (3,))),
+        Looked("b@two", message="no", invalid=True, which=2, member="a"),
+    )
     heard = wire.send(Frame((), looked=(good, bad, Looked("gone", ((1,),)))))
     assert heard["one"].looked == (Looked("a", good.images),)
-    assert heard["two"].looked == (Looked("b", message="no", invalid=True, which=2),)
+    assert heard["two"].looked == (Looked("b", message="no", invalid=True, which=2, member="a"),)
     assert "a@one" in wire.routes._routes
     assert "b@two" not in wire.routes._routes  # it has ended with that
     assert wire.numbers["two"].remove("b") is None

@@ -31,6 +31,9 @@ FRAME_MARKS = """
     <|tool_calls_section_begin|> <|tool_calls_section_end|>
     <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|>
     <arg_key> </arg_key> <arg_value> </arg_value>
+    <|tools_prefix|> <|tools_suffix|> <|function_call|>
+    <tool_calls:opensource> </tool_calls:opensource> <tool_call:opensource> </tool_call:opensource>
+    <tool_sep:opensource> <arg_value:opensource> </arg_value:opensource>
 """  # of the models of 2025 and 2026, which have them as special tokens, or as text
 FRAMES = {text: at for at, text in enumerate(FRAME_MARKS.split(), 9)}
 TEXT_OF = {token_id: text for text, token_id in (SPECIAL | TAGS | THOUGHTS | FRAMES).items()}

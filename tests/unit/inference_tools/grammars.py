@@ -51,6 +51,8 @@ FORMS = {
     "deepseek_v31": with_tokens(
         FORMATS["deepseek_v31"], {"<｜tool▁calls▁begin｜>": 0, "<｜tool▁call▁end｜>": 1}
     ),
+    "apertus": with_tokens(FORMATS["apertus"], {"<|tools_prefix|>": 0, "<|tools_suffix|>": 1}),
+    "apertus as text": plain("apertus"),
     "kimi": with_tokens(
         FORMATS["kimi"], {"<|tool_calls_section_begin|>": 0, "<|tool_call_argument_begin|>": 1}
     ),
@@ -143,6 +145,7 @@ BARE_NAMES = {
     "functionary": "<function=(.*?)>(?={)",
     "deepseek": "<｜tool▁sep｜>(.*?)\n```json\n(?={)",
     "deepseek_v31": "<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(?={)",
+    "apertus": r'[\[ ]\{"((?:[^\n]|\n)*?)": (?=\{)',
     "kimi": r"<\|tool_call_begin\|>functions\.(.*?):\d{1,3}<\|tool_call_argument_begin\|>(?={)",
 }
 

@@ -74,11 +74,20 @@ def kimi(calls: Sequence[Made]) -> str:
     return f"<|tool_calls_section_begin|>{listed}<|tool_calls_section_end|>"
 
 
+def apertus(calls: Sequence[Made]) -> str:
+    listed = ", ".join(f'{{"{name}": {text}}}' for name, text in calls)
+    return f"<|tools_prefix|>[{listed}]<|tools_suffix|>"
+
+
+def gigachat(calls: Sequence[Made]) -> str:
+    return "".join(f"<|function_call|>{made}" for made in objects(calls))
+
+
 JSON_FORMATS = {
     fmt.__name__: fmt
     for fmt in (
         *(granite, phi, nemotron, jamba, minimax_m1, functionary),
-        *(command, deepseek, deepseek_v31, kimi),
+        *(command, deepseek, deepseek_v31, kimi, apertus, gigachat),
     )
 }
 
@@ -107,13 +116,36 @@ TAGGED = {  # of each: one call by its name and arguments, one argument, and wha
         "",
         "{calls}",
     ),
+    "hy3": (
+        "<tool_call:opensource>{name}<tool_sep:opensource>\n{arguments}</tool_call:opensource>\n",
+        "<arg_key:opensource>{key}</arg_key:opensource>\n"
+        "<arg_value:opensource>{value}</arg_value:opensource>\n",
+        "",
+        "<tool_calls:opensource>\n{calls}</tool_calls:opensource>",
+    ),
     "minimax": (
         '<invoke name="{name}">\n{arguments}</invoke>\n',
         '<parameter name="{key}">{value}</parameter>\n',
         "",
         "<minimax:tool_call>\n{calls}</minimax:tool_call>",
     ),
+    "minimax_m3": (
+        ']<]minimax[>[<invoke name="{name}">{arguments}]<]minimax[>[</invoke>\n',
+        "]<]minimax[>[<{key}>{value}]<]minimax[>[</{key}>",
+        "",
+        "]<]minimax[>[<tool_call>\n{calls}]<]minimax[>[</tool_call>",
+    ),
+    **{
+        name: (
+            '<｜DSML｜invoke name="{name}">\n{arguments}</｜DSML｜invoke>\n',
+            '<｜DSML｜parameter name="{key}" string="{kind}">{value}</｜DSML｜parameter>\n',
+            "",
+            f"<｜DSML｜{frame}>\n{{calls}}</｜DSML｜{frame}>",
+        )
+        for name, frame in (("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls"))
+    },
 }
+TOLD = ("deepseek_v32", "deepseek_v4")  # of these, each value is told to be a text, or to be JSON
 
 
 def tagged(
@@ -125,16 +157,15 @@ def tagged(
     """
     call, argument, between, frame = TAGGED[name]
 
-    def value(function: str, key: str, given: Any) -> str:
+    def written(function: str, key: str, given: Any) -> str:
         is_text = given is not None and (key in texts or (function, key) in texts)
-        return given if is_text else json.dumps(given, ensure_ascii=False)
+        value = given if is_text else json.dumps(given, ensure_ascii=False)
+        return argument.format(key=key, kind="true" if is_text else "false", value=value)
 
     made = (
         call.format(
             name=function,
-            arguments="".join(
-                argument.format(key=key, value=value(function, key, each)) for key, each in given.items()
-            ),
+            arguments="".join(written(function, key, each) for key, each in given.items()),
         )
         for function, given in calls
     )
@@ -146,9 +177,12 @@ def calls_in_tags(name: str, text: str) -> list[tuple[str, list[tuple[str, str]]
     call, argument, _, _ = TAGGED[name]
     head, tail = (re.escape(part) for part in call.split("{arguments}"))
     heads = re.compile(head.replace(re.escape("{name}"), r'([^<>\n"]+)'))
-    shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)").replace(re.escape("{value}"), "(.*?)")
+    shape = re.escape(argument).replace(re.escape("{key}"), "(.*?)", 1).replace(re.escape("{value}"), "(.*?)")
+    shape = shape.replace(re.escape("{key}"), r"\1")
+    shape = shape.replace(re.escape("{kind}"), "(?:true|false)")
     if name == "glm":  # some of these models leave lines out
         shape, tail = shape.removesuffix(r"\n".replace("n", "\n")) + "\n?", "\n?" + tail
+    tail = "\n?" + tail if name in TOLD else tail  # as a template writes it behind no arguments
     arguments, tails = re.compile(shape, re.DOTALL), re.compile(tail)
     found, at = [], 0
     while (begun := heads.search(text, at)) is not None:

@@ -34,6 +34,10 @@ NATIVE = {
     "GLM-5": "glm_tight",
     "Laguna-S-": "glm_tight",
     "Spark2.5": "glm_tight",
+    "MiniMax-M3": "minimax_m3",
+    "tencent-Hy3": "hy3",
+    "Apertus-8B": "apertus",
+    "GigaChat3.1": "gigachat",
     "MiniMax-M2": "minimax",
     "MiniMax-M1": "minimax_m1",
     "Nemotron-Nano-v2": "nemotron",
@@ -45,7 +49,11 @@ NATIVE = {
     "command-a-03": "command",
     "DeepSeek-R1": "deepseek",
     "DeepSeek-V3.1": "deepseek_v31",
+    "DeepSeek-V3.2": "deepseek_v32",
+    "DeepSeek-V4": "deepseek_v4",
     "Kimi-K2": "kimi",
+    "LFM2": "lfm2",  # some of its templates tell of tools and show no calls
+    "gemma-4": "gemma",
     "Llama-3.1-8B-Instruct": "llama3",
     "Llama-3.2-": "llama3",
     "Mistral-7B-Instruct-v0.3": "mistral",
@@ -63,7 +71,7 @@ def test_every_template_of_the_corpus_has_its_models_format() -> None:
         found[name] = detect(template.habits(has_tools=True).sample).name
         expected[name] = next((native for part, native in NATIVE.items() if part in name), "generic")
     assert found == expected
-    assert set(found.values()) == set(FORMATS) - {"phi"}
+    assert set(found.values()) == set(FORMATS) - {"phi", "llama4", "pythonic", "olmo", "gemma_escape"}
 
 
 @pytest.mark.parametrize(
@@ -79,11 +87,20 @@ def test_every_template_of_the_corpus_has_its_models_format() -> None:
         ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>', "apriel"),
         ('<|tool_call|>[{"name": "f", "arguments": {}}]', "granite"),
         ('<|tool_call|>{"name": "f", "arguments": {}}<|/tool_call|>', "phi"),
-        ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">', "generic"),  # DeepSeek V3.2
+        ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">', "deepseek_v32"),
         (
             "<｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>",
             "deepseek_v31",
         ),
+        ("[f(x='1')]", "pythonic"),
+        ('[f(x="1"), g(y=2)]', "generic"),  # as prompts give examples, and no probe is
+        ("<|tool_call_start|>[f(x='1')]<|tool_call_end|>", "lfm2"),
+        ('List of tools: <|tool_list_start|>[{"name": "f"}]<|tool_list_end|>', "lfm2"),
+        ('<function_calls>f(x="1")</function_calls>', "olmo"),
+        ("<function_calls>\nf(x='1')\n</function_calls>", "olmo"),
+        ('<|tool_call>call:f{x:<|"|>1<|"|>}<tool_call|>', "gemma"),
+        ("<start_function_call>call:f{x:<escape>1<escape>}<end_function_call>", "gemma_escape"),
+        ('<|python_start|><|python_end|>{"name": "f", "parameters": {}}', "llama4"),
         ('{"name": "f", "description": "d", "parameters": {}}', "generic"),  # a tool, not a call
         ('\n\n{"name": "f", "parameters": {}}', "llama3"),
         ('[TOOL_CALLS] [{"name": "f", "arguments": {}}]', "mistral"),

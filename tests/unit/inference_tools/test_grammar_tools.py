@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inference.errors import GrammarRefused, ToolRefused
+from inference.errors import GrammarRefused, Member, ToolRefused
 from inference.grammar.schema import LIMITS
 from inference.tools.grammar import arguments_schema, call_grammar, marker_in
 from inference.tools.types import Tool, ToolUse
@@ -14,6 +14,7 @@ from tests.unit.inference_tools.answers import (
     Call,
     as_json,
     calls_of,
+    plain,
     written,
 )
 from tests.unit.inference_tools.grammars import (
@@ -163,6 +164,14 @@ def test_a_schema_that_is_not_supported_is_refused_with_tool_and_pointer() -> No
     assert "/properties/a" in str(refusal.value)
 
 
+def test_what_shows_when_it_is_compiled_is_said_of_the_tool_that_has_it() -> None:
+    alike = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]}
+    tool = Tool(name="f", parameters=alike | {"type": "object"}, strict=True, at="tools[2].tools[1]")
+    with pytest.raises(GrammarRefused) as refusal:
+        compiled(call_grammar(FORMS["hermes"], use(NOW, tool)))
+    assert refusal.value.member == Member("tools[2].tools[1].parameters", "`tools[].tools['f'].parameters`")
+
+
 def test_many_tools_fit() -> None:
     tools = tuple(
         Tool(
@@ -199,3 +208,12 @@ def test_a_word_that_is_left_out_leaves_the_arguments_as_if_it_had_not_been_ther
     less, lost = arguments_schema(Tool(name="f", parameters={**schema, **word}), LIMITS)
     assert (plain, none) == ({**schema, "additionalProperties": False}, ())
     assert (less, set(lost)) == (plain, set(word))
+
+
+def test_a_format_of_one_call_has_no_second_one() -> None:
+    fmt = plain("gigachat")
+    one, two = (written(fmt, [Call("now", "{}")] * count) for count in (1, 2))
+    grammar = compiled(call_grammar(fmt, use(NOW)))
+    assert accepts(grammar, one)
+    assert accepts(grammar, ["Hm.\n", *one[1:]])
+    assert not accepts(grammar, two)

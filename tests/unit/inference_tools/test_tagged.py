@@ -31,12 +31,17 @@ from tests.unit.inference_tools.answers import (
     whole,
 )
 from tests.unit.inference_tools.grammars import accepts, allowed, compiled, ids_of, parsed, use, walk
-from tests.unit.inference_tools.native import TAGGED, calls_in_tags, tagged
+from tests.unit.inference_tools.native import TAGGED, TOLD, calls_in_tags, tagged
 
 FORMS = {
     **{name: plain(name) for name in TAGGED},
     "glm with tokens": with_tokens(FORMATS["glm"], {"<arg_value>": 0, "</arg_value>": 1}),
     "glm_tight with tokens": with_tokens(FORMATS["glm_tight"], {"<tool_call>": 0, "</arg_value>": 1}),
+    "deepseek_v32 with tokens": with_tokens(FORMATS["deepseek_v32"], {"｜DSML｜": 0, "<|silent|>": 1}),
+    "minimax_m3 with tokens": with_tokens(FORMATS["minimax_m3"], {"]<]minimax[>[": 0, "<|silent|>": 1}),
+    "hy3 with tokens": with_tokens(
+        FORMATS["hy3"], {"<tool_calls:opensource>": 0, "</arg_value:opensource>": 1}
+    ),
     "qwen with tokens": with_tokens(FORMATS["qwen"], {"<tool_call>": 0, "</tool_call>": 1}),
 }
 every_form = pytest.mark.parametrize("fmt", FORMS.values(), ids=FORMS.keys())
@@ -115,6 +120,8 @@ def grammar_of(form: str, required: bool) -> CompiledGrammar:
 def test_a_grammar_allows_what_the_schema_allows(form: str, changes: dict[str, Any], is_valid: bool) -> None:
     arguments = FULL | changes
     pieces = answer(FORMS[form], arguments)
+    if FORMS[form].name in TOLD and arguments["note"] == "null":
+        is_valid = False  # as a text it is too long
     assert accepts(grammar_of(form, False), pieces) == is_valid
     if is_valid:
         parts = calls_of(parsed(FORMS[form], use(SET, NOW), ids_of(pieces)))
@@ -175,6 +182,7 @@ def test_lengths_of_texts_and_ends_within_them(
 ) -> None:
     tool = Tool(name="f", parameters={"properties": {"a": STRING | words}, "required": ["a"]})
     end = TAGGED[form][1].partition("{value}")[2].removesuffix("\n" if form == "glm" else "")
+    end = end.replace("{key}", "a")
     made = tagged(form, [("f", {"a": text.replace("{end}", end)})], {"a"})
     assert accepts(compiled(call_grammar(plain(form), use(tool))), [made]) == is_valid
 
@@ -214,6 +222,7 @@ def test_an_answer_is_read_the_same_in_whatever_pieces_it_comes(
 ) -> None:
     fmt = with_tokens(FORMATS[form], FRAMES | TAGS if special else {})
     end = TAGGED[fmt.name][1].partition("{value}")[2].rstrip("\n" if fmt.name == "glm" else "")
+    end = end.replace("{key}", "text")
     said = FULL | {"text": (text + end).partition(end)[0], "note": note}
     given = events(pieces_of(answer(fmt, said), cuts))
     (call, now) = calls_of(whole(fmt, use(SET, NOW), given))
@@ -242,7 +251,7 @@ def test_whatever_a_grammar_lets_through_is_read_as_what_stands_there_and_fits_t
     form: str, seed: int
 ) -> None:
     fmt = FORMS[form]
-    ids = walk(small_grammar_of(form).start(), seed, tokens=500)
+    ids = walk(small_grammar_of(form).start(), seed, tokens=1_500)
     assert ids is not None
     spelt = {marker.id: marker.text for marker in fmt.markers if marker.id is not None}
     stream = tokenizer().stream([5])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.errors import GrammarRefused, ToolRefused
+from inference.errors import GrammarRefused, Member, ToolRefused
 from inference.tools.grammar import call_grammar
 from inference.tools.types import Tool
 from tests.unit.inference_tools.answers import calls_of, plain
@@ -64,7 +64,12 @@ def test_schemas_around_the_properties(
     texts = {name for name, value in valid.items() if isinstance(value, str)}
     for name in TAGGED:
         tool_use = use(Tool(name="f", parameters=parameters))
-        grammar = compiled(call_grammar(plain(name), tool_use))
+        told = call_grammar(plain(name), tool_use)
+        if told.left_out:  # whose tags end with the names that they begin with
+            assert name == "minimax_m3"
+            assert told.left_out == ("tools[].function.parameters.additionalProperties",)
+            continue
+        grammar = compiled(told)
         text = tagged(name, [("f", valid)], texts)
         assert accepts(grammar, [text]), text
         (call,) = calls_of(parsed(plain(name), tool_use, ids_of([text])))
@@ -85,7 +90,11 @@ def test_words_about_the_arguments_as_a_whole_are_left_out_and_named_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("form", "name"), [("qwen", "a>\nb"), ("glm", "a</arg_key>"), ("minimax", 'a">b'), ("seed", "a>b")]
+    ("form", "name"),
+    [
+        *(("qwen", "a>\nb"), ("glm", "a</arg_key>"), ("minimax", 'a">b'), ("seed", "a>b")),
+        *(("minimax_m3", "a>b"), ("minimax_m3", "/a"), ("deepseek_v32", 'a" string="')),
+    ],
 )
 def test_a_property_whose_name_the_notation_would_end_is_refused(form: str, name: str) -> None:
     tool = Tool(name="f", parameters={"properties": {name: STRING}})
@@ -143,6 +152,16 @@ def test_a_value_that_cannot_be_a_grammar_is_refused_with_tool_and_pointer() -> 
     with pytest.raises(GrammarRefused) as refusal:
         call_grammar(plain("qwen"), use(NOW, Tool(name="f", parameters=broken, strict=True)))
     assert "tools['f'].function.parameters" in str(refusal.value)
+
+
+def test_an_argument_that_does_not_compile_is_named_beside_its_tool() -> None:
+    alike = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "string", "maxLength": 3}]}
+    tool = Tool(
+        name="f", parameters={"type": "object", "properties": {"a": alike}}, strict=True, at="tools[4]"
+    )
+    with pytest.raises(GrammarRefused) as refusal:
+        compiled(call_grammar(plain("qwen"), use(NOW, tool)))
+    assert refusal.value.member == Member("tools[4].parameters", "`tools['f'].parameters 'a'`")
 
 
 DASHES = {f"{at}" + "-" * 2_000: True for at in range(30)}

@@ -53,7 +53,8 @@ FULL = {
     "lines": 2,
     "options": {"tags": ["</arg_value>", "\n"]},
 }
-# Seed's template writes an object as Python does
+# Seed's template writes an object as Python does, and MiniMax M3's in tags within tags
+FLAT = ("seed", "minimax_m3")
 PLAIN = {name: value for name, value in FULL.items() if name != "options"}
 ASKED = {"role": "user", "content": "Write it."}
 
@@ -109,7 +110,7 @@ def test_what_a_template_writes_as_a_call_is_read_as_that_call_in_any_pieces() -
     }
     for name, (chat, plain) in native().items():
         single = chat.habits(has_tools=True).single_calls
-        full = PLAIN if plain.name == "seed" else FULL
+        full = PLAIN if plain.name in FLAT else FULL
         arguments = [full] if single else [full, {"path": "."}]
         text = shown_calls(chat, plain, *arguments)
         expected = [("write_file", full), ("stat", {"path": "."})][: len(arguments)]
@@ -125,12 +126,12 @@ def test_what_a_template_writes_as_a_call_is_read_as_that_call_in_any_pieces() -
 @needs_corpus
 def test_the_grammar_allows_what_a_template_writes_as_a_call() -> None:
     for name, (chat, fmt) in native().items():
-        text = shown_calls(chat, fmt, PLAIN if fmt.name == "seed" else FULL)
+        text = shown_calls(chat, fmt, PLAIN if fmt.name in FLAT else FULL)
         end = text_of_marks(fmt.closing + fmt.ending)
         if end not in text:
             assert "R1-Distill-Llama" in name  # whose template forgets the frame's end
             continue
-        at = text.index(end, text.rindex("lines")) + len(end)
+        at = text.index(end or "<|message_sep|>", text.rindex("lines")) + len(end)
         grammar = compiled(call_grammar(fmt, USE))
         assert accepts(grammar, [text[:at]]), (name, text[:at])
         assert accepts(grammar, ["I write it.\n", text[:at]]), name

@@ -60,5 +60,5 @@ async def test_what_is_not_the_callers_fault_stays_as_it_is(error: Exception) ->
 
 async def test_a_prompt_that_is_too_long_still_says_how_long_it_may_be() -> None:
     with pytest.raises(ContextExceeded, match=r"^instances\[1\]: 9 tokens$") as raised:
-        await together("instances", [give(1, 5), fail(ContextExceeded("9 tokens", 8, 9))])
+        await together("instances", [give(1, 5), fail(ContextExceeded("9 tokens", limit=8, given=9))])
     assert raised.value.limit == 8

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from handlers.serving import serve
+from tests.processes import children
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system doesn't say")
@@ -15,6 +18,32 @@ def test_the_memory_of_its_processes_is_known() -> None:
     resident = serve.resident_bytes()
     assert resident is not None
     assert 2**20 < resident < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system doesn't say")
+def test_the_memory_of_processes_that_others_of_its_own_started_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = "print(flush=True); sys.stdin.read()"
+    start = f"subprocess.run([sys.executable, '-c', {'import sys; ' + wait!r}])"
+    seen: list[str] = []
+
+    def see(process: str) -> int:
+        seen.append(process)
+        return 1
+
+    monkeypatch.setattr(serve, "_resident_bytes", see)
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; {start}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # of the child's own
+        (grandchild,) = children(child.pid)
+        assert serve.resident_bytes() == len(seen)
+        assert {"self", str(child.pid), str(grandchild)} <= {*seen}
+        child.communicate()
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError])

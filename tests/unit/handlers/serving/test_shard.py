@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from handlers import cli
 from handlers.serving import logs, shard
 from handlers.settings.reading import Reading, read
 from inference import last_resorts
@@ -37,11 +39,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, Own]]:
 
 
 def test_its_own_machine_is_known_to_itself(
-    asked: list[tuple[str, int, Own]], caplog: pytest.LogCaptureFixture
+    asked: list[tuple[str, int, Own]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {"MODEL_ID": "/models/m", "PARLEY_COMPUTE_THREADS": "3", "HUGGINGFACE_HUB_CACHE": "/hub"}
+    monkeypatch.setattr(os, "environ", environment)
     with caplog.at_level(logging.WARNING):
-        be_shard(read({"master_addr": [("--master-addr", "10.0.0.1")]}, environment))
+        cli.main(["shard", "--master-addr", "10.0.0.1"])
     assert asked == [("10.0.0.1", 29500, Own("/models/m", "/hub", 3))]
     assert caplog.messages == []
 
@@ -50,7 +53,7 @@ def test_what_the_server_decides_is_told_to_have_no_effect(
     asked: list[tuple[str, int, Own]], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        be_shard(read({"max_total_tokens": [("--max-total-tokens", "512")]}, {"PORT": "81"}))
+        be_shard(read({"max_total_tokens": [("--max-total-tokens", "512")]}, {"PORT": "81"}, serving=False))
     assert {message.partition(" has no effect here")[0] for message in caplog.messages} == {
         "--max-total-tokens 512",
         "PORT=81",

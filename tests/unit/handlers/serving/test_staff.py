@@ -16,27 +16,12 @@ from typing import Any, cast
 import pytest
 
 from handlers.serving import staff as staff_module
-from handlers.serving.staff import Staff, Worker
+from handlers.serving.staff import Worker
 from handlers.serving.worker import ALIVE, COMPLETE, READY, Post
-from handlers.settings.table import Settings
-from inference.frontend.places import COUNT_BYTES, SharedPlaces
-from inference.frontend.shared import SharedMemory
+from inference.frontend.places import SharedPlaces
+from tests.unit.handlers.serving.office import Office, complete, gone, heard, until
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[4]
-PATIENCE_SECONDS = 30
-WORKER = """
-import signal, socket, sys
-from handlers.serving.worker import Post
-line = socket.socket(fileno=int(sys.argv[1]))
-post = Post.decode(line.makefile("rb").readline())
-{deed}
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-line.sendall(b"ready\\n")
-while True:
-    signal.pause()
-"""
 
 
 @pytest.fixture
@@ -47,58 +32,6 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staff_module, "FIRST_PAUSE_SECONDS", 0.01)
-
-
-@pytest.fixture
-def doing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return what sets the deed of all workers that start from then on."""
-
-    def set_deed(deed: str) -> None:
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORKER.format(deed=deed)
-        monkeypatch.setattr(staff_module, "command", lambda line: [sys.executable, "-c", code, str(line)])
-
-    set_deed("")
-    return set_deed
-
-
-class Office:
-    """A staff of two at work."""
-
-    def __init__(self, timeout_seconds: float = 0.0) -> None:
-        self.memory = SharedMemory.create(2 * COUNT_BYTES)
-        self.places = SharedPlaces(self.memory, 0)
-        self.staff = Staff(self.post, self.places, timeout_seconds)
-        self.failures: list[str] = []
-        self.working = asyncio.ensure_future(self.staff.work(2, self.failures.append))
-
-    def post(self, number: int) -> Post:
-        return Post(number=number, workers=2, engine="", listening=0, places=0, board=0, settings=Settings())
-
-    def processes(self) -> list[int]:
-        return [worker.process.pid for _, worker in sorted(self.staff._workers.items())]
-
-    async def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        await self.staff.dismiss(patience_seconds)
-        await asyncio.wait_for(self.working, PATIENCE_SECONDS)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
-
-
-async def complete(office: Office) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await office.staff.complete.wait()
-
-
-def gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 @pytest.mark.usefixtures("doing")
@@ -134,10 +67,6 @@ while post.number and not (folder / "go").exists():
     await complete(office)
     await until(lambda: heard(tmp_path) == [COMPLETE + b"\n"] * 2)
     await office.close()
-
-
-def heard(folder: Path) -> list[bytes]:
-    return [each.read_bytes() for each in folder.glob("[01]")]
 
 
 @pytest.mark.usefixtures("doing")

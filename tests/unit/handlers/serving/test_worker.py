@@ -25,13 +25,23 @@ TAKEN = "import os\nos.environ['AIP_PREDICT_ROUTE'] = '/generate'\n"
     ],
 )
 def test_all_that_it_is_told_arrives(settings: Settings) -> None:
-    post = Post(number=1, workers=2, engine="/run/engine", listening=3, places=4, board=5, settings=settings)
+    post = Post(
+        number=1,
+        workers=2,
+        engine="/run/engine",
+        listening=3,
+        places=4,
+        owners=5,
+        accounts=6,
+        board=7,
+        settings=settings,
+    )
     founds = (None, Found("a" * 40, None), Found("b" * 40, "x"), Found(None, None, {"one": "c" * 40}))
     for each in (replace(post, found=found) for found in founds):
         line = each.encode()
         assert line.count(b"\n") == 1
         assert Post.decode(line) == each
-    assert post.descriptors == (3, 4, 5)
+    assert post.descriptors == (3, 4, 5, 6, 7)
 
 
 async def start(scope: Scope, receive: Receive, send: Send) -> None:

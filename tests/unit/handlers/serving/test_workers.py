@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -315,23 +314,6 @@ def test_a_fault_after_the_model_was_loaded_is_told_and_ends_with_1() -> None:
         assert live.process.wait(PATIENCE_SECONDS) == 1
     assert told(live, "ZeroDivisionError: division by zero") >= 1
     assert told(live, "Connected") == 0
-
-
-def test_a_port_in_use_is_told_before_anything_is_started() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        line = ["--hostname", "127.0.0.1", "--port", port, "--api-workers", "2"]
-        other = subprocess.run(
-            [sys.executable, "-c", FAKE, *line],
-            cwd=ROOT,
-            env=PLAIN,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
-    assert other.returncode == 1
-    assert "address already in use" in other.stdout
-    assert "Traceback" not in other.stdout + other.stderr
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")

@@ -40,6 +40,16 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--lora-memory", "5"), "without --lora-directory no adapter", ("--lora-directory", "/tmp")),
     (("--prefix-affinity", "false"), "it is for several --replicas", ("--replicas", "2")),
     (("--remote-shards", "1"), "it is for several --num-shard", ("--num-shard=2", "--master-addr=10.0.0.1")),
+    (
+        ("--master-addr", "10.0.0.1"),
+        "no shard is on another machine, by --remote-shards",
+        ("--num-shard=2", "--remote-shards=1"),
+    ),
+    (
+        ("--master-port", "29501"),
+        "no shard is on another machine, by --remote-shards",
+        ("--num-shard=2", "--remote-shards=1", "--master-addr=10.0.0.1"),
+    ),
     (("--prefix-cache-scope", "all", "--no-prefix-caching"), "there is no prefix cache", None),
     (("--step-timeout", "5", "--no-engine-process"), "without --engine-process nobody", None),
     (("--max-engine-restarts", "9", "--no-engine-process"), "without --engine-process nobody starts", None),
@@ -99,6 +109,11 @@ def test_what_has_no_effect_beside_the_others_is_told(
 def test_what_is_switched_off_where_there_is_none_is_no_mistake(line: tuple[str, ...]) -> None:
     assert () == read_line(*line).warnings
     assert () == read_line(*line, "--device", "cpu").warnings
+
+
+def test_shards_elsewhere_of_a_model_that_is_not_divided_give_their_address_no_effect() -> None:
+    warned = read_line("--sharded=false", "--remote-shards=1", "--num-shard=2", "--master-addr=h").warnings
+    assert [warning.split(" ")[0] for warning in warned] == ["--master-addr", "--remote-shards"]
 
 
 @pytest.mark.parametrize("model", ["~nosuchuser/x", "x" * 5000])

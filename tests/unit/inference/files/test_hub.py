@@ -106,6 +106,14 @@ def test_a_cache_that_lacks_files_is_taken_where_the_hub_cannot_be_asked(
     assert find_snapshot("org/name", "a" * 40, again, ["*"]) == tmp_path
 
 
+def test_the_variable_that_keeps_the_hub_from_being_asked_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE keeps it from being downloaded"):
+        find_snapshot("org/name", None, ModelConfig(cache_dir=str(tmp_path)), ["*"])
+
+
 @pytest.mark.parametrize("kind", [httpx.ProxyError, httpx.ReadError, httpx.RemoteProtocolError])
 @pytest.mark.parametrize("cached", [False, True])
 def test_an_error_of_transport_leaves_what_the_cache_has(

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from inference.errors import InvalidInput, Overloaded
+from inference.errors import InvalidInput, Overloaded, OwnerOverloaded
 from inference.frontend.admission import DURATIONS_REMEMBERED, Admission
+from inference.frontend.owners import SharedOwners
 from inference.frontend.places import COUNT_BYTES, SharedPlaces
 from inference.frontend.shared import SharedMemory
 
@@ -133,7 +134,7 @@ def test_more_than_ever_fits_is_refused_rather_than_told_to_come_back() -> None:
     admission.admit(2)
 
 
-def test_what_is_asked_for_at_once_may_be_more_than_a_processs_share_of_an_owners(clock: Clock) -> None:
+def test_what_is_asked_for_at_once_may_be_more_than_a_replicas_share_of_an_owners(clock: Clock) -> None:
     admission = Admission(100, lambda: None, per_owner=2, owner_limit=8)
     with admission.admit(4, "one"):
         with pytest.raises(Overloaded, match="share, 2, of `max_concurrent_requests_per_key`, which is 8,"):
@@ -141,3 +142,28 @@ def test_what_is_asked_for_at_once_may_be_more_than_a_processs_share_of_an_owner
         admission.admit(2, "another")
     with pytest.raises(InvalidInput, match="`max_concurrent_requests_per_key`, which is 8: send"):
         admission.admit(9, "one")
+
+
+def test_an_owner_may_have_all_its_places_in_one_of_several_processes(clock: Clock) -> None:
+    places, owners = SharedMemory.create(2 * COUNT_BYTES), SharedOwners.create(2, 4)
+    first, second = (
+        Admission(4, lambda: None, SharedPlaces(places, slot), SharedOwners(owners, 2, slot), per_owner=2)
+        for slot in range(2)
+    )
+    held = [first.admit(1, "one") for _ in range(2)]
+    for each in (first, second):
+        with pytest.raises(
+            OwnerOverloaded, match="of this caller as `max_concurrent_requests_per_key`, which is 2"
+        ):
+            each.admit(1, "one")
+    held[0].release()
+    second.admit(1, "one")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_finds_no_place_has_taken_none_of_its_own(clock: Clock, shared: bool) -> None:
+    owners = SharedOwners(SharedOwners.create(1, 3), 1, 0) if shared else None
+    admission = Admission(3, lambda: None, None, owners, per_owner=2)
+    with admission.admit(2, "others"), pytest.raises(Overloaded, match="Model is overloaded"):
+        admission.admit(2, "one")
+    admission.admit(2, "one")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from inference.errors import InvalidInput
+from inference.errors import ContextExceeded, InvalidInput
 from inference.frontend.client import EngineClient
+from inference.frontend.limits import check_length, fit_context
 from inference.types import Request
 from tests.unit.inference import puppet
 from tests.unit.inference.puppet import Puppet, with_puppet
@@ -78,3 +82,20 @@ def test_a_text_has_its_own_positions_where_its_prompt_takes_none(
         assert core.requests[-1].max_new_tokens == granted
 
     with_puppet(check)
+
+
+@given(st.integers(0, 60), st.one_of(st.none(), st.integers(1, 2000)), st.integers(10, 30))
+def test_a_text_that_is_surely_too_long_is_refused_as_its_tokens_would_be(
+    size: int, max_new_tokens: int | None, most: int
+) -> None:
+    model = replace(puppet.MODEL, max_input_tokens=most)
+
+    def refusal(check: Callable[..., object], prompt: object, *others: object) -> list[object]:
+        try:
+            check(prompt, max_new_tokens, *others, model)
+        except ContextExceeded as refused:
+            return [str(refused).replace("at least ", ""), refused.limit, refused.given, refused.wanted]
+        return []
+
+    early = refusal(check_length, "x" * size, 1)  # a token for each byte
+    assert early == (refusal(fit_context, size) if size > most else [])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inference.config import EngineConfig
-from inference.errors import GenerationFailed, InvalidImage, InvalidInput
+from inference.errors import GenerationFailed, InferenceError, InvalidImage, InvalidInput, Member
 from inference.frontend.client import EngineClient
 from inference.frontend.looks import check_images, spliced
 from inference.images import ENOUGH_BYTES, distinct
@@ -24,7 +24,7 @@ ROW = MODEL.vocabulary_size - 1
 SEEING = replace(MODEL, vision=VisionInfo(token=MARK, placeholder=MARK, row_id=ROW))
 IMAGES = (Image(data=b"one"), Image(data=b"two"))
 REQUEST = Request(id="a", prompt=f"x{MARK}y{MARK}z", images=IMAGES)
-TOKENS = ((ROW,), (5, ROW, ROW, 6))
+TOKENS, A = ((ROW,), (5, ROW, ROW, 6)), Member("a")
 
 
 class Seeing(Puppet):
@@ -95,13 +95,14 @@ def test_tokens_of_images_come_in_the_places_of_their_marks() -> None:
     with_seeing(test)
 
 
-@pytest.mark.parametrize(("invalid", "kind"), [(True, InvalidInput), (False, GenerationFailed)])
-def test_what_becomes_of_a_bad_image_is_said_once(invalid: bool, kind: type[Exception]) -> None:
+@pytest.mark.parametrize("error", [InvalidInput("torn"), InvalidInput(A, "torn"), GenerationFailed("torn")])
+def test_what_becomes_of_a_bad_image_is_said_once(error: InferenceError) -> None:
     async def test(client: EngineClient, core: Seeing) -> None:
         task = await asked(client, core)
-        core.looked(message="invalid image: it is torn", invalid=invalid)
-        with pytest.raises(kind, match=r"^invalid image: it is torn$"):
+        core.looked(message="torn", invalid=isinstance(error, InvalidInput), member="a" * (A in error.args))
+        with pytest.raises(type(error)) as raised:
             await task
+        assert raised.value.args == error.args
         core.looked(*TOKENS)  # too late, and for nobody
         assert core.requests == []
 

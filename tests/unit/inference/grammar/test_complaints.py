@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from inference.errors import Member
 from inference.grammar.complaints import plain
 from inference.grammar.fault import GrammarFault, excerpt, join
 from tests.unit.inference.grammar.vocabularies import lark, schema
@@ -72,23 +73,23 @@ def test_a_complaint_of_the_compiler_is_told_with_its_place(value: Any, pointer:
     [
         (
             '{"properties": {"a": {"pattern": "(?<=a)b"}, "b": {"pattern": "b"}}}',
-            " at /properties/a/pattern: ",
+            "/properties/a/pattern",
         ),
-        ('{"items": {"oneOf": [{"minLength": 1}, {"maxLength": 3}]}}', " at /items/oneOf: "),
-        ('{"type": "string", "minLength": 3, "maxLength": 2}', ": nothing is valid here"),
+        ('{"items": {"oneOf": [{"minLength": 1}, {"maxLength": 3}]}}', "/items/oneOf"),
+        ('{"type": "string", "minLength": 3, "maxLength": 2}', ""),
     ],
 )
 def test_a_schema_within_a_grammar_is_named_by_the_comment_before_it(schema: str, pointer: str) -> None:
-    rules = 'start: "x" first second\n// tools[0]\nfirst: %json {}\n// tools[1]\nsecond: %json '
+    rules = 'start: "x" first second\n// 0\nfirst: %json {}\n// 1\nsecond: %json '
     with pytest.raises(GrammarFault) as caught:
         lark(rules + schema)
-    assert f": `tools[1]`{pointer}" in str(caught.value.refusal("tools"))
+    assert (caught.value.label, caught.value.pointer) == ("1", pointer)
 
 
 def test_a_schema_without_a_comment_is_the_members_and_a_rule_has_no_place() -> None:
     with pytest.raises(GrammarFault) as caught:
         lark('start: %json {"oneOf": [{"minLength": 1}, {"maxLength": 3}]}')
-    assert ": `tools` at /oneOf: " in str(caught.value.refusal("tools"))
+    assert (caught.value.label, caught.value.pointer) == ("", "/oneOf")
     with pytest.raises(GrammarFault) as caught:
         lark("start: /(/")
     assert caught.value.pointer == ""
@@ -130,6 +131,6 @@ def test_pointers_escape_what_divides_them() -> None:
 
 
 def test_a_refusal_shows_no_more_than_the_beginning_of_a_long_place() -> None:
-    text = str(GrammarFault("why", "/" + "n" * 10_000).refusal("grammar.value"))
+    text = str(GrammarFault("why", "/" + "n" * 10_000).refusal(Member("grammar.value")))
     assert len(text) < 300
     assert text.endswith("...: why")

@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named_where_it_was_written() -> None:
     maps = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": values}
     with pytest.raises(GrammarFault) as fault:
         compiled({"type": "object", "properties": {"h": maps}})
-    assert "/properties/h/additionalProperties/uniqueItems" in str(fault.value.refusal("m"))
+    assert "/properties/h/additionalProperties/uniqueItems" in fault.value.pointer
 
 
 def test_properties_keep_their_own_schemas_if_their_names_are_among_those() -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from inference.ipc.framing import pack
 from inference.ipc.messages import Pulse, Unavailable
 from inference.shards import joining
 from inference.shards.joining import Door
-from inference.shards.messages import FROM_FIRST, Join
+from inference.shards.messages import FROM_FIRST, Join, Own
 
 HERE = "127.0.0.1"
 PATIENCE_SECONDS = 30.0
@@ -123,6 +124,35 @@ def test_a_closed_door_lets_nobody_in(hall: Hall, port: int) -> None:
     with pytest.raises(ConnectionRefusedError):
         hall.knock(b"")
     Door(HERE, port, 1, hall.entered.put).close()  # the port is free again
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "words"),
+    [
+        (0, "INFO", "has ended in order, and the shard with it"),
+        (1, "WARNING", "has ended (exit code 1): its"),
+    ],
+)
+def test_an_end_in_order_is_no_fault(
+    hall: Hall,
+    port: int,
+    code: int,
+    level: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def stop(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise InterruptedError
+
+    monkeypatch.setattr(joining, "PROGRAM", ("-c", f"raise SystemExit({code})"))
+    monkeypatch.setattr(joining, "time", SimpleNamespace(sleep=stop))
+    with caplog.at_level(logging.INFO), pytest.raises(InterruptedError):
+        joining.be_a_shard(HERE, port, Own())
+    (record,) = [record for record in caplog.records if words in record.message]
+    assert record.levelname == level
+    hall.guest()
 
 
 def test_who_says_nothing_keeps_nobody_waiting(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:

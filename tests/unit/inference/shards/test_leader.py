@@ -90,6 +90,21 @@ def test_what_can_not_be_read_is_a_loss_too(doing: Callable[[str], None]) -> Non
     shards.close()
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_end_in_order_is_told_and_that_by_a_loss_is_none(
+    doing: Callable[[str], None], tmp_path: Path, lost: bool
+) -> None:
+    heard = f"open({str(tmp_path)!r} + f'/{{task.rank}}', 'w').write(repr([*words]))"
+    doing(f"time.sleep({lost} and task.rank == 1 and 60); {heard}")
+    shards, _, gone = started(3)
+    if lost:
+        shards._processes[0].kill()
+        assert gone.wait(10)
+    shards.close()
+    said = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    assert said == ({"2": "[]"} if lost else {"1": "[Dismissed()]", "2": "[Dismissed()]"})
+
+
 def test_who_is_closed_waits_no_more_and_is_told_of_no_loss(doing: Callable[[str], None]) -> None:
     doing("[None for _ in words]")
     shards, lost, _ = started(3)
