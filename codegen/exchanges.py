@@ -58,7 +58,7 @@ def of_operation(document: Document, operation: Operation) -> Iterator[Exchange]
         yield from _without_body(operation, answers)
         return
     for name, example in request_examples(document, operation).items():
-        media_type = EVENTS if streams(answers, example["value"]) else JSON
+        media_type = answer_type(answers, example["value"])
         answer = _answers(answers[media_type])[name]
         needs = example.get("x-needs", "")
         yield Exchange(
@@ -90,7 +90,7 @@ def answered(document: Document) -> Iterator[Finding]:
         content = document.resolve(operation.node["responses"]["200"])["content"]
         asked: dict[str, set[str]] = {media_type: set() for media_type in content}
         for name, example in request_examples(document, operation).items():
-            asked[EVENTS if streams(content, example["value"]) else JSON].add(name)
+            asked[answer_type(content, example["value"])].add(name)
         for media_type, names in asked.items():
             there = set(_answers(content[media_type])) - {FAILURE}
             pointer = at(operation.pointer, "responses", "200", "content", media_type)
@@ -104,6 +104,13 @@ def request_examples(document: Document, operation: Operation) -> dict[str, Node
     """Return the examples of an operation's body, by name."""
     body = document.resolve(operation.node["requestBody"])
     return dict(body["content"][JSON].get("examples", {}))
+
+
+def answer_type(answers: Node, body: Any) -> str:
+    """Return the media type of the answer to a body: JSON where there is any, unless it is a stream."""
+    if streams(answers, body):
+        return EVENTS
+    return JSON if JSON in answers else next(each for each in answers if each != EVENTS)
 
 
 def streams(answers: Node, body: Any) -> bool:

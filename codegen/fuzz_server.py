@@ -24,10 +24,11 @@ def server(log: Path | None = None) -> Iterator[str]:
     """Start `parley serve` on a free port and give its address; OSError if it doesn't come up."""
     with contextlib.ExitStack() as stack:
         path = log or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
+        adapters = stack.enter_context(tempfile.TemporaryDirectory())  # none are there: paths are looked for
         output = stack.enter_context(path.open("w", encoding="utf-8"))
         port = _free_port()
         command = [sys.executable, "-m", "handlers", "serve", "--hostname", "127.0.0.1"]
-        arguments = ["--port", str(port), "--api-key", KEY, *FLAGS]
+        arguments = ["--port", str(port), "--api-key", KEY, "--lora-directory", adapters, *FLAGS]
         process = subprocess.Popen([*command, *arguments], stdout=output, stderr=subprocess.STDOUT)
         try:
             _wait(process, f"http://127.0.0.1:{port}", path)

@@ -65,6 +65,7 @@ class Promise:
     known: frozenset[str]  # members of the request that the document names, at the top
     unsupported: frozenset[str] = frozenset()  # members of requests, anywhere, that are refused
     dialects: tuple[Dialect, ...] = ()
+    changes_server: bool = False  # what fits may be refused, for what there is, with 400
     plain: bool = field(default=True)  # there is an answer that isn't a stream
 
     @property
@@ -131,6 +132,7 @@ def _promise(document: Document, operation: Operation) -> Promise:
         known=frozenset(name for schema in named for name in schema["properties"]),
         unsupported=_unsupported(document),
         dialects=tuple(_dialect(document, form) for form in ok.get(EVENTS, {}).get("x-sse", ())),
+        changes_server=bool(node.get("x-changes-server")),
         plain=not ok or any(kind != EVENTS for kind in ok),
     )
 

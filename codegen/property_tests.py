@@ -55,6 +55,8 @@ def _tests(document: Document, operation: Operation) -> Iterator[str]:
     if schema is None:
         return
     yield _test("what_is_no_json_is_refused", "requests.refuses_what_is_no_json(OPERATION, target)")
+    if operation.node.get("x-changes-server"):  # the same request has another answer the next time
+        return
     yield _test("unknown_members_are_named", "requests.names_unknown_members(OPERATION, target)")
     yield _test(
         "values_out_of_their_ranges_are_refused", "requests.refuses_values_beyond_ranges(OPERATION, target)"

@@ -6,9 +6,10 @@ A line of the file is a key:
 
 SHA256 is the key's digest in hexadecimal, as `printf %s "$KEY" | sha256sum` prints it (`echo` would add a
 line's end to the key, and nobody could give that). Keys should be long and random, as these are: a digest of
-them tells nothing, and no slow hash is needed. Without scopes a key has all of them. Lines of the same name
-are one caller's, so that a key can be replaced by another: they share what its rates give, and so must have
-the same ones. Empty lines, and what follows a `#`, are left out.
+them tells nothing, and no slow hash is needed. Without scopes a key has all of them: `generate`, `tokenize`,
+and `admin`, which loads adapters while the server runs. Lines of the same name are one caller's, so that a
+key can be replaced by another: they share what its rates give, and so must have the same ones. Empty lines,
+and what follows a `#`, are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from pathlib import Path
 
 from handlers.settings.row import SettingsError
 
-GENERATE, TOKENIZE = "generate", "tokenize"
-SCOPES = frozenset({GENERATE, TOKENIZE})
+GENERATE, TOKENIZE, ADMIN = "generate", "tokenize", "admin"
+SCOPES = frozenset({GENERATE, TOKENIZE, ADMIN})
 RATES = ("requests_per_minute", "tokens_per_minute")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from handlers.images.fetching import Fetcher
@@ -11,6 +11,7 @@ from handlers.images.memory import Memory
 from handlers.metrics.metrics import Metrics
 from handlers.quotas import Accounts, OwnAccounts, Quotas
 from handlers.settings.table import Settings
+from inference.files.adapters import adapter_names
 from inference.frontend.client import EngineClient
 from inference.text.lanes import Lane
 from inference.types import VisionInfo
@@ -49,6 +50,16 @@ class Service:
         """Return whether requests may have images."""
         vision = self.vision
         return vision is not None and not vision.reason
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Return what adapters requests can name: until the model is loaded first, those of the settings."""
+        engine = self.engine
+        return engine.model.adapters if engine.loaded else adapter_names(self.settings.lora_adapters)
+
+    def names_adapter(self, model: object) -> bool:
+        """Return whether a request's `model` is an adapter that was loaded, at the start or later."""
+        return isinstance(model, str) and model in self.adapters
 
     @property
     def encodes(self) -> bool:

@@ -31,6 +31,10 @@ class ModelConfig:
     tokenizer_config_path: str | None = None  # replaces tokenizer_config.json for the chat template
     cache_dir: str | None = None  # the hub's cache
     adapters: tuple[str, ...] = ()  # LoRA: hub ids or name=directory, each with @revision if need be
+    adapter_directory: str | None = None  # below which more are loaded while it runs; None: none are
+    adapter_bytes: int = 2**30  # of memory that is kept for these
+    # No setting: the directories, by name, of those that an engine before this one had
+    kept_adapters: Mapping[str, str] = field(default_factory=dict)
     # int8: weights and the inputs of linears, on CPU; or one of TGI's methods, which the files may be of
     quantize: str | None = None
     found: Found | None = None  # no setting: its files are in the cache, and the hub isn't asked again

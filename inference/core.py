@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from inference.types import CoreRequest, Frame, Image, ModelInfo
+from inference.types import AdapterChange, CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
     from inference.ipc.grammar_tokens import GrammarTokens
@@ -67,6 +67,21 @@ class PacedCore(Core, Protocol):
 
     def ask_again(self) -> None:
         """Have it looked who may be let in now; callable from any thread."""
+
+
+@runtime_checkable
+class AdaptingCore(Core, Protocol):
+    """A core whose model takes up adapters while it runs, if that was asked for."""
+
+    def change(self, change: AdapterChange) -> None:
+        """Have an adapter loaded or unloaded; callable from any thread.
+
+        One `AdapterChanged` of a frame tells what became of it, and with it or before it came the edition of
+        those that there are now.
+        """
+
+    def heard(self, edition: int) -> None:
+        """Know that no request comes any more for an adapter that isn't in an edition; from any thread."""
 
 
 class LocalCore(Core, Protocol):

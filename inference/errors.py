@@ -14,6 +14,7 @@ InferenceError
 ├── NotReady              loading or draining; `retry_after` says when to come back
 ├── GenerationFailed      the engine failed while it worked on this request
 ├── IncompleteGeneration  the engine ended the request without a last token
+├── AdapterRefused        an adapter can't be loaded or unloaded while the model runs
 └── ModelUnavailable      the model can't be loaded: start-up ends with this message
 """
 
@@ -163,3 +164,11 @@ class IncompleteGeneration(InferenceError):
 
 class ModelUnavailable(InferenceError):
     """The model can't be loaded; the message says what to do next."""
+
+
+class AdapterRefused(InferenceError):
+    """An adapter can't be loaded or unloaded while the model runs; `missing`: there is none to be."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing

@@ -16,6 +16,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inference.adapters import AdapterChange as AdapterChange
+from inference.adapters import AdapterChanged as AdapterChanged
+from inference.adapters import AdapterEdition as AdapterEdition
+from inference.adapters import place_of
 from inference.config import Found
 from inference.errors import GrammarRefused, Member
 from inference.images import Image as Image
@@ -235,7 +239,7 @@ class ModelInfo:
     vocabulary_size: int  # every id below it is one that the model knows: the rows of its embedding
     eos_token_ids: tuple[int, ...]
     deterministic: bool = False  # a token's logits are the same bits alone, in any batch, from the cache
-    adapters: tuple[str, ...] = ()  # that requests can name
+    adapters: Mapping[str, int] = field(default_factory=dict)  # that requests can name, and their numbers
     adapter_commits: Mapping[str, str] = field(default_factory=dict)  # of those from the hub
     quantization: str | None = None  # by which the files were quantised before, and what becomes of it
     step_seconds: float = 0.0  # what the longest step is estimated to take; 0.0: next to nothing
@@ -298,8 +302,13 @@ class CoreRequest:
     grammar: CompiledGrammar | None = None
     owner: str = ""
     salt: str = ""  # of the prefix cache
-    adapter: int = -1  # the place of the model's adapter that computes it; -1: none
+    adapter: int = -1  # the number of the model's adapter that computes it; -1: none
     images: int = 0  # of its prompt, which were looked at under its id
+
+    @property
+    def place(self) -> int:
+        """Return the place of its adapter among those at hand; -1: none."""
+        return place_of(self.adapter)
 
 
 class CoreOutput(Struct, frozen=True, gc=False):  # one for every token: made in a tenth of a dataclass's time
@@ -332,3 +341,5 @@ class Frame:
     outputs: tuple[CoreOutput | CoreFailure, ...]
     stats: StepStats | None = None
     looked: tuple[Looked, ...] = ()  # of no step
+    edition: AdapterEdition | None = None  # of no step either; there if other adapters can be named now
+    changed: tuple[AdapterChanged, ...] = ()  # the same

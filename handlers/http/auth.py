@@ -18,12 +18,12 @@ from starlette.types import Scope
 from handlers.http.errors import Refused
 from handlers.http.exchange import exchange_of, operation_id
 from handlers.http.message_errors import speaks_messages
-from handlers.keys import GENERATE, TOKENIZE, Keyring
+from handlers.keys import ADMIN, GENERATE, TOKENIZE, Keyring
 
 SCHEME = b"bearer"
 HEADER = b"x-api-key"
 DIGEST_BYTES = 12
-TOKENS = "Tokens"  # the tag of the operations that need the scope `tokenize`
+SCOPES_OF_TAGS = {"Tokens": TOKENIZE, "Adapters": ADMIN}  # what has another tag needs `generate`
 Given = Callable[[Scope], Iterator[bytes]]
 Verify = Callable[[ConnexionRequest], dict[str, Any]]
 
@@ -55,7 +55,10 @@ def scopes_of(document: Mapping[str, Any]) -> dict[str, str]:
         node for path in document["paths"].values() for node in path.values() if "operationId" in node
     ]
     return {
-        node["operationId"]: TOKENIZE if TOKENS in node.get("tags", ()) else GENERATE for node in operations
+        node["operationId"]: next(
+            (SCOPES_OF_TAGS[tag] for tag in node.get("tags", ()) if tag in SCOPES_OF_TAGS), GENERATE
+        )
+        for node in operations
     }
 
 

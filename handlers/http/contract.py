@@ -48,8 +48,9 @@ from inference.files.adapters import adapter_names
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 Checks = Mapping[str, RequestCheck]  # by operationId; operations without a body have none
-TEXT_ALONE = frozenset({"tokenize"})  # operations in whose bodies nothing is an image
-NOT_COUNTED = frozenset({"tokenize"})  # operations with a body that count no `tgi_request_count`
+ADAPTERS = frozenset({"load_lora_adapter", "unload_lora_adapter"})
+TEXT_ALONE = ADAPTERS | {"tokenize"}  # operations in whose bodies nothing is an image
+NOT_COUNTED = ADAPTERS | {"tokenize"}  # operations with a body that count no `tgi_request_count`
 
 
 def contract_app(
@@ -218,6 +219,8 @@ class ValidationStep:
         if len(raw) > self._limit and len(raw) - image_characters(body) > self._limit:
             raise too_large(self._limit)
         ignored = self._check(body, speaks_openai=speaks_openai)
+        if "model" in ignored and self._service.names_adapter(body["model"]):
+            ignored = tuple(name for name in ignored if name != "model")
         return body, header_value(ignored) if ignored else ""
 
 

@@ -23,6 +23,7 @@ from handlers.http.message_errors import OVERLOADED, message_body, speaks_messag
 from handlers.http.sender import ROUTES, speaks_openai
 from handlers.wire.names import OPENAI, Names
 from inference.errors import (
+    AdapterRefused,
     ContextExceeded,
     GenerationFailed,
     ImagesOverloaded,
@@ -200,6 +201,7 @@ class Row:
 
 
 TABLE: dict[type[Exception], Row] = {
+    AdapterRefused: Row(400, "validation"),
     InvalidInput: Row(422, "validation", "Input validation error: "),
     ToolRefused: Row(422, "tool_error", "Tool error: "),
     TemplateFailed: Row(422, "template_error", "Template error: "),

@@ -62,7 +62,7 @@ async def chat_completions(
     """Answer `POST /v1/chat/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        choices = to_choices(call.body, limits_of(service.settings))
+        choices = to_choices(call.body, limits_of(service))
         held.enter_context(service.engine.admit(choices, call.owner))
         prepared = await prepare(service, call, call.body)
         note_prompt(prepared.requests)
@@ -84,7 +84,7 @@ async def prepare(
     take. Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
     """
     aside = aside or call.aside
-    chat = await aside(partial(wire.to_chat, body, limits_of(service.settings)))
+    chat = await aside(partial(wire.to_chat, body, limits_of(service)))
     return await ready(service, call, chat, aside, prefix="chatcmpl-")
 
 
@@ -93,7 +93,7 @@ async def ready(service: Service, call: Call[Any], chat: Chat, aside: Aside, *, 
 
     Raises InvalidInput, ToolRefused, TemplateFailed or Overloaded.
     """
-    engine, limits = service.engine, limits_of(service.settings)
+    engine, limits = service.engine, limits_of(service)
     check_images(service, call, chat.conversation.images)
     prompt = await prompts.render(engine, chat.conversation)
     apart = thoughts.thoughts_of(engine, service.settings, chat, prompt)

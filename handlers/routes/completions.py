@@ -44,7 +44,7 @@ async def completions(
     """Answer `POST /v1/completions`, whole or as a stream of chunks."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        limits = limits_of(service.settings)
+        limits = limits_of(service)
         asked = await call.aside(partial(wire.to_asked, call.body, limits))
         _check_batch(len(asked.prompts), service.settings.max_client_batch_size)
         held.enter_context(service.engine.admit(asked.sequences, call.owner))

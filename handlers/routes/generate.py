@@ -64,7 +64,7 @@ async def complete(
     """Generate the whole text, the best of several if asked for; return the body and its headers."""
     service.metrics.count_request()
     with counted(service.metrics):
-        limits = limits_of(service.settings)
+        limits = limits_of(service)
         with service.engine.admit(tgi.sequences(call.body, limits, stream=False), call.owner):
             full_text = at_root and _continues(service)
             reading = partial(understood, service, call.body, tokens=Shown.WITH_DETAILS, full_text=full_text)
@@ -80,7 +80,7 @@ async def stream(service: Service, call: Call[Body], *, at_root: bool = False) -
     """Start to generate, and return the stream of tokens."""
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
-        limits = limits_of(service.settings)
+        limits = limits_of(service)
         held.enter_context(service.engine.admit(tgi.sequences(call.body, limits, stream=True), call.owner))
         full_text = at_root and _continues(service)
         reading = partial(understood, service, call.body, tokens=Shown.ALWAYS, full_text=full_text)
@@ -104,7 +104,7 @@ def understood(
     """Return what a body asks for; see `tgi.to_generate`."""
     return tgi.to_generate(
         body,
-        limits_of(service.settings),
+        limits_of(service),
         id=new_id(),
         draw=draw_seed,
         full_text=full_text,

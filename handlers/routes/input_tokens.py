@@ -50,7 +50,7 @@ async def _tokens(service: Service, call: Call[Any], conversation: Conversation,
     check_images(service, call, images)
     if images:
         held.enter_context(engine.admit(1, call.owner))
-    await prompts.check_tools(conversation, limits_of(service.settings), call.aside)
+    await prompts.check_tools(conversation, limits_of(service), call.aside)
     prompt = await prompts.render(engine, conversation)
     files = await gather(service, call, images)
     request = Request(id=new_id(), prompt=prompt, add_special_tokens=False, owner=call.owner, images=files)

@@ -66,7 +66,7 @@ async def kserve_infer(service: Service, call: Call[KserveInferRequest]) -> Json
     service.metrics.count_request()
     with counted(service.metrics):
         tensors = await call.aside(partial(_tensors, call.body))
-        candidates = tgi.sequences(call.body, limits_of(service.settings), stream=False)
+        candidates = tgi.sequences(call.body, limits_of(service), stream=False)
         sequences = candidates * sum(len(tensor.texts) for tensor in tensors)
         with service.engine.admit(sequences, call.owner):
             meaning = await call.aside(partial(_meaning, service, call.body))
@@ -85,7 +85,7 @@ def _tensors(body: KserveInferRequest) -> tuple[Tensor, ...]:
 def _meaning(service: Service, body: KserveInferRequest) -> Meaning:
     """Return what the parameters ask for, which all texts have in common."""
     mode = logprobs_mode(service.settings, LogprobsMode.PROCESSED)
-    limits = limits_of(service.settings)
+    limits = limits_of(service)
     return tgi.to_meaning(body.get("parameters"), limits, logprobs=mode, tokens=Shown.NEVER)
 
 

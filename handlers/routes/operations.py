@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from handlers.metrics.metrics import metrics
+from handlers.routes.adapters import load_lora_adapter, unload_lora_adapter
 from handlers.routes.chat import chat_completions
 from handlers.routes.cloud import sagemaker_compatibility
 from handlers.routes.completions import completions
@@ -55,5 +56,7 @@ OPERATIONS = operations(
     get_model_info=get_model_info,
     openai_get_model_info=openai_get_model_info,
     openai_get_model=openai_get_model,
+    load_lora_adapter=load_lora_adapter,
+    unload_lora_adapter=unload_lora_adapter,
     metrics=metrics,
 )

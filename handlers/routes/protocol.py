@@ -63,6 +63,8 @@ def operations(
     metrics: Operation[None, TextReply],
     openai_get_model_info: Operation[None, JsonReply[wire.ModelList]],
     openai_get_model: Operation[None, JsonReply[wire.ModelInfo]],
+    load_lora_adapter: Operation[wire.LoadAdapterRequest, TextReply],
+    unload_lora_adapter: Operation[wire.UnloadAdapterRequest, TextReply],
 ) -> dict[str, Operation[Any, Response]]:
     """Return the functions by operationId: one for each operation of the contract, and no other."""
     return {
@@ -97,4 +99,6 @@ def operations(
         "metrics": metrics,
         "openai_get_model_info": openai_get_model_info,
         "openai_get_model": openai_get_model,
+        "load_lora_adapter": load_lora_adapter,
+        "unload_lora_adapter": unload_lora_adapter,
     }

@@ -26,7 +26,6 @@ from inference.errors import (
     TemplateFailed,
     ToolRefused,
 )
-from inference.files.adapters import adapter_names
 from inference.frontend.client import EngineClient, Generation
 from inference.types import Event, Finish, LogprobsMode, Request, Watermark
 
@@ -44,8 +43,9 @@ LABELS: dict[type[Exception], str] = {  # TGI's values of `err`; any other error
 }
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(service: Service) -> Limits:
     """Return what one request may ask for."""
+    settings = service.settings
     return Limits(
         max_best_of=settings.max_best_of,
         max_stop_sequences=settings.max_stop_sequences,
@@ -54,7 +54,7 @@ def limits_of(settings: Settings) -> Limits:
         grammar_support=not settings.disable_grammar_support,
         max_grammar_size=settings.max_grammar_size,
         prefill_logprobs=settings.enable_prefill_logprobs,
-        adapters=adapter_names(settings.lora_adapters),
+        adapters=service.adapters,
         watermark=Watermark(gamma=settings.watermark_gamma, delta=settings.watermark_delta),
     )
 

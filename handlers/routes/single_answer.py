@@ -75,7 +75,7 @@ async def answered(
     service.metrics.count_request()
     with counted(service.metrics), ExitStack() as held:
         held.enter_context(service.engine.admit(1, call.owner))
-        asked = await call.aside(partial(form.understand, call.body, limits_of(service.settings)))
+        asked = await call.aside(partial(form.understand, call.body, limits_of(service)))
         prepared = await ready(service, call, asked.chat, call.aside, prefix=form.prefix)
         note_prompt(prepared.requests)
         with placed(asked.chat.conversation.images, prepared.requests[0].images):

@@ -38,7 +38,7 @@ async def get_chat_tokenize(
     with counted(service.metrics):
         conversation = await call.aside(partial(to_conversation, call.body))
         check_images(service, call, conversation.images)  # and that is all that is done with them
-        await prompts.check_tools(conversation, limits_of(service.settings), call.aside)
+        await prompts.check_tools(conversation, limits_of(service), call.aside)
         text = await prompts.render(service.engine, conversation)
         tokens = await service.engine.tokenize(text, add_special_tokens=False)
     headers = prompts.ignored_headers(service.engine, conversation)

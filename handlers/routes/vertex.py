@@ -58,7 +58,7 @@ async def vertex_compatibility(service: Service, call: Call[VertexRequest]) -> J
 def _places(service: Service, instance: VertexInstance) -> int:
     if _is_chat(instance, service.settings.validator):
         return 1
-    return tgi.sequences(instance, limits_of(service.settings), stream=False)
+    return tgi.sequences(instance, limits_of(service), stream=False)
 
 
 async def _predict(

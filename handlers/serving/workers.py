@@ -196,6 +196,8 @@ class Server:
     def _on_frame(self, frame: Frame) -> None:
         if frame.stats is not None:
             self._metrics.on_step(frame.stats)
+        if frame.edition is not None:  # it asks for none, and is waited for as all are
+            self._core.heard(frame.edition.number)
 
 
 def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:

@@ -66,6 +66,10 @@ ENGINE_APART = Effect(
     neutral=(0,),
 )
 ENGINE_RESTARTED = replace(ENGINE_APART, otherwise="without --engine-process nobody starts the engine again")
+LATER_ADAPTERS = Effect(
+    lambda settings: settings.lora_directory is not None,
+    "without --lora-directory no adapter is loaded later",
+)
 CACHED = Effect(lambda settings: settings.prefix_caching, "there is no prefix cache, by --prefix-caching")
 GRAMMARS = Effect(
     lambda settings: not settings.disable_grammar_support, "--disable-grammar-support refuses all grammars"

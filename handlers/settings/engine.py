@@ -21,6 +21,8 @@ def engine_config(settings: Settings) -> EngineConfig:
         tokenizer_config_path=settings.tokenizer_config_path,
         cache_dir=settings.huggingface_hub_cache,
         adapters=settings.lora_adapters,
+        adapter_directory=settings.lora_directory,
+        adapter_bytes=settings.lora_memory,
         quantize=settings.quantize,
     )
     shards = 1 if settings.sharded is False else settings.num_shard

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.util
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from handlers.keys import read_keys
-from handlers.settings.row import INT8, ORIGIN, Group, Setting, SettingsError, Support
+from handlers.settings.contradictions import check as check
+from handlers.settings.row import ORIGIN, Group, Setting, SettingsError, Support
 from handlers.settings.table import SETTINGS, Settings
 
 SHOWN = 60  # characters of a value that is refused
@@ -92,87 +91,6 @@ def _without_effect(chosen: Mapping[str, Given], settings: Settings) -> list[str
         and getattr(settings, attribute) not in (given.setting.default, *given.setting.effect.neutral)
         and not given.setting.effect.holds(settings)
     ]
-
-
-def check(settings: Settings) -> None:
-    """Refuse values that contradict each other, as TGI does at its start; raises SettingsError."""
-    total, budget = settings.max_total_tokens, settings.max_batch_total_tokens
-    if settings.max_input_tokens and total and settings.max_input_tokens >= total:
-        raise SettingsError(
-            f"`max_input_tokens` must be < `max_total_tokens`. Given: {settings.max_input_tokens} and {total}"
-        )
-    for name in ("max_batch_prefill_tokens", "max_total_tokens"):
-        value: int | None = getattr(settings, name)
-        if value and budget and value > budget:
-            raise SettingsError(f"`{name}` must be <= `max_batch_total_tokens`. Given: {value} and {budget}")
-    if settings.quantize in INT8 and settings.device == "cuda":
-        raise SettingsError(f"`quantize` {settings.quantize} is for --device cpu: leave one of them out")
-    if settings.api_workers > 1 and not settings.engine_process:
-        raise SettingsError(
-            f"`api_workers` {settings.api_workers} need an engine that they share: leave --no-engine-process "
-            "out, or let there be one"
-        )
-    if settings.replicas > 1:
-        _check_replicas(settings)
-    if settings.num_shard > 1 or settings.sharded:
-        _check_shards(settings)
-    if settings.api_keys_file is not None:
-        read_keys(Path(settings.api_keys_file))
-    if settings.otlp_endpoint is not None and not _traces_available():
-        raise SettingsError(
-            "`otlp_endpoint` needs libraries that aren't installed: install Parley with its extra `traces`"
-        )
-    if settings.prometheus_port == settings.port:
-        raise SettingsError(f"`prometheus_port` must not be `port`. Given: {settings.port} for both")
-
-
-def _check_replicas(settings: Settings) -> None:
-    if settings.api_workers > 1:
-        raise SettingsError(
-            f"`api_workers` {settings.api_workers} and `replicas` {settings.replicas} are one too many: each "
-            "replica has one API process; leave --api-workers out, and let there be more replicas"
-        )
-    if not _ray_available():
-        raise SettingsError(
-            f"`replicas` {settings.replicas} need Ray Serve, which isn't installed: install Parley with its "
-            "extra `ray`"
-        )
-
-
-def _check_shards(settings: Settings) -> None:
-    if settings.sharded and settings.num_shard == 1:
-        raise SettingsError("`sharded` is true, and `num_shard` is 1: say over how many with --num-shard")
-    several, elsewhere = settings.num_shard, settings.remote_shards
-    if elsewhere >= several:
-        raise SettingsError(
-            f"`remote_shards` must be < `num_shard`: the first one is here. Given: {elsewhere} and {several}"
-        )
-    if elsewhere and settings.master_addr == "localhost":
-        raise SettingsError(
-            "`remote_shards` need `master_addr`, the address at which other machines reach this one: give it "
-            "with --master-addr"
-        )
-    if elsewhere and settings.replicas > 1:
-        raise SettingsError(
-            f"`remote_shards` {elsewhere} and `replicas` {settings.replicas} are one too many: all replicas "
-            "would open one port for them; leave one out"
-        )
-    if settings.device == "cuda" and settings.sharded is not False:
-        raise SettingsError(
-            f"`num_shard` {settings.num_shard} is for CPUs, and `device` is cuda: a model isn't spread over "
-            "GPUs; leave --num-shard out, and --replicas gives each GPU a server"
-        )
-
-
-def _ray_available() -> bool:
-    return importlib.util.find_spec("ray") is not None
-
-
-def _traces_available() -> bool:
-    try:
-        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.grpc") is not None
-    except ModuleNotFoundError:  # not even the package that it is in
-        return False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

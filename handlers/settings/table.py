@@ -102,6 +102,12 @@ class Settings(SwitchSettings):
     lora_adapters: tuple[str, ...] = row((), adapter_list, MODEL,
         "LoRA adapters to load beside the model, for requests that name one by `adapter_id` or as `model`; "
         "a list of hub ids, or name=directory, each with @revision if need be", metavar="ADAPTERS")
+    lora_directory: str | None = row(None, text, MODEL,
+        "folder below which clients may load more LoRA adapters while the server runs, by "
+        "`/v1/load_lora_adapter`: see docs/adapters.md. Unset: none", metavar="FOLDER", tgi=False)
+    lora_memory: int = row(1_073_741_824, BYTES, MODEL,
+        "memory that is kept for these adapters, all of them together", unit="bytes", tgi=False,
+        effect=effects.LATER_ADAPTERS)
     speculate: int | None = row(None, integer(0, 1_000_000), MODEL,
         "most tokens that are guessed ahead, on a CPU. A guess is what followed the same words earlier in "
         "the prompt or the answer; a right one saves a step, so texts that repeat themselves come faster. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from inference.grammar_limits import SOURCE_BYTES, GrammarLimits
@@ -22,7 +23,7 @@ class Limits:
     grammar_support: bool = True
     max_grammar_size: int = SOURCE_BYTES
     prefill_logprobs: bool = False
-    adapters: frozenset[str] = frozenset()  # that `model` can name
+    adapters: Collection[str] = ()  # that `model` can name
     watermark: Watermark = field(default_factory=Watermark)
 
     @property

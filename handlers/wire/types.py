@@ -199,6 +199,25 @@ GenerateStreamEvent: TypeAlias = StreamResponse | ErrorResponse
 """One event of a TGI stream."""
 
 
+class LoadAdapterRequest(TypedDict):
+    """An adapter to load, in vLLM's members."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: NotRequired[bool | None]
+
+
+class UnloadAdapterRequest(TypedDict):
+    """An adapter to unload, in vLLM's members."""
+
+    lora_name: str
+    lora_int_id: NotRequired[int | None]
+
+
+AdapterChanged: TypeAlias = str
+"""A sentence, as vLLM says it."""
+
+
 class TokenizeRequest(TypedDict):
     """A text to cut into tokens."""
 

@@ -235,7 +235,7 @@ class BatchedRunner:
         """Return the logits of each piece, (rows, vocabulary), of a batch as `_batches` makes it."""
         device, size, longest = self._model.device, batch[0].chunk.size, batch[0].chunk.stop
         if self._adapting is not None:
-            adapters = [work.chunk.sequence.request.adapter for work in batch]
+            adapters = [work.chunk.sequence.request.place for work in batch]
             self._adapting.begin_rows(np.repeat(adapters, size))
         seen, mask = _seen_by(batch)
         wanted = max(work.rows for work in batch)

@@ -146,7 +146,7 @@ class SequentialRunner(OneByOne):
         cache = {"past_key_values": kept.values if isinstance(kept, Kept) else None} if start else {}
         rows = torch.arange(chunk.stop - chunk.logit_rows, chunk.stop, device=ids.device) - start
         if self._adapting is not None:
-            self._adapting.begin_rows(np.full(ids.shape[1], chunk.sequence.request.adapter))
+            self._adapting.begin_rows(np.full(ids.shape[1], chunk.sequence.request.place))
         output = self._model(input_ids=ids, use_cache=self._cached, **cache, **self._head.arguments(rows))
         logits = self._head.logits(output.logits, rows)
         if self._cached:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from inference.cpu.native_cache import step_of
 from inference.cpu.rebuilt import Builder, Layer, Packs, find_layers
 from inference.kernels.native import Library
 from inference.kernels.native_adapters import Linears as AdapterLinears
+from inference.kernels.native_adapters import LowRank, NativeAdapter
 from inference.kernels.native_attention import NativeStep, arrays_of, cache_layers
 from inference.kernels.native_layers import LayerWeights, NativeStack
 from inference.kernels.native_model import Logits, NativeModel
@@ -59,6 +61,8 @@ class FusedModel:
         self._ends = ends
         self._positions = positions
         self._group = group
+        self._held: list[NativeAdapter | None] = []  # adapters by their places, in all stacks that there are
+        self._stacks: WeakSet[NativeStack] = WeakSet()
 
     def make_runner(
         self,
@@ -87,12 +91,27 @@ class FusedModel:
         if self._group is not None:
             stack.share(self._group.adds_up)
         if adapters is not None:
-            found = adapters.of_layers(self._model, [layer.parts for layer in self._layers])
-            stack.adapt([self._low_ranks(each) for each in found])
+            if not self._held:
+                found = adapters.of_layers(self._model, [layer.parts for layer in self._layers])
+                self._held = [stack.native(self._low_ranks(each)) for each in found]
+            stack.hold(self._held)
+        self._stacks.add(stack)
         model = NativeModel(self._library, stack, self._ends.weights, trims=trims)
         tables = [RopeTable(rope, spread=spread, positions=self._positions) for rope, spread in ropes]
         arrays = arrays_of(caches)
         return FusedRunner(self._library, model, tables, self._ends, arrays, adapts=adapters is not None)
+
+    def native(self, low_ranks: dict[str, LowRank]) -> NativeAdapter:
+        """Return an adapter as the model's stacks read it; from any thread, once there is a runner."""
+        (found,) = Adapters(("",), (low_ranks,)).of_layers(self._model, [each.parts for each in self._layers])
+        return next(iter(self._stacks)).native(self._low_ranks(found))
+
+    def hold(self, place: int, adapter: NativeAdapter | None) -> None:
+        """Have an adapter, or none any more, in a place of all runners' stacks; not during a step."""
+        self._held += [None] * (place + 1 - len(self._held))
+        self._held[place] = adapter
+        for stack in self._stacks:
+            stack.hold(self._held)
 
     def _low_ranks(self, linears: AdapterLinears) -> AdapterLinears:
         """Return what an adapter adds to the linears, layer by layer."""

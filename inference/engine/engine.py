@@ -14,7 +14,9 @@ from torch import Tensor
 
 from inference.config import EngineConfig
 from inference.core import FrameSink
+from inference.engine.adapter_desk import AdapterDesk
 from inference.engine.assembly import known_demand, make_stepper, step_limits
+from inference.engine.description import describe
 from inference.engine.device_assembly import Assembly
 from inference.engine.step import Stepper
 from inference.errors import ModelUnavailable
@@ -32,7 +34,7 @@ from inference.sequences.faults import EngineLost
 from inference.shards.cores import cores_of, of_its_own, stay_on
 from inference.shards.group import Group, ShardLost
 from inference.shards.meeting import agree
-from inference.types import CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
+from inference.types import AdapterChange, CoreFailure, CoreRequest, Frame, Image, Looked, ModelInfo
 from inference.vision.looker import Looker, NotLookedAt, add_seeing
 from inference.vision.store import ImageStore
 
@@ -68,6 +70,7 @@ class TorchCore:
         self._shards: Shards | None = None  # set by `load`, if there are others; as is the next
         self._group: Group | None = None
         self._looker: Looker | None = None  # set by `load`, if the model can be shown images
+        self._desk = AdapterDesk(self.ask_again)  # opened by `load`, if adapters may come and go
 
     def load(self, progress: Callable[[str], None]) -> ModelInfo:
         """Load the model, bring it to its best level and allocate its cache; raise ModelUnavailable."""
@@ -91,7 +94,7 @@ class TorchCore:
             self._threads = of_its_own(threads, config)
         torch.set_num_threads(self._threads)
         source = find_source(config, self._threads, progress, device_path=self._device_path)
-        device = self._device = source.device
+        self._device = source.device
         demand, machine = source.demand(), source.machine(self._threads)
         group = self._group = None if self._shards is None else self._shards.meet(source.library, progress)
         if group is not None:
@@ -113,33 +116,14 @@ class TorchCore:
             threads = config.threads or usable_cores()
             store = ImageStore(keeps=config.prefix_caching)
             self._looker = Looker(vision, store, plan.max_input_tokens, self._tell_looked, threads=threads)
-        return ModelInfo(
-            id=config.model.name,
-            sha=source.checkpoint.sha,
-            pipeline_tag=source.checkpoint.pipeline_tag,
-            dtype=served.weights_dtype or str(source.dtype),
-            device_type=device.type,
-            max_input_tokens=plan.max_input_tokens,
-            max_total_tokens=plan.max_total_tokens,
-            max_batch_prefill_tokens=plan.prefill_tokens,
-            max_batch_total_tokens=plan.kv_tokens,
-            level=served.name,
-            decoder_start=served.decoder_start,
-            max_text_tokens=plan.demand.longest_text(len(served.decoder_start)),
-            eos_token_ids=source.eos,
-            vocabulary_size=vocabulary,
-            adapters=tuple(each.name for each in source.adapters),
-            adapter_commits={each.name: each.commit for each in source.adapters if each.commit},
-            quantization=None if source.weights.stored is None else str(source.weights.stored),
-            deterministic=served.exact and (served.make_model is None or config.deterministic),
-            step_seconds=plan.step_seconds(plan.prefill_tokens),
-            vision=None if vision is None else vision.info(source.checkpoint.path, config.model, progress),
-        )
+        info = describe(config, source, served, plan, vocabulary, vision, progress)
+        return self._desk.open(info, served.later, config.model)
 
     def start(self, sink: FrameSink) -> None:
         """Begin to step."""
         assert self._stepper is not None, "load comes first"
         self._sink = sink
+        self._desk.start(sink)
         self._thread = threading.Thread(
             target=self._run, args=(self._stepper, sink), name="engine", daemon=True
         )
@@ -162,6 +146,14 @@ class TorchCore:
             return
         why = "The engine has stopped" if self._stopping else "The model takes no images"
         self._tell_looked(Looked(request_id, message=why, invalid=not self._stopping))
+
+    def change(self, change: AdapterChange) -> None:
+        """Have an adapter loaded or unloaded."""
+        self._desk.change(change)
+
+    def heard(self, edition: int) -> None:
+        """Know that nobody asks any more for an adapter that isn't in an edition."""
+        self._desk.heard(edition)
 
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
@@ -229,6 +221,7 @@ class TorchCore:
                 if frame.stats is not None and frame.stats.failed:
                     check_device(self._device)
                 self._stepping = False
+                self._desk.release(stepper.uses)
         except EngineLost as error:
             LOG.critical("The engine can't go on: %s", error)
             message = f"The engine died: {error}"
@@ -240,6 +233,7 @@ class TorchCore:
                 self._stopping = True
                 left = tuple(CoreFailure(request.id, message) for request in self._inbox)
                 self._inbox = []
+            self._desk.close()
             sink(Frame((*stepper.fail_all(message).outputs, *left)))
 
     def _take_messages(self, stepper: AnyStepper, sink: FrameSink) -> bool:
@@ -256,10 +250,12 @@ class TorchCore:
             self._check_shards()
             requests, self._inbox = self._inbox, []
             aborts, self._aborts = self._aborts, set()
+            told = self._desk.told  # by who asked for these, among others
         for request_id in aborts:
             stepper.abort(request_id)
         for request in requests:
             self._add(stepper, request, sink)
+        self._desk.tend(told, stepper.uses)
         return not self._stopping
 
     def _work_while_idle(self, stepper: AnyStepper) -> None:
@@ -275,10 +271,11 @@ class TorchCore:
 
     @property
     def _told(self) -> bool:
-        return bool(self._inbox or self._aborts) or self._ends
+        return bool(self._inbox or self._aborts) or self._ends or self._desk.waits
 
     def _add(self, stepper: AnyStepper, request: CoreRequest, sink: FrameSink) -> None:
         try:
+            self._desk.check(request.adapter)
             add_seeing(stepper.add, request, self._looker)
         except Exception as error:  # whatever is wrong with one request, the others go on
             with self._wake:

@@ -79,6 +79,10 @@ class Stepper(Generic[Logits]):
         self._scheduler.add(sequence)
         self._stuck = False
 
+    def uses(self, adapter: int) -> bool:
+        """Return whether a request is there that an adapter computes, by its number."""
+        return any(each.request.adapter == adapter for each in self._sequences.values())
+
     def abort(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored, it may just have ended."""
         if request_id in self._sequences:

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 from inference.config import EngineConfig
 from inference.core import FrameSink
 from inference.errors import ModelUnavailable
 from inference.failures import STOPPED
+from inference.fakes.adapters import FakeAdapters
 from inference.fakes.memory import FakePrefixes
+from inference.fakes.prompts import by_prompt
 from inference.fakes.text import (
     LENGTH,
     LOGPROB,
@@ -35,11 +36,18 @@ from inference.frontend.client import EngineClient
 from inference.step_stats import StepStats
 from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import plausible_tokens, stand_in_text
-from inference.text.tokenizer import TextTokenizer
-from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, LogprobsMode, ModelInfo, VisionInfo
+from inference.types import (
+    AdapterChange,
+    CoreFailure,
+    CoreOutput,
+    CoreRequest,
+    Frame,
+    LogprobsMode,
+    ModelInfo,
+    VisionInfo,
+)
 
 MEANINGLESS = 1e9  # in the place of a log-probability that nobody is told: no answer may show it
-Answer = TypeVar("Answer")
 Script = Callable[[CoreRequest], Sequence[int] | None]  # the ids to answer with, or None: make some up
 
 
@@ -52,6 +60,7 @@ class FakeModel:
     texts: Sequence[str] = ()  # of all ids: by them, texts under a grammar find an end
     id: str = "fake"
     adapters: tuple[str, ...] = ()
+    adapter_directory: str | None = None  # below which more are loaded later
     vision: VisionInfo | None = None  # what it sees needs a SeeingClient
     max_input_tokens: int = 1024
     max_total_tokens: int = 2048
@@ -74,6 +83,7 @@ class FakeCore:
         self._waiting: deque[CoreRequest] = deque()
         self._running: dict[str, FakeSequence] = {}
         self._prefixes = FakePrefixes()
+        self._adapters = FakeAdapters(model.adapters, model.id, model.adapter_directory)
         self._aborted: set[str] = set()
         self._changed = threading.Condition()
         self._stopping = False
@@ -103,7 +113,7 @@ class FakeCore:
             level="fake",
             eos_token_ids=(model.eos_token_id,),
             vocabulary_size=self._vocabulary.size,
-            adapters=model.adapters,
+            adapters=self._adapters.numbers,
             vision=model.vision,
         )
 
@@ -131,6 +141,15 @@ class FakeCore:
             if self._instant:  # there is no thread that would do it
                 self._forget_aborted()
             self._changed.notify_all()
+
+    def change(self, change: AdapterChange) -> None:
+        """Have an adapter loaded or unloaded: its files are read, and nothing is computed by them."""
+        assert self._sink is not None, "start comes first"
+        self._sink(self._adapters.change(change))
+
+    def heard(self, edition: int) -> None:
+        """Know that nobody asks any more for an adapter that isn't in an edition."""
+        self._adapters.heard(edition)
 
     def join(self) -> None:
         """Wait until the loop has ended."""
@@ -277,19 +296,6 @@ class FakeCore:
         )
 
 
-def by_prompt(
-    tokenizer: TextTokenizer, texts: Mapping[str, str], make: Callable[[str], Answer]
-) -> Callable[[CoreRequest], Answer | None]:
-    """Return what answers a request by the first text whose key its prompt contains, None without one."""
-    answers = {key: make(text) for key, text in texts.items()}
-
-    def find(request: CoreRequest) -> Answer | None:
-        prompt = "".join(map(tokenizer.token_text, request.prompt_ids)) if answers else ""
-        return next((answer for key, answer in answers.items() if key in prompt), None)
-
-    return find
-
-
 def fake_client(
     config: EngineConfig | None = None,
     *,
@@ -316,6 +322,7 @@ def fake_client(
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
         adapters=tuple(source.name for source in parse_adapters(config.model.adapters)),
+        adapter_directory=config.model.adapter_directory,
         max_input_tokens=config.max_input_tokens or total - 1,
         max_total_tokens=total,
         max_batch_size=config.max_batch_size or max_batch_size,

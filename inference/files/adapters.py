@@ -26,7 +26,7 @@ _STACKED = 3  # as q, k and v are one linear there, and each of them has outputs
 _MOST_ALPHA = 1e9
 _ALPHA = 8  # peft's own, where the description says nothing
 MERGE = "merge it into its model (`merge_and_unload` of the package peft)"
-_MOST_NAME = 200  # characters
+MOST_NAME = 200  # characters
 # Without groups, which could repeat so that a match takes for ever; one choice among few places
 _PATTERN = re.compile(r"\^?(?:[\w.\-|]|\\.|\.\*|\[\w+\])+\$?")
 _MOST_PATTERN, _MOST_STARS = 200, 2
@@ -63,8 +63,8 @@ class AdapterSource:
             raise ValueError(f"must be adapters such as org/name, org/name@revision or name=path, not {text}")
         place = found["place"].strip()
         name = (found["name"] or place).strip()
-        if not name.isprintable() or len(name) > _MOST_NAME:
-            raise ValueError(f"must be adapters with printable names of at most {_MOST_NAME} characters")
+        if not name.isprintable() or len(name) > MOST_NAME:
+            raise ValueError(f"must be adapters with printable names of at most {MOST_NAME} characters")
         return cls(name, place, found["revision"])
 
 

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context, copy_context
-from dataclasses import dataclass
+from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,12 @@ from inference.config import EngineConfig
 from inference.core import Core, Life, ReturningCore
 from inference.errors import GenerationFailed, InferenceError, ModelUnavailable
 from inference.failures import STOPPED, log_failure
+from inference.frontend.adapter_changes import AdapterChanges
 from inference.frontend.admission import Admission, Permit
-from inference.frontend.generation import EventAssembler, Generation
+from inference.frontend.generation import EventAssembler, Generation, Running
 from inference.frontend.health import Health
 from inference.frontend.looks import Looks
-from inference.frontend.preparation import grammar_compiler, odd_vocabulary, prefix_salt, prepare
+from inference.frontend.preparation import grammar_compiler, odd_vocabulary, prefix_salt, prepare, renewed
 from inference.frontend.readiness import Readiness
 from inference.frontend.text_side import TextSide
 from inference.step_stats import StepStats
@@ -43,15 +44,6 @@ __all__ = ["EngineClient", "Generation", "Permit"]
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0  # how often a silent death of the core is looked for
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A request that the core works on."""
-
-    generation: Generation
-    assembler: EventAssembler
-    context: Context  # in which it was submitted, so that what is logged of it has whose it is
 
 
 class EngineClient(TextSide):
@@ -78,6 +70,7 @@ class EngineClient(TextSide):
         self._preparing: set[str] = set()  # ids of requests that aren't queued yet
         self._running: dict[str, Running] = {}
         self._looks = Looks(core, partial(prefix_salt, isolated=config.isolate_owners))
+        self.adapters = AdapterChanges(core)
         self._listeners: list[Callable[[StepStats], None]] = []
         self._life_listeners: list[Callable[[Life, ModelInfo | None], None]] = []
         self._meters: list[Callable[[str, int], None]] = []
@@ -203,9 +196,10 @@ class EngineClient(TextSide):
             prepared = await prepare(request, text, model, self._compiler, self.config, self._looks)
             if self._closed or self.state in (EngineState.FAILED, EngineState.LOADING):
                 raise self._readiness.refusal()
-            if self.model != model or (request.images and self._readiness.losses != losses):
+            now = renewed(prepared, request, model, self.model)
+            if now is None or (request.images and self._readiness.losses != losses):
                 raise self._readiness.changed()
-            return self._queue(request, prepared, text, submitted)
+            return self._queue(request, now, text, submitted)
         except BaseException:
             self._looks.drop(request)
             raise
@@ -249,11 +243,17 @@ class EngineClient(TextSide):
     def _deliver(self, frame: Frame) -> None:
         for looked in frame.looked:
             self._looks.deliver(looked)
+        if frame.edition is not None:
+            self._model = replace(self.model, adapters=frame.edition.adapters)
+            self.adapters.heard(frame.edition)
+        for changed in frame.changed:
+            self.adapters.deliver(changed)
         for output in frame.outputs:
             running = self._running.get(output.id)
             if running is None:  # aborted while the step ran, or its images are still looked at
                 if isinstance(output, CoreFailure):
                     self._looks.fail(output.id, output.message)
+                    self.adapters.fail(output.id, output.message)
                 continue
             if isinstance(output, CoreFailure):
                 running.context.run(log_failure, output)
@@ -293,6 +293,7 @@ class EngineClient(TextSide):
 
     def _fail_all(self, message: str) -> None:
         self._looks.fail_all(message)
+        self.adapters.fail_all(message)
         for request_id in list(self._running):
             self._core.abort(request_id)
             self._fail(request_id, GenerationFailed(message))

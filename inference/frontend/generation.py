@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inference.errors import IncompleteGeneration, InferenceError
@@ -196,3 +198,12 @@ class EventAssembler:
         return PromptTokens(
             self._prompt_ids, logprobs, output.prompt_top, self._pipeline.token_text, self._top_tokens
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A request that the core works on."""
+
+    generation: Generation
+    assembler: EventAssembler
+    context: Context  # in which it was submitted, so that what is logged of it has whose it is

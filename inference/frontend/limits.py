@@ -29,13 +29,14 @@ def check_prompt(request: Request, model: ModelInfo) -> None:
 
 
 def find_adapter(name: str | None, model: ModelInfo) -> int:
-    """Return an adapter's place among the model's, -1 for none; raise InvalidInput if it isn't there."""
+    """Return the number of one of the model's adapters, -1 for none; raise InvalidInput if it isn't there."""
     if name is None:
         return -1
-    if name in model.adapters:
-        return model.adapters.index(name)
+    number = model.adapters.get(name)
+    if number is not None:
+        return number
     shown = name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}..."
-    names = ", ".join(f"`{each}`" for each in model.adapters[:SHOWN_NAMES])
+    names = ", ".join(f"`{each}`" for each in list(model.adapters)[:SHOWN_NAMES])
     more = len(model.adapters) - SHOWN_NAMES
     loaded = f"loaded are {names}{f' and {more} more' if more > 0 else ''}" if names else ""
     raise InvalidInput(

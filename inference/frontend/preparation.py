@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from inference.config import EngineConfig
@@ -64,6 +65,18 @@ async def prepare(
         adapter=adapter,
         images=len(request.images),
     )
+
+
+def renewed(prepared: CoreRequest, request: Request, before: ModelInfo, now: ModelInfo) -> CoreRequest | None:
+    """Return what was prepared for a model, by the adapters that it has now; None if it is another model.
+
+    Raises InvalidInput if the request's adapter has gone.
+    """
+    if now is before:
+        return prepared
+    if replace(now, adapters=before.adapters) != before:
+        return None
+    return replace(prepared, adapter=find_adapter(request.adapter, now))
 
 
 def odd_vocabulary(text: TextPipeline, model: ModelInfo) -> str | None:

@@ -2,9 +2,10 @@
 
 Over the engine's socket an API process sends `Attach`, `Vocabulary`, `Look`, `Submit` and `Abort`, and gets
 `Progress`, then `Ready` or `Unavailable`, and a `Batch` for each step that concerns it, or for images that
-were looked at. Requests are numbered by the API process that has them. The process that spawned the engine
-talks to it over a pair of sockets of their own: `Configuration` and `Stop` there; `Logged`, `Progress`,
-`Ready`, `Unavailable` and `Pulse` back.
+were looked at. A `Change` of the adapters is told to all by an `Edition`, which each answers by `Heard`, and
+then to who asked for it by `Changed`. Requests are numbered by the API process that has them. The process
+that spawned the engine talks to it over a pair of sockets of their own: `Configuration` and `Stop` there;
+`Logged`, `Progress`, `Ready`, `Unavailable`, `Kept` and `Pulse` back.
 """
 
 from __future__ import annotations
@@ -66,6 +67,21 @@ class Look(Message, frozen=True, tag=4):
     files: tuple[bytes, ...]  # of at most `images.ENOUGH_BYTES` together
     which: tuple[int, ...]  # of the files each image is: one that comes several times crosses once
     salt: str
+
+
+class Change(Message, frozen=True, tag=5):
+    """An adapter is to be loaded or unloaded; see `AdapterChange`."""
+
+    number: int
+    name: str
+    source: str | None
+    replaces: bool
+
+
+class Heard(Message, frozen=True, tag=6):
+    """Requests name adapters by this edition from now on."""
+
+    edition: int
 
 
 class Abort(Message, frozen=True, tag=3):
@@ -138,6 +154,21 @@ class Batch(msgspec.Struct, array_like=True, gc=False, tag=13):
     stats: StepStats | None = None
 
 
+class Edition(Message, frozen=True, tag=14):
+    """The adapters that requests can name from now on; to be answered by `Heard`."""
+
+    number: int
+    adapters: dict[str, int]
+
+
+class Changed(Message, frozen=True, tag=15):
+    """What became of a `Change`, once all processes have heard of it; see `AdapterChanged`."""
+
+    number: int
+    refusal: str
+    missing: bool
+
+
 # --- between the engine and its parent --------------------------------------------------------
 
 
@@ -169,6 +200,12 @@ class Logged(Message, frozen=True, tag=30):
     outline: str | None = None  # of the exception that `trace` shows: without its message
 
 
+class Kept(Message, frozen=True, tag=32):
+    """Adapters that were loaded while the model ran: who starts the engine again has it load them again."""
+
+    directories: dict[str, str]  # by name
+
+
 class Pulse(Message, frozen=True, tag=31):
     """A sign of life, twice a second."""
 
@@ -176,10 +213,10 @@ class Pulse(Message, frozen=True, tag=31):
     served: bool = False  # a token, since it was started
 
 
-FromApi = Attach | Vocabulary | Submit | Look | Abort
-FromEngine = Progress | Ready | Unavailable | Batch
+FromApi = Attach | Vocabulary | Submit | Look | Change | Heard | Abort
+FromEngine = Progress | Ready | Unavailable | Batch | Edition | Changed
 FromParent = Configuration | Stop
-FromChild = Logged | Progress | Ready | Unavailable | Pulse
+FromChild = Logged | Progress | Ready | Unavailable | Kept | Pulse
 
 FROM_API: msgspec.msgpack.Decoder[FromApi] = msgspec.msgpack.Decoder(FromApi)
 FROM_ENGINE: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

@@ -44,17 +44,15 @@ class _LowRanks(ctypes.Structure):
     _fields_ = (("several", ctypes.POINTER(_LowRank)), ("count", ctypes.c_int64))
 
 
-class NativeAdapters:
-    """Several adapters of one stack; each row of a step is computed with one of them, or none."""
+class NativeAdapter:
+    """One adapter of a stack, in the order in which it is computed with."""
 
-    def __init__(self, adapters: Sequence[Linears], sizes: Sequence[tuple[int, int]]) -> None:
-        """Take each adapter's low ranks; `sizes`: outputs and inputs of each linear, layer by layer."""
-        self.count = len(adapters)
+    def __init__(self, adapter: Linears, sizes: Sequence[tuple[int, int]]) -> None:
+        """Take its low ranks; `sizes`: outputs and inputs of each linear, layer by layer."""
         self._held: list[object] = []
-        linears = [self._linear(*each) for adapter in adapters for each in zip(adapter, sizes, strict=True)]
+        linears = [self._linear(*each) for each in zip(adapter, sizes, strict=True)]
         self.linears = (_LowRanks * len(linears))(*linears)
-        ranks = [sum(each.down.shape[0] for each in linear) for adapter in adapters for linear in adapter]
-        self.rank = max(ranks, default=0)  # of one linear
+        self.rank = max((sum(each.down.shape[0] for each in linear) for linear in adapter), default=0)
 
     def _linear(self, ranks: Sequence[LowRank], size: tuple[int, int]) -> _LowRanks:
         structs = (_LowRank * len(ranks))(*(self._struct(each, *size) for each in ranks))
@@ -71,6 +69,22 @@ class NativeAdapters:
         self._held += [down, up]
         narrow = [_NARROW[each.dtype] for each in (down, up)]
         return _LowRank(down.data_ptr(), up.data_ptr(), rank, first, len(up), *narrow, low.scale)
+
+
+class NativeAdapters:
+    """Several adapters of one stack; each row of a step is computed with one of them, or none."""
+
+    def __init__(self, adapters: Sequence[NativeAdapter | None], linears: int) -> None:
+        """Take them by their places, of which some may be empty; `linears`: of all layers."""
+        self.count = len(adapters)
+        self._held = tuple(adapters)
+        self.linears = (_LowRanks * (linears * len(adapters)))()  # those of an empty place add nothing
+        for place, each in enumerate(adapters):
+            if each is not None:
+                assert len(each.linears) == linears, "it is for this stack"
+                to = ctypes.byref(self.linears, place * ctypes.sizeof(each.linears))
+                ctypes.memmove(to, each.linears, ctypes.sizeof(each.linears))
+        self.rank = max((each.rank for each in adapters if each is not None), default=0)  # of one linear
 
 
 def _in_panels(up: Tensor, before: int) -> Tensor:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inference.kernels.native import Library, PackedLinear, address
-from inference.kernels.native_adapters import Linears, NativeAdapters
+from inference.kernels.native_adapters import Linears, NativeAdapter, NativeAdapters
 from inference.kernels.native_attention import (
     AttentionStruct,
     CacheStruct,
@@ -115,7 +115,7 @@ class NativeStack:
             for layer in layers
             for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
         ]
-        self._adapters = NativeAdapters([], self._sizes)
+        self._adapters = NativeAdapters([], len(self._sizes))
         self._fault: BaseException | None = None  # that what adds shares up has raised
         self.handle = self._functions.parley_stack_open(
             ctypes.byref(_shape_struct(shape)), structs, len(layers)
@@ -126,8 +126,17 @@ class NativeStack:
 
     def adapt(self, adapters: Sequence[Linears]) -> None:
         """Have adapters at hand, in the place of those before; steps say which of their rows they compute."""
-        self._adapters = NativeAdapters(adapters, self._sizes)
-        self._functions.parley_stack_adapt(self.handle, self._adapters.linears, self._adapters.rank)
+        self.hold([self.native(each) for each in adapters])
+
+    def native(self, adapter: Linears) -> NativeAdapter:
+        """Return an adapter as this stack reads it; from any thread."""
+        return NativeAdapter(adapter, self._sizes)
+
+    def hold(self, adapters: Sequence[NativeAdapter | None]) -> None:
+        """Have adapters at hand by their places, in the place of those before; not during a step."""
+        held = NativeAdapters(adapters, len(self._sizes))
+        self._functions.parley_stack_adapt(self.handle, held.linears, held.rank)
+        self._adapters = held  # only now: C has read those before until here
 
     def share(self, adds_up: AddUp | Callable[[NDArray[np.float32]], None]) -> None:
         """Have layers that are a share of a model's added up, in place, with the others' after each half.

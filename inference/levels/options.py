@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inference.kernels.native import Library
-from inference.models.lora import Adapters
+from inference.models.lora import Adaptable, Adapters
 
 if TYPE_CHECKING:
     from inference.gpu.ops import Ops
@@ -37,6 +37,7 @@ class Options:
     max_total_tokens: int = 2048
     filter_on_device: bool = True  # what chooses tokens there is rehearsed with the rest
     adapters: Adapters | None = None
+    adaptable: Adaptable | None = None  # more of them are loaded while it runs, for these linears
     group: Group | None = None  # of processes that have a share each of the model: level `fused`, or none
     vision: Vision | None = None  # there if the model sees
 

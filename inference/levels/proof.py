@@ -127,27 +127,7 @@ class Proof:
 
     def try_adapter(self, runner: Runner[Tensor], adapter: int, steps: Steps) -> str:
         """Run a runner by an adapter, on prompts and in steps; return what is wrong, "" if nothing is."""
-        try:
-            for scored in (
-                True,
-                False,
-            ):  # a head may be given fewer tokens than there are, and all of a cache
-                table = SlotTable(slots=2, pages=_PAGES)
-                prompts = [
-                    _sequence(table, index, prompt, adapter, scored=scored)
-                    for index, prompt in enumerate(self.prompts)
-                ]
-                whole = [[Chunk(each, 0, each.length) for each in prompts]]
-                for pieces in whole if scored else steps(prompts):
-                    if not bool((runner.run(pack(table, Decodes(), pieces)) < math.inf).all()):
-                        return "with what it adds logits are NaN or infinite"
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # any model's code may use its linears in any way
-            LOG.debug("An adapter can't be used", exc_info=True)
-            cause = error.__cause__ or error
-            return f"with what it adds the model's code fails ({type(cause).__name__}: {cause})"
-        return ""
+        return next(filter(None, trial(self.prompts, runner, adapter, steps)), "")
 
     def _in_steps(self, runner: Runner[Tensor], steps: Steps) -> Tensor:
         table = SlotTable(slots=2, pages=_PAGES)
@@ -198,6 +178,29 @@ class Proof:
         table = SlotTable(slots=2, pages=_PAGES)
         sequences = [_sequence(table, index, prompt) for index, prompt in enumerate(self.prompts)]
         runner.run(pack(table, Decodes(), [Chunk(each, 0, each.length) for each in sequences]))
+
+
+def trial(
+    prompts: list[NDArray[np.int64]], runner: Runner[Tensor], adapter: int, steps: Steps
+) -> Iterator[str]:
+    """Run a runner by an adapter, a step at a time; yield what is wrong, "" if nothing is."""
+    try:
+        for scored in (True, False):  # a head may be given fewer tokens than there are, and all of a cache
+            table = SlotTable(slots=2, pages=_PAGES)
+            running = [
+                _sequence(table, index, prompt, adapter, scored=scored)
+                for index, prompt in enumerate(prompts)
+            ]
+            whole = [[Chunk(each, 0, each.length) for each in running]]
+            for pieces in whole if scored else steps(running):
+                finite = bool((runner.run(pack(table, Decodes(), pieces)) < math.inf).all())
+                yield "" if finite else "with what it adds logits are NaN or infinite"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # any model's code may use its linears in any way
+        LOG.debug("An adapter can't be used", exc_info=True)
+        cause = error.__cause__ or error
+        yield f"with what it adds the model's code fails ({type(cause).__name__}: {cause})"
 
 
 def _differ_by_noise(found: Tensor, expected: Tensor, compared: Tensor, noise: float) -> bool:

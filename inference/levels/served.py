@@ -26,6 +26,7 @@ from inference.sequences.computing import Runner
 
 if TYPE_CHECKING:
     from inference.gpu.model import DeviceModel
+    from inference.levels.later import LaterAdapters
 
 MakeRunner = Callable[[int], Runner[Tensor]]  # of a cache of so many blocks
 MakeModel = Callable[[int], "DeviceModel"]  # the same
@@ -72,6 +73,7 @@ class Served:
     together: bool = False  # texts go on in batches, though prompts are whole
     decoder_start: tuple[int, ...] = ()  # what its decoder begins with; (): it has no encoder
     make_model: MakeModel | None = None  # the model on a device; None: levels that have no such form
+    later: LaterAdapters | None = None  # what takes adapters up while it runs, if that was asked for
 
     def __str__(self) -> str:
         """Return the level and what there is to say of it as one line for a person."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.cpu.batched import BatchedRunner
@@ -22,6 +23,7 @@ from inference.gpu.levels import DeviceClimb
 from inference.kernels.native import Library
 from inference.kernels.native_recurrence import NativeStates
 from inference.levels.ladder import Attempt, Climb
+from inference.levels.later import LaterAdapters
 from inference.levels.options import Options
 from inference.levels.packing import exact_pack, packs_of
 from inference.levels.proof import PROOF_BLOCKS, Proof
@@ -36,6 +38,7 @@ from inference.models.linears import (
     reorder,
     undo_swaps,
 )
+from inference.models.lora import Adaptable
 from inference.models.paged import PagedCache
 from inference.models.trace import eager_attention
 from inference.models.weights import narrow_embeddings, widen_experts
@@ -53,6 +56,8 @@ LOG = logging.getLogger(__name__)
 def bring_up(model: PreTrainedModel, options: Options) -> Served:
     """Switch the model to its best level; raise ModelUnavailable if that can't do what was asked for."""
     climb: DeviceClimb | _NativeClimb
+    if options.adaptable is not None and (has_encoder(model) or options.ops is not None):
+        raise _refuse_later("models with an encoder, and GPUs, take none")
     if has_encoder(model):
         return bring_up_encoded(model, options)
     restore_decays(model)
@@ -67,6 +72,8 @@ def bring_up(model: PreTrainedModel, options: Options) -> Served:
         served = host.fused() or host.native() or host.paged() or host.batched() or host.sequential()
     climb.check_adapters(served)
     climb.check_vision(served, rounded=climb.rounds and options.ops is None)
+    if options.adaptable is not None:
+        served = replace(served, later=host.later(served, options.adaptable))
     if options.adapters is not None and (options.ops is not None or served.level is not Level.FUSED):
         options.adapters.release()
     if options.quantize and not served.quantizes:
@@ -87,6 +94,8 @@ class _NativeClimb(Climb):
 
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
         super().__init__(model, options)
+        self._fused: FusedModel | None = None  # at that level
+        self._idle = _paths(model, self.proof.idle)
         self._damaged = False  # its weights were rounded to 8 bits, and put back so
         if options.narrow:
             narrow_embeddings(model)
@@ -145,9 +154,19 @@ class _NativeClimb(Climb):
         if served is None:
             fused.undo()
             self._damaged = self.options.quantize
-        elif self.options.screen and group is None:
+            return None
+        self._fused = fused
+        if self.options.screen and group is None:
             self._screen(fused)
         return served
+
+    def later(self, served: Served, linears: Adaptable) -> LaterAdapters:
+        """Return what takes adapters up while the model runs; raise ModelUnavailable if nothing does."""
+        if self._fused is None or self.options.group is not None:
+            why = "shards take none" if self.options.group is not None else served.name
+            raise _refuse_later(f"they need the level fused ({why})")
+        runner = served.make_runner(PROOF_BLOCKS)
+        return LaterAdapters(linears, self._idle, self._fused, runner, self.proof.prompts)
 
     def refuse_shards(self, group: Group) -> NoReturn:
         """Raise ModelUnavailable with why a model can't be computed by several processes."""
@@ -300,6 +319,18 @@ class _NativeClimb(Climb):
     def rounds(self) -> bool:
         """Return whether weights, or keys and values, are rounded, so that nearly right will do."""
         return self.options.rounds_linears or self.options.kv_dtype != torch.float32
+
+
+def _refuse_later(why: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"Adapters can't be loaded while the server runs: {why}; start without --lora-directory, and name "
+        "them by --lora-adapters"
+    )
+
+
+def _paths(model: PreTrainedModel, modules: Collection[nn.Module]) -> frozenset[str]:
+    named = model.named_modules(remove_duplicate=False)
+    return frozenset(path for path, module in named if module in modules)
 
 
 def _name(dtype: torch.dtype) -> str:

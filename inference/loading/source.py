@@ -30,7 +30,7 @@ from inference.loading.model import (
     vocabulary_size,
 )
 from inference.machine import Machine, free_memory
-from inference.models.lora import load_adapters
+from inference.models.lora import Adaptable, load_adapters
 from inference.planning.demand import Demand
 from inference.planning.described import describe_demand
 from inference.planning.plan import MIB
@@ -64,6 +64,8 @@ class Source:
         held = held_weights(self.described, self.weights, self.device)
         demand = describe_demand(self.described, held, dtype, linears, self.kv_dtype)
         beside = screen_bytes(config, library, self.described)
+        if config.model.adapter_directory is not None:
+            beside += config.model.adapter_bytes
         beside += held_bytes(self.adapters, None if self.device.type == "cpu" else dtype.itemsize)
         speed, loading, how = product_speed(config, self.weights, dtype, library), 0, ""
         if self.weights.stored is not None:  # in 16 bits, all of them, before the first is packed
@@ -103,13 +105,19 @@ class Source:
         with memory_named("the model was loaded", device):
             model = load_model(self.checkpoint, config.model, self.described, self.weights, device, progress)
             vocabulary = vocabulary_size(model)
-            low_ranks = load_adapters(self.adapters, model) if self.adapters else None
+            adaptable = None if config.model.adapter_directory is None else Adaptable.of(model)
+            low_ranks = load_adapters(self.adapters, model) if self.adapters or adaptable else None
             ops = choose_ops(config, device) if self.device_path else None
             vision = open_vision(
                 model, self.checkpoint.path, self.described, max_total_tokens, self._blind(group, model)
             )
             options = replace(
-                self._options(max_total_tokens), adapters=low_ranks, ops=ops, group=group, vision=vision
+                self._options(max_total_tokens),
+                adapters=low_ranks,
+                adaptable=adaptable,
+                ops=ops,
+                group=group,
+                vision=vision,
             )
             return bring_up(model, options), vocabulary, vision
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -86,18 +86,42 @@ class Adapters:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Adaptable:
+    """The linears of a model's layers, to which adapters can add, as they are before anything is changed."""
+
+    kind: str  # of the model
+    sizes: Mapping[str, tuple[int, int]]  # outputs and inputs, by the path of a linear
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Adaptable:
+        """Return those of a model as it was loaded."""
+        head = model.get_output_embeddings()
+        modules = model.named_modules(remove_duplicate=False)
+        sizes = {path: _size(module) for path, module in modules if module is not head}
+        return cls(type(model).__name__, {path: size for path, size in sizes.items() if size is not None})
+
+
+def _size(module: nn.Module) -> tuple[int, int] | None:
+    if isinstance(module, Conv1D):
+        return module.nf, module.nx
+    return (module.out_features, module.in_features) if isinstance(module, nn.Linear) else None
+
+
 def load_adapters(files: Sequence[AdapterFiles], model: PreTrainedModel) -> Adapters:
     """Return the adapters of a model as it was loaded; raise ModelUnavailable if one doesn't fit it."""
-    return Adapters(tuple(each.name for each in files), tuple(_load(each, model) for each in files))
+    linears = Adaptable.of(model) if files else Adaptable("", {})
+    return Adapters(tuple(each.name for each in files), tuple(load_adapter(each, linears) for each in files))
 
 
-def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
+def load_adapter(files: AdapterFiles, linears: Adaptable) -> dict[str, LowRank]:
+    """Return what one adds to a model's linears, by their paths; raise ModelUnavailable if it doesn't fit."""
     stored = _tensors(files)
     found: dict[str, LowRank] = {}
     strange: list[str] = []
     seeing = 0
     for linear, (down, up) in files.tensors.items():
-        path = _path(model, linear)
+        path = _path(linears, linear)
         if path is None and _SEEING.search(linear):
             seeing += 1
             continue
@@ -107,7 +131,7 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
         if path in found:
             raise refused(files.name, f"it has `{path}` by two names: it is damaged")
         low = LowRank(_kept(stored[down]), _kept(stored[up]), files.scales[linear])
-        _check_fits(files.name, path, low, model.get_submodule(path))
+        _check_fits(files.name, path, low, linears.sizes[path])
         found[path] = low
     if seeing:
         LOG.warning(
@@ -116,10 +140,10 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
     if strange:
         shown = ", ".join(f"`{linear}`" for linear in strange[:_SHOWN])
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        kind = type(model).__name__
         raise refused(
             files.name,
-            f"it adds to {shown}{more}, which are no linears of {kind}'s layers: is it for another model?",
+            f"it adds to {shown}{more}, which are no linears of {linears.kind}'s layers: is it for another "
+            "model?",
         )
     if seeing and not found:
         raise refused(files.name, USELESS)
@@ -127,13 +151,14 @@ def _load(files: AdapterFiles, model: PreTrainedModel) -> dict[str, LowRank]:
 
 
 def _kept(side: Tensor) -> Tensor:
-    """Return what is stored in bfloat16 as it is, and all else in float32."""
-    return side if side.dtype is torch.bfloat16 else side.float()
+    """Return what is stored in bfloat16 as it is, and all else in float32: a copy, as files may change."""
+    return side.to(torch.bfloat16 if side.dtype is torch.bfloat16 else torch.float32, copy=True)
 
 
 def _tensors(files: AdapterFiles) -> dict[str, Tensor]:
     try:
-        stored = load_file(files.directory / WEIGHTS)
+        # Not mapped into memory: who cuts a mapped file short ends whoever reads it
+        stored = load((files.directory / WEIGHTS).read_bytes())
     except (SafetensorError, OSError) as error:
         raise refused(files.name, f"its `{WEIGHTS}` is damaged ({error}): get it again") from error
     if not stored.keys() >= {name for pair in files.tensors.values() for name in pair}:
@@ -141,22 +166,14 @@ def _tensors(files: AdapterFiles) -> dict[str, Tensor]:
     return stored
 
 
-def _path(model: PreTrainedModel, linear: str) -> str | None:
+def _path(linears: Adaptable, linear: str) -> str | None:
     """Return the path of the model's linear that an adapter means; None if there is none in its layers."""
     others = (new + linear.removeprefix(old) for old, new in _OTHERWISE if linear.startswith(old))
-    for path in (linear, *others):
-        try:
-            module = model.get_submodule(path)
-        except AttributeError:
-            continue
-        if isinstance(module, nn.Linear | Conv1D) and module is not model.get_output_embeddings():
-            return path
-    return None
+    return next((path for path in (linear, *others) if path in linears.sizes), None)
 
 
-def _check_fits(name: str, path: str, low: LowRank, module: nn.Module) -> None:
-    linear = isinstance(module, nn.Linear)
-    n, k = (module.out_features, module.in_features) if linear else (module.nf, module.nx)
+def _check_fits(name: str, path: str, low: LowRank, size: tuple[int, int]) -> None:
+    n, k = size
     if (low.up.shape[0], low.down.shape[1]) != (n, k):
         raise refused(
             name,

@@ -22,10 +22,11 @@ from inference.environment import SWITCH_SECONDS
 from inference.errors import ModelUnavailable
 from inference.ipc.control import Control, send_logs
 from inference.ipc.leash import Leash
-from inference.ipc.messages import FROM_PARENT, Configuration, Progress, Pulse, Ready, Unavailable
+from inference.ipc.messages import FROM_PARENT, Configuration, Kept, Progress, Pulse, Ready, Unavailable
 from inference.ipc.watchdog import LAST_WORDS, PULSE_SECONDS
 from inference.process.server import EngineServer
 from inference.signals import outlive_endings
+from inference.types import Frame
 
 LOG = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Engine:
             with _seldom_collecting():
                 core = self._make_core(self._configuration.engine)
                 model = core.load(self._progress)
-            core.start(self._server.sink)
+            core.start(self._sink)
         except ModelUnavailable as error:
             self._refuse(str(error))
         except BaseException as error:  # torch and drivers raise anything
@@ -121,6 +122,11 @@ class Engine:
         self._begin_to_leave()
         LOG.critical("The engine's loop has ended")
         self._leave(DIED)
+
+    def _sink(self, frame: Frame) -> None:
+        if frame.edition is not None:  # first of all: whoever knows of it finds it after a restart, too
+            self._line.send(Kept(dict(frame.edition.kept)))
+        self._server.sink(frame)
 
     def _beat(self) -> None:
         """Give signs of life for as long as there is somebody for whom to live."""

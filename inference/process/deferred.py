@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from inference.config import EngineConfig
-from inference.core import Core, FrameSink, LocalCore, SeeingCore
+from inference.core import AdaptingCore, Core, FrameSink, LocalCore, SeeingCore
 from inference.environment import temporary_directory
 from inference.errors import ModelUnavailable
-from inference.types import CoreRequest, Image, ModelInfo
+from inference.types import AdapterChange, CoreRequest, Image, ModelInfo
 
 
 def torch_core(config: EngineConfig) -> LocalCore:
@@ -44,6 +44,19 @@ class LaterCore(ABC):
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
         self._loaded().abort(request_id)
+
+    def change(self, change: AdapterChange) -> None:
+        """Have an adapter loaded or unloaded."""
+        self._adapting().change(change)
+
+    def heard(self, edition: int) -> None:
+        """Know that no request comes any more for an adapter that isn't in an edition."""
+        self._adapting().heard(edition)
+
+    def _adapting(self) -> AdaptingCore:
+        core = self._loaded()
+        assert isinstance(core, AdaptingCore), "a core that is put off, or elsewhere, is one that adapts"
+        return core
 
     @abstractmethod
     def _loaded(self) -> Core:

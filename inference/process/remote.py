@@ -7,7 +7,6 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,11 @@ from inference.ipc.messages import (
     Abort,
     Attach,
     Batch,
+    Change,
+    Changed,
+    Edition,
     FromEngine,
+    Heard,
     Look,
     Progress,
     Ready,
@@ -31,8 +34,8 @@ from inference.ipc.messages import (
 )
 from inference.process.requests import to_submit
 from inference.process.routing import Numbers
-from inference.process.stream import READ_BYTES, connected, received, shut
-from inference.types import CoreFailure, CoreRequest, Frame, Image, ModelInfo
+from inference.process.stream import READ_BYTES, Outbox, connected, received, shut
+from inference.types import AdapterChange, CoreFailure, CoreRequest, Frame, Image, ModelInfo
 
 if TYPE_CHECKING:
     from inference.ipc.grammar_tokens import GrammarTokens
@@ -61,7 +64,7 @@ class RemoteCore:
         self._unframer = Unframer(ENGINE_LIMIT)
         self._socket: socket.socket | None = None  # set while there is a stream
         self._since = 0.0  # when that was connected, time.monotonic() seconds
-        self._outbox: deque[memoryview] = deque()
+        self._outbox = Outbox()
         self._early: list[FromEngine] = []  # what came between `load` and `start`
         self._vocabulary: bytes | None = None  # the frame with it, set by `share`
         self._life = Life.DOWN
@@ -113,6 +116,14 @@ class RemoteCore:
         """Have a request's images looked at; while the engine is down it fails at once."""
         self._at_home(lambda: self._look(request_id, images, salt))
 
+    def change(self, change: AdapterChange) -> None:
+        """Have an adapter loaded or unloaded; while the engine is down that fails at once."""
+        self._at_home(lambda: self._change(change))
+
+    def heard(self, edition: int) -> None:
+        """Tell the engine that no request comes any more for an adapter that isn't in an edition."""
+        self._at_home(lambda: self._post(pack(Heard(edition))))
+
     def abort(self, request_id: str) -> None:
         """Forget a request by the next step."""
         self._at_home(lambda: self._abort(request_id))
@@ -159,17 +170,25 @@ class RemoteCore:
             self._loop.call_soon_threadsafe(call)
 
     def _look(self, request_id: str, images: tuple[Image, ...], salt: str) -> None:
+        if self._is_there(request_id):
+            number = self._numbers.add(request_id)
+            self._post(pack(Look(number, request_id, *distinct(images), salt)))
+
+    def _change(self, change: AdapterChange) -> None:
+        if self._is_there(change.id):
+            number = self._numbers.add(change.id)
+            self._post(pack(Change(number, change.name, change.source, change.replaces)))
+
+    def _is_there(self, request_id: str) -> bool:
+        """Return whether the engine takes requests, and fail this one if it doesn't."""
         assert self._sink is not None
         if not self.alive:
             self._sink(Frame((CoreFailure(request_id, STOPPED),)))
-            return
-        number = self._numbers.add(request_id)
-        self._post(pack(Look(number, request_id, *distinct(images), salt)))
+        return self.alive
 
     def _submit(self, request: CoreRequest) -> None:
         assert self._sink is not None
-        if not self.alive:
-            self._sink(Frame((CoreFailure(request.id, STOPPED),)))
+        if not self._is_there(request.id):
             return
         number = self._numbers.add(request.id)
         try:
@@ -193,33 +212,8 @@ class RemoteCore:
     def _post(self, frame: bytes) -> None:
         if self._socket is None:  # stopped; aborts may still come
             return
-        sent = 0 if self._outbox else self._send(frame)
-        if sent == len(frame):
-            return
         assert self._loop is not None
-        if not self._outbox:
-            self._loop.add_writer(self._socket, self._flush)
-        self._outbox.append(memoryview(frame)[sent:])
-
-    def _flush(self) -> None:
-        assert self._loop is not None
-        assert self._socket is not None
-        while self._outbox:
-            sent = self._send(self._outbox[0])
-            if sent < len(self._outbox[0]):
-                self._outbox[0] = self._outbox[0][sent:]
-                return
-            self._outbox.popleft()
-        self._loop.remove_writer(self._socket)
-
-    def _send(self, data: bytes | memoryview) -> int:
-        assert self._socket is not None
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:  # its end is about to be read
-            return len(data)
+        self._outbox.post(frame, self._socket, self._loop)
 
     def _read(self) -> None:
         """Take all that has come: beside an error uvloop calls once for it, and never again."""
@@ -248,7 +242,7 @@ class RemoteCore:
         return True
 
     def _take(self, message: FromEngine) -> None:
-        if isinstance(message, Batch):
+        if isinstance(message, Batch | Edition | Changed):
             assert self._sink is not None
             self._sink(self._numbers.frame(message))
         elif isinstance(message, Ready):

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
-from inference.ipc.framing import FrameFault
-from inference.ipc.messages import Batch, Failed, More, Seen
-from inference.types import CoreFailure, CoreOutput, Frame, Looked
+from inference.ipc.framing import HEADER_BYTES, FrameFault, pack
+from inference.ipc.messages import ENGINE_LIMIT, Batch, Changed, Edition, Failed, More, Seen
+from inference.types import AdapterChanged, AdapterEdition, CoreFailure, CoreOutput, Frame, Looked
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -137,6 +137,16 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     return first, second
 
 
+def frames(batch: Batch, limit: int = ENGINE_LIMIT) -> Iterator[bytes]:
+    """Yield a batch as frames that its reader takes, of at most `limit` bytes: nearly always one."""
+    data = pack(batch)
+    if len(data) - HEADER_BYTES <= limit or len(batch.numbers) < 2:
+        yield data
+        return
+    for half in halves(batch):
+        yield from frames(half, limit)
+
+
 class Numbers:
     """The API process's side: the numbers of its requests, which are never used twice."""
 
@@ -169,11 +179,24 @@ class Numbers:
         self._numbers.clear()
         return dropped
 
-    def frame(self, batch: Batch) -> Frame:
-        """Return what a batch says of the requests that are known; raise FrameFault.
+    def frame(self, message: Batch | Edition | Changed) -> Frame:
+        """Return what is said of the requests that are known, and of adapters; raise FrameFault.
 
         Requests that end are forgotten.
         """
+        if isinstance(message, Edition):
+            return Frame((), edition=AdapterEdition(message.number, message.adapters, {}))
+        if isinstance(message, Changed):
+            return Frame((), changed=tuple(self._changed(message)))
+        return self._batch(message)
+
+    def _changed(self, message: Changed) -> Iterator[AdapterChanged]:
+        request_id = self._ids.get(message.number)
+        if request_id is not None:
+            self.remove(request_id)
+            yield AdapterChanged(request_id, message.refusal, message.missing)
+
+    def _batch(self, batch: Batch) -> Frame:
         outputs = [*self._outputs(batch), *self._failures(batch)]
         for output in outputs:
             if isinstance(output, CoreFailure) or output.finish is not None:

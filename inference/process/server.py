@@ -12,18 +12,20 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
 from inference.core import Core, PacedCore, SeeingCore
-from inference.ipc.framing import HEADER_BYTES, FrameFault, Payload, pack, unpack
+from inference.ipc.framing import FrameFault, Payload, pack, unpack
 from inference.ipc.messages import (
-    ENGINE_LIMIT,
     FROM_API,
     Abort,
     Attach,
     Batch,
+    Change,
+    Heard,
     Look,
     Progress,
     Ready,
@@ -32,10 +34,11 @@ from inference.ipc.messages import (
     Vocabulary,
 )
 from inference.ipc.watchdog import LOOK_SECONDS, UNREAD_SECONDS
+from inference.process.announcing import Announcements
 from inference.process.connection import OUTBOX_BYTES, Connection
 from inference.process.grammars import Shelf
 from inference.process.requests import from_submit
-from inference.process.routing import Routes, halves
+from inference.process.routing import Routes, frames
 from inference.types import CoreFailure, CoreOutput, CoreRequest, Frame, Image, Looked, ModelInfo
 
 LOG = logging.getLogger(__name__)
@@ -73,6 +76,8 @@ class EngineServer:
         self._attention: deque[Connection] = deque()
         self._bell, self._button = socket.socketpair()
         self._closing = False
+        self._announcements = Announcements()
+        self._model: ModelInfo | None = None  # set by `ready`
         self._thread = threading.Thread(target=self._run, name="engine-socket", daemon=True)
 
     # --- the engine's life --------------------------------------------------------------------
@@ -92,7 +97,8 @@ class EngineServer:
 
     def ready(self, core: Core, model: ModelInfo) -> None:
         """Tell everyone that requests are taken, for a core that was started with `sink`."""
-        self._core = core
+        self._core, self._model = core, model
+        self._announcements.core = core
         if isinstance(core, PacedCore):
             core.pace(self._is_full)
         self._tell(Ready(model))
@@ -104,6 +110,8 @@ class EngineServer:
     def sink(self, frame: Frame) -> None:
         """Send a step's outputs to those who asked for them; called from the core's thread."""
         self.served = self.served or any(isinstance(each, CoreOutput) for each in frame.outputs)
+        if frame.edition is not None or frame.changed:
+            self._announce(frame)
         batches = self._routes.split(frame)
         if frame.stats is not None:
             for connection in list(self._connections):
@@ -220,6 +228,7 @@ class EngineServer:
         )
         self._selector.unregister(connection.socket)
         connection.close()
+        self._announcements.drop(connection)
         for core_id in dropped:
             self._loaded().abort(core_id)
 
@@ -235,6 +244,10 @@ class EngineServer:
             self._submit(connection, message)
         elif isinstance(message, Look):
             self._look(connection, message)
+        elif isinstance(message, Change):
+            self._announcements.ask(connection, message)
+        elif isinstance(message, Heard):
+            self._announcements.hear(connection, message.edition)
         elif isinstance(message, Abort):
             core_id = self._routes.remove(connection, message.number)
             if core_id is not None:
@@ -272,6 +285,18 @@ class EngineServer:
             self.sink(
                 Frame((), looked=(Looked(core_id, message="The engine takes no images", invalid=True),))
             )
+
+    def _announce(self, frame: Frame) -> None:
+        """Have all who are attached, or will be, know of an edition, and then those who asked for it."""
+        if frame.edition is not None:
+            assert self._model is not None, "ready comes first"
+            self._model = replace(self._model, adapters=frame.edition.adapters)
+            with self._lock:
+                self._greeting[-1] = pack(Ready(self._model))
+                self._announcements.tell(frame.edition, [each for each in self._connections if each.attached])
+        for changed in frame.changed:
+            self._announcements.answer(changed)
+        self._announcements.settle()
 
     def _add(self, connection: Connection, message: Submit | Look, *, early: bool = False) -> str:
         """Return the core's id of a request that is taken on; raise FrameFault."""
@@ -312,13 +337,3 @@ class EngineServer:
     def _loaded(self) -> Core:
         assert self._core is not None, "requests are taken only then"
         return self._core
-
-
-def frames(batch: Batch, limit: int = ENGINE_LIMIT) -> Iterator[bytes]:
-    """Yield a batch as frames that its reader takes, of at most `limit` bytes: nearly always one."""
-    data = pack(batch)
-    if len(data) - HEADER_BYTES <= limit or len(batch.numbers) < 2:
-        yield data
-        return
-    for half in halves(batch):
-        yield from frames(half, limit)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+from collections import deque
 
 from inference.errors import ModelUnavailable
 
@@ -42,6 +44,44 @@ def shut(stream: socket.socket) -> None:
         stream.shutdown(socket.SHUT_RDWR)
     except OSError:
         LOG.debug("the engine's socket was not connected any more")
+
+
+class Outbox:
+    """What goes to the engine: written at once, and what a full socket doesn't take waits. For one thread."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[memoryview] = deque()
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+
+    def post(self, frame: bytes, stream: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """Send a frame, now or as soon as there is room."""
+        sent = 0 if self._waiting else _send(stream, frame)
+        if sent == len(frame):
+            return
+        if not self._waiting:
+            loop.add_writer(stream, self._flush, stream, loop)
+        self._waiting.append(memoryview(frame)[sent:])
+
+    def _flush(self, stream: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            sent = _send(stream, self._waiting[0])
+            if sent < len(self._waiting[0]):
+                self._waiting[0] = self._waiting[0][sent:]
+                return
+            self._waiting.popleft()
+        loop.remove_writer(stream)
+
+
+def _send(stream: socket.socket, data: bytes | memoryview) -> int:
+    try:
+        return stream.send(data)
+    except BlockingIOError:
+        return 0
+    except OSError:  # its end is about to be read
+        return len(data)
 
 
 def _greeting(address: str, hello: bytes, waits: bool) -> socket.socket:

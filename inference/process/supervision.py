@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import inference
 from inference.config import EngineConfig, Found, again
@@ -23,6 +24,7 @@ from inference.ipc.messages import (
     FROM_CHILD,
     Configuration,
     FromChild,
+    Kept,
     Logged,
     Progress,
     Pulse,
@@ -292,6 +294,9 @@ class EngineProcess:
                 self._model = message.model
                 self._changed.notify_all()
             self._tell(Life.UP)
+        elif isinstance(message, Kept):
+            model = replace(self._config.model, kept_adapters=message.directories)
+            self._config = replace(self._config, model=model)
         elif isinstance(message, Unavailable):
             seen.unavailable = message.message
 

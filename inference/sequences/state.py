@@ -125,7 +125,7 @@ class SlotTable:
         self.computed: Integers = np.zeros(slots, dtype=np.int64)  # of these, tokens in the cache
         self.room: Integers = np.zeros(slots, dtype=np.int64)  # tokens that the pages hold
         self.limits: Integers = np.zeros(slots, dtype=np.int64)  # the length at which the text ends
-        self.adapters = np.full(slots, -1, dtype=np.int32)  # which computes them; -1: none
+        self.adapters = np.full(slots, -1, dtype=np.int32)  # by its place, which computes them; -1: none
         self.heeds_eos = np.zeros(slots, dtype=np.bool_)  # EOS alone ends the text; no grammar, not ignored
         self.sights: dict[int, Sight] = {}  # by slot: what the sequences see that see anything
         self.snapshots = snapshots  # places for states that aren't a sequence's
@@ -154,7 +154,7 @@ class SlotTable:
         self.computed[slot] = 0
         self.room[slot] = 0
         self.limits[slot] = sequence.prompt_length + request.max_new_tokens
-        self.adapters[slot] = request.adapter
+        self.adapters[slot] = request.place
         self.heeds_eos[slot] = sequence.guide is None and not request.ignore_eos
         if sequence.sight is not None:
             self.sights[slot] = sequence.sight

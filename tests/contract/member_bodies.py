@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+ADAPTERS = ("first", "second")  # that the engine has
+
 ABSENT = object()  # in place of a value: take the member away
 SPEAKING = "What is the weather?"  # a prompt that is answered with REPLY
 REPLY = "It is sunny. Bye"

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.contract.member_bodies import (
     ABSENT,
+    ADAPTERS,
     AS,
     BASES,
     BEGUN,
@@ -55,7 +56,6 @@ SAMPLING = {
     "typical_p": (0.5, 0.6),
     "min_p": (0.1, 0.9),
 }
-ADAPTERS = ("first", "second")  # that the engine has
 BIAS = ({"72": 100}, {"73": 100})  # "H" and "I", as the tokens of bytes are numbered here
 BOTH_OF_OPENAI = {
     "max_tokens": Pair(1, 2),
@@ -137,7 +137,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
     "ChatRequest": {
         **BOTH_OF_OPENAI,
         **SHOWN,
-        "model": Pair("a", "b"),
+        "model": Pair(*ADAPTERS),
         "max_completion_tokens": Pair(1, 2, {"max_tokens": ABSENT}),
         "logprobs": Pair(False, True),
         "top_logprobs": Pair(1, 2, {"logprobs": True}),
@@ -238,7 +238,7 @@ PAIRS: dict[str, dict[str, Pair]] = {  # by the schema of the object that has th
         },
         **{name: Pair(*values, DRAWN) for name, values in SAMPLING.items()},
         **ASKED,
-        "model": Pair("a", "b"),
+        "model": Pair(*ADAPTERS),
         "max_output_tokens": Pair(1, 2),
         "min_tokens": Pair(0, 8, {"stop": "It"}, prompt=SPEAKING),
         "stop": Pair(None, "sunny", prompt=SPEAKING),

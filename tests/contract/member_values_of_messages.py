@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.contract.member_bodies import (
     ABSENT,
+    ADAPTERS,
     ANSWERED,
     BLUE,
     BLUE_SOURCE,
@@ -56,7 +57,7 @@ OF_A_RESULT = {
 PAIRS: dict[str, dict[str, Pair]] = {
     "MessagesRequest": {
         **SHOWN,
-        "model": Pair("a", "b"),
+        "model": Pair(*ADAPTERS),
         "max_tokens": Pair(1, 2),
         "stop_sequences": Pair([], ["sunny"], prompt=SPEAKING),
         "temperature": Pair(0.5, 0.9, {"seed": 1}),

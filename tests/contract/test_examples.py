@@ -17,6 +17,7 @@ from codegen.examples import read_transcript
 from codegen.exchanges import FAILURE, Exchange, exchanges
 from inference.fakes.core import fake_client
 from inference.fakes.vision import FAKE_VISION
+from tests.adapter_files import write_adapter
 from tests.contract.conftest import FAILING
 from tests.contract.executing import address, asking, refusing, send
 from tests.contract.likeness import differences, sequences, stream_differences
@@ -52,10 +53,13 @@ REPLIES = {
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[LiveServer]:
-    """Serve a fake engine that says what the examples are about."""
-    service = make_service()
-    with live_server(make_service(service.settings, fake_client(replies=REPLIES))) as live:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Serve a fake engine that says what the examples are about, and may load the adapter that they name."""
+    directory = tmp_path_factory.mktemp("adapters")
+    write_adapter(directory / "sql-v2")
+    service = make_service(lora_directory=str(directory))
+    engine = fake_client(service.settings.engine_config(), replies=REPLIES)
+    with live_server(make_service(service.settings, engine)) as live:
         yield live
 
 
@@ -76,7 +80,11 @@ def seeing() -> Iterator[httpx.Client]:
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda each: f"{each.operation.id}-{each.name}")
 def test_an_example_is_answered_as_it_shows(exchange: Exchange, asked: httpx.Client) -> None:
+    if exchange.operation.id == "unload_lora_adapter":
+        asked.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": "sql-v2"})
     response = send(asked, exchange.operation, exchange.body)
+    if exchange.operation.id == "load_lora_adapter":
+        asked.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})
     if exchange.needs:
         assert response.status_code == refusing(exchange.operation), (
             f"the server has {exchange.needs}: take x-needs away"

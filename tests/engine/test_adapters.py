@@ -82,7 +82,7 @@ def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     device = replace(given.model, device=options.get("device", "cpu"), dtype="float32")
     session = Session(replace(given, model=device), device_path=options.get("device_path", False))
     assert session.info.level.split(":")[0] == level, session.info.level
-    assert session.info.adapters == ("number-0", "number-1", "number-2")
+    assert session.info.adapters == {"number-0": 0, "number-1": 1, "number-2": 2}
     yield Adapted(session, texts)
     session.close()
 

@@ -8,7 +8,8 @@ from functools import partial
 from tokenizers import AddedToken, processors
 
 from inference.config import EngineConfig
-from inference.fakes.core import FakeCore, FakeModel, by_prompt
+from inference.fakes.core import FakeCore, FakeModel
+from inference.fakes.prompts import by_prompt
 from inference.fakes.vision import FAKE_VISION, SeeingClient
 from inference.frontend.client import EngineClient
 from inference.text.chat_template import ChatTemplate
@@ -16,8 +17,7 @@ from inference.text.pipeline import TextPipeline
 from inference.text.stand_in import EOS, plausible_tokens, small_tokenizer
 from inference.text.tokenizer import FastTokenizer
 from inference.types import CoreRequest
-from tests.contract.member_bodies import REPLY, SPEAKING
-from tests.contract.member_values import ADAPTERS
+from tests.contract.member_bodies import ADAPTERS, REPLY, SPEAKING
 
 BEGIN = "<s>"  # that the tokenizer puts before a text
 TEMPLATE = (  # shows whatever it can be told
@@ -48,6 +48,7 @@ def telling_engine(config: EngineConfig, failing: str | None = None, fails_after
         texts=tuple(map(tokenizer.token_text, range(tokenizer.vocabulary_size))),
         id=config.model.name,
         adapters=ADAPTERS,
+        adapter_directory=config.model.adapter_directory,
         vision=FAKE_VISION,
         script=script,
         fails=by_prompt(tokenizer, {failing: failing} if failing else {}, "injected failure: {}".format),

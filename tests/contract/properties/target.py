@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -23,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from codegen import fuzz_server
 from codegen.property_cases import MOST_EVENTS, Case
 from handlers.app import create_app
+from tests.adapter_files import write_adapter
 from tests.contract.properties.engine import telling_engine
 from tests.contract.serving import lifespan
 from tests.support import PATIENCE, make_service
@@ -32,6 +35,7 @@ KEY = "PARLEY_TEST_KEY"
 EMBEDDED = "embedded"
 OUR_KEY = "s3cret-Key"
 FAILING = "make the engine fail"  # a prompt with this fails after two tokens, in this process
+ADAPTER = "sql-v2"  # that the examples name; in this process
 PAYLOAD_LIMIT = 100_000  # bytes; in this process
 IN_PROCESS = "http://testserver"
 
@@ -133,11 +137,13 @@ def configured() -> Iterator[Target]:
         wait_until_ready(target)
         yield target
         return
-    app = Kept(application())
-    try:
-        yield in_process(app)
-    finally:
-        app.close()
+    with tempfile.TemporaryDirectory() as directory:
+        write_adapter(Path(directory) / ADAPTER)
+        app = Kept(application(lora_directory=directory))
+        try:
+            yield in_process(app)
+        finally:
+            app.close()
 
 
 @cache

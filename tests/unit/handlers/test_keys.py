@@ -25,7 +25,8 @@ LINES = {
     f"  a.b_c-9\t{DIGEST}  # of the team": Key("a.b_c-9"),
     f"a {DIGEST.upper()}": Key("a"),
     f"a {DIGEST} generate": Key("a", frozenset({GENERATE})),
-    f"a {DIGEST} tokenize,generate": Key("a", SCOPES),
+    f"a {DIGEST} tokenize,generate": Key("a", frozenset({TOKENIZE, GENERATE})),
+    f"a {DIGEST} tokenize,admin,generate": Key("a", SCOPES),
     f"a {DIGEST} requests_per_minute=5": Key("a", SCOPES, 5),
     f"a {DIGEST} tokenize tokens_per_minute=7 requests_per_minute=5": Key("a", frozenset({TOKENIZE}), 5, 7),
 }

@@ -12,8 +12,7 @@ from inference.frontend.limits import PROMPT_LOGPROBS
 from inference.ipc.framing import HEADER_BYTES, unpack
 from inference.ipc.messages import ENGINE_LIMIT, FROM_ENGINE, MIB, Batch, Failed
 from inference.process.connection import FULL_BYTES, OUTBOX_BYTES, Connection
-from inference.process.routing import Numbers, Routes
-from inference.process.server import frames
+from inference.process.routing import Numbers, Routes, frames
 from inference.prompt_tops import PromptTops
 from inference.types import CoreFailure, CoreOutput, Frame
 from tests.unit.inference_process.serving import Caller, Recorder, recorder, submit

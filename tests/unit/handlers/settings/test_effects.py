@@ -37,6 +37,7 @@ OTHERS = (  # what has no effect, the reason, and what gives it one
     (("--trust-remote-code",), "the model that ships with Parley has no code", ("--model-id", "org/model")),
     (("--otlp-service-name", "x"), "without --otlp-endpoint nothing", ("--otlp-endpoint", "http://c:1")),
     (("--worker-timeout", "5"), "it is for several --api-workers", ("--api-workers", "2")),
+    (("--lora-memory", "5"), "without --lora-directory no adapter", ("--lora-directory", "/tmp")),
     (("--prefix-affinity", "false"), "it is for several --replicas", ("--replicas", "2")),
     (("--remote-shards", "1"), "it is for several --num-shard", ("--num-shard=2", "--master-addr=10.0.0.1")),
     (
@@ -97,7 +98,7 @@ def test_what_has_no_effect_beside_the_others_is_told(
     line: tuple[str, ...], reason: str, cure: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_traces_available", "_ray_available"):
-        monkeypatch.setattr(f"handlers.settings.reading.{name}", lambda: True)
+        monkeypatch.setattr(f"handlers.settings.contradictions.{name}", lambda: True)
     (warning,) = read_line(*line).warnings
     assert warning.startswith(line[0])
     assert f" has no effect here: {reason}" in warning

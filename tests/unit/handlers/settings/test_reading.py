@@ -1,6 +1,8 @@
 """What of settings is refused, kept secret, or taken from the machine."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -258,3 +260,22 @@ def test_origins_are_as_browsers_write_them() -> None:
 def test_who_gives_what_no_browser_has_for_an_origin_is_told(origin: str) -> None:
     (warning,) = read_line("--cors-allow-origin", f"https://a,{origin}").warnings
     assert f"lets nobody in from {origin!r}, which is no origin: write one as in https://" in warning
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"replicas": 2}, "`replicas` is 2"),
+        ({"num_shard": 2}, "`num_shard` is 2"),
+        ({"device": "cuda"}, "`device` is cuda"),
+        ({"lora_directory": "/nowhere/at/all"}, "must be a directory. Given: /nowhere/at/all"),
+    ],
+)
+def test_adapters_that_come_later_are_for_one_engine_on_a_cpu(
+    settings: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handlers.settings.contradictions._ray_available", lambda: True)
+    check(Settings(lora_directory=str(tmp_path)))
+    check(Settings(lora_directory=str(tmp_path), num_shard=2, sharded=False))
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        check(Settings(**{"lora_directory": str(tmp_path), **settings}))

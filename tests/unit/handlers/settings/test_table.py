@@ -299,6 +299,8 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
         prefault_cache=False,
         cuda_memory_fraction=0.5,
         cuda_graphs=(1, 2),
+        lora_directory="l",
+        lora_memory=11,
         deterministic=True,
         one_step_ahead=False,
         tune_linears=False,
@@ -309,7 +311,11 @@ def test_engine_config_carries_every_value_under_the_engines_names() -> None:
     default = EngineConfig()
     for part, plain in ((config, default), (config.model, default.model)):
         for field in fields(part):
-            if field.name in ("found", "engines"):  # told to those that are started again, or to replicas
+            if field.name in (
+                "found",
+                "engines",
+                "kept_adapters",
+            ):  # told to those that are started again, or to replicas
                 continue
             assert getattr(part, field.name) != getattr(plain, field.name), field.name
 
