@@ -19,6 +19,7 @@ from inference.ipc.ended import describe_status
 from inference.ipc.watchdog import LOOK_SECONDS, Patience
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+FIRST_SECONDS = 15.0  # for the first worker to answer, before the others start
 KILLED_SECONDS = 5.0  # for a process to end that was killed; who hasn't then is held by the kernel
 GOOD_SECONDS = 60.0  # a worker that lived so long gets its successor without a longer pause
 
@@ -154,12 +155,18 @@ class Staff:
         """Keep so many at work until they are dismissed; `on_failed` is told why one can't serve at all.
 
         The others start once the first one answers: beside them it would take twice as long to, or longer.
+        One that doesn't is waited for no longer than FIRST_SECONDS: it may stand still.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep(0, count, on_failed))
             await _first_of(
-                asyncio.ensure_future(self.answering.wait()), asyncio.ensure_future(self._leaving.wait())
+                asyncio.ensure_future(self.answering.wait()),
+                asyncio.ensure_future(self._leaving.wait()),
+                asyncio.ensure_future(asyncio.sleep(FIRST_SECONDS)),
             )
+            if not self.answering.is_set() and not self._leaving.is_set():
+                told = "API worker 0 doesn't answer after %g s: the others start beside it"
+                logger.warning(told, FIRST_SECONDS)
             for number in range(1, count):
                 group.create_task(self._keep(number, count, on_failed))
 

@@ -16,6 +16,7 @@ CLOSING = {"{": "}", "[": "]"}
 ESCAPE = re.compile(
     r"\\(u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^uUx])", re.DOTALL
 )
+WORD_END = re.compile(r"[,)\]}\s]")
 BEGUN_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|x[0-9a-fA-F]?)?")
 OTHERS = {"a": "\a", "v": "\v", "0": "\0", "'": "'", "/": "/"}  # escapes that JSON doesn't have, or need
 
@@ -29,6 +30,7 @@ class Place(Enum):
     BEHIND = auto()  # a value, before a comma or the end
     TEXT = auto()  # within a text as it is
     QUOTED = auto()  # within a text with escapes
+    WORD = auto()  # within a number or a word
 
 
 class LiteralReader:
@@ -44,6 +46,7 @@ class LiteralReader:
         self._is_empty = True  # nothing stands in the innermost, or in the call
         self._delimiter = ""  # of the text that is read
         self._is_key = False
+        self._word: list[str] = []  # pieces of the one that is read: none of them is looked through twice
         self.complete = False
 
     def read(self, text: str) -> tuple[str, str]:
@@ -58,6 +61,7 @@ class LiteralReader:
             Place.BEHIND: self._behind,
             Place.TEXT: self._text,
             Place.QUOTED: self._quoted,
+            Place.WORD: self._read_word,
         }
         while not self.complete:
             more = steps[self._place]()
@@ -117,23 +121,25 @@ class LiteralReader:
             return comma + first
         if first == "]" and self._closing[-1:] == ["]"]:
             return self._close()
-        return self._word(comma)
+        self._place = Place.WORD
+        return comma
 
     def _comma(self) -> str:
         """Return what stands before a value: a comma if it is a further one of a list."""
         in_list = self._closing[-1:] == ["]"]
         return "," if in_list and not self._is_empty else ""
 
-    def _word(self, comma: str) -> str | None:
+    def _read_word(self) -> str | None:
         """Read a number or a word, once it has ended; what is neither is a text."""
-        found = re.search(r"[,)\]}\s]", self._held)
+        found = WORD_END.search(self._held)
+        end = len(self._held) if found is None else found.start()
+        self._word.append(self._held[:end])
+        self._held = self._held[end:]
         if found is None:
             return None
-        word, self._held = self._held[: found.start()].replace(TOKEN, ""), self._held[found.start() :]
-        self._place, self._is_empty = Place.BEHIND, False
-        if word in WORDS.values() or NUMBER.fullmatch(word):
-            return comma + word
-        return comma + WORDS.get(word, _string(word))
+        word = "".join(self._word).replace(TOKEN, "")
+        self._word, self._place, self._is_empty = [], Place.BEHIND, False
+        return word if word in WORDS.values() or NUMBER.fullmatch(word) else WORDS.get(word, _string(word))
 
     def _behind(self) -> str | None:
         """Go on behind a value: what is no comma closes what is around."""

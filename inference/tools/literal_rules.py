@@ -16,6 +16,7 @@ from inference.tools.literal_texts import (
     any_text,
     fitting,
     holds_quote,
+    is_impossible,
     kinds_of,
     name_of,
     one_of,
@@ -78,11 +79,16 @@ class LiteralRules:
             raise ToolRefused("no arguments are valid by ", tool.member, ": mend the schema")
         yield f"args_{at}: {' | '.join(ways)}"
 
-    def _rule(self, body: str, *, terminal: bool = False) -> Steps:
-        """Yield a rule if it is new, `terminal`: of characters; return its name."""
+    def _rule(self, body: str, label: str = "", *, terminal: bool = False) -> Steps:
+        """Yield a rule if it is new, `terminal`: of characters; return its name.
+
+        `label` says whose it is where it may be more than a grammar can be.
+        """
         if body not in self._rules:
             name = self._name().upper() if terminal else self._name()
             self._rules[body] = name
+            if label:
+                yield f"// {label}"
             yield f"{name}: {body}"
         return self._rules[body]
 
@@ -187,7 +193,7 @@ class LiteralRules:
         """Return the schemas one of which is all that a schema asks for; none if it isn't so."""
         excludes = self._root["x-guidance"].get("coerce_one_of", False)
         if words == {"anyOf"} or (words == {"oneOf"} and excludes):
-            return [each for word in words for each in schema[word] if each is not False]
+            return [each for word in words for each in schema[word] if not is_impossible(each)]
         return [*schema["allOf"]] if words == {"allOf"} and len(schema["allOf"]) == 1 else []
 
     def _referred(self, schema: Schema, label: str, depth: int) -> Steps:
@@ -243,10 +249,10 @@ class LiteralRules:
     def _text(self, schema: Mapping[str, Any], label: str) -> Steps:
         string = {"type": "string", **schema}
         if self._quote is None:
-            if not schema.keys() <= {"type", "minLength", "maxLength"}:
+            if is_impossible(string) or not schema.keys() <= {"type", "minLength", "maxLength"}:
                 return (yield from self._json((string,), label))
             least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-            return (yield from self._rule(any_text(f"{{{least},{most}}}"), terminal=True))
+            return (yield from self._rule(any_text(f"{{{least},{most}}}"), label, terminal=True))
         text = self._texts.of_words(string)
         if text is None:
             return (yield from self._json((string,), label))
@@ -255,14 +261,14 @@ class LiteralRules:
     def _array(self, schema: Mapping[str, Any], label: str, depth: int) -> Steps:
         items, least, most = schema.get("items", True), schema.get("minItems", 0), schema.get("maxItems")
         highest = least if most is None else most
-        if isinstance(items, list) or items is False or not least <= highest <= ITEMS:
+        if isinstance(items, list) or is_impossible(items) or not least <= highest <= ITEMS:
             return (yield from self._json((schema,), label))
         if most == 0:
             return '"[" "]"'
         item = yield from self._value((items,), label, depth)
         more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-        every = f"{item} ({self._comma} {item}){more}"
-        return (yield from self._rule(f'"[" {every} "]"' if least else f'"[" ({every})? "]"'))
+        every = item if most == 1 else f"{item} ({self._comma} {item}){more}"
+        return (yield from self._rule(f'"[" {every} "]"' if least else f'"[" ({every})? "]"', label))
 
     def _object(self, schema: Mapping[str, Any], label: str, depth: int) -> Steps:
         others = schema.get("additionalProperties", True)

@@ -13,6 +13,11 @@ from inference.tools.lark import in_regex
 OTHER_NAME = r"[A-Za-z_][A-Za-z0-9_.$-]{0,63}"  # that no schema lists
 JSON_WORDS = ("true", "false", "null")
 KINDS = ("string", "number", "boolean", "null", "array", "object")
+ENDS = {  # what bounds values of a type
+    "string": ("minLength", "maxLength"),
+    "array": ("minItems", "maxItems"),
+    **dict.fromkeys(("number", "integer"), ("minimum", "maximum")),
+}
 # Behind a backslash, in a text of Python; half a pair is no character, and a name has one spelling
 ESCAPES = r"['\x22\\bfnrt]"
 UNICODE = (
@@ -104,6 +109,14 @@ def kinds_of(schema: Mapping[str, Any]) -> list[str]:
     kinds = schema.get("type", KINDS)
     kinds = [kinds] if isinstance(kinds, str) else [*kinds]
     return [kind for kind in kinds if kind != "integer" or "number" not in kinds]
+
+
+def is_impossible(schema: object) -> bool:
+    """Return whether no value fits a schema, as far as its own words show."""
+    if not isinstance(schema, Mapping):
+        return schema is False
+    least, most = (schema.get(word) for word in ENDS.get(str(schema.get("type")), ("", "")))
+    return schema.get("enum") == [] or (least is not None and most is not None and least > most)
 
 
 def fitting(schema: Mapping[str, Any]) -> list[Any] | None:

@@ -17,6 +17,7 @@ from tests.unit.inference_tools.grammars import accepts, compiled, ids_of, parse
 from tests.unit.inference_tools.native_literals import LITERAL_FORMATS, literal_calls
 
 STRING, NULL, INTEGER = {"type": "string"}, {"type": "null"}, {"type": "integer"}
+CROSSED = {"type": "integer", "minimum": 3, "maximum": 1}  # nothing
 NODE = {"properties": {"v": INTEGER, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
 TAGGED = [
     {"properties": {"kind": {"const": kind}, "a": of}, "required": ["kind"]}
@@ -78,6 +79,11 @@ TAGGED = [
             {"l": [None]},
         ),
         ({"properties": {"l": {"type": "array", "maxItems": 0}}}, {"l": []}, {"l": [1]}),
+        ({"properties": {"l": {"type": "array", "maxItems": 1}}}, {"l": []}, {"l": [1, 2]}),
+        ({"properties": {"l": {"type": "array", "maxItems": 1, "minItems": 1}}}, {"l": [1]}, {"l": []}),
+        ({"properties": {"l": {"anyOf": [STRING, {"enum": []}]}}}, {"l": "x"}, {"l": 1}),
+        ({"properties": {"l": {"anyOf": [STRING, CROSSED]}}}, {"l": "x"}, {"l": 1}),
+        ({"properties": {"l": {"type": "array", "items": CROSSED}}}, {"l": []}, {"l": [2]}),
         (
             {"properties": {"l": {"type": ["array", "null"], "items": {"enum": [1, 2]}}}},
             {"l": None},

@@ -39,6 +39,26 @@ line.sendall({word + bytes([10])!r})
     await office.close()
 
 
+async def test_one_that_stands_still_is_not_waited_for_for_good(
+    doing: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("handlers.serving.staff.FIRST_SECONDS", 0.3)
+    doing(
+        f"""
+import time
+while not post.number:
+    time.sleep(0.01)
+line.sendall({ALIVE + bytes([10])!r})
+time.sleep(60)
+"""
+    )
+    office = Office()
+    await until(office.staff.answering.is_set)
+    assert len(office.staff._workers) == 2
+    assert "API worker 0 doesn't answer after 0.3 s: the others start beside it" in caplog.messages
+    await office.close()
+
+
 @pytest.mark.usefixtures("doing")
 async def test_none_starts_any_more_once_all_are_dismissed(doing: Callable[[str], None]) -> None:
     doing("__import__('time').sleep(60)")
