@@ -110,7 +110,7 @@ def test_all_verdicts_on_a_mutated_body_are_the_same(operation: str) -> None:
         if not verdict:
             assert len(explain(schema, body)) < 400
     accepted = sum(verdicts.values()) / BODIES
-    assert 0.1 < accepted < 0.9, "so many of one kind show little"
+    assert 0.03 < accepted < 0.9, "so many of one kind show little"  # few of what has two members fit
 
 
 def test_more_than_ten_thousand_mutated_bodies_are_compared() -> None:

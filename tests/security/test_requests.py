@@ -227,7 +227,7 @@ def test_a_prompt_that_can_not_fit_is_refused_before_it_is_tokenised(
     longest = server.service.engine.model.max_input_tokens * text.longest_token
     message = refused(client, "/generate", {"inputs": "é" * (longest // 2 + 1)})
     assert encoded == []
-    assert f"{longest // 2 * 2 + 2} bytes" in message
+    assert "Given: at least " in message
     refused(client, "/generate", {"inputs": "a" * longest})
     assert len(encoded) == 1
 
