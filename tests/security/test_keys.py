@@ -182,7 +182,7 @@ def test_a_file_that_changes_is_read_again_and_a_broken_one_changes_nothing(file
         "alice " + "k" * 40,
         "alice " + "0" * 63,
         "al/ice " + "0" * 64,
-        "alice " + "0" * 64 + " admin",
+        "alice " + "0" * 64 + " root",
         "alice " + "0" * 64 + " generate,root",
         "alice " + "0" * 64 + " requests_per_minute=0",
         "alice " + "0" * 64 + " requests_per_minute=x",
