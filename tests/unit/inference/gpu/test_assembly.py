@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from inference.config import EngineConfig
-from inference.engine import device_assembly as assembly
 from inference.engine.ahead import AheadStepper
 from inference.engine.device_assembly import Assembly
 from inference.errors import ModelUnavailable
@@ -69,7 +68,7 @@ def test_triton_that_cannot_be_used_is_said_with_what_to_do(
     def unusable(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(assembly, "triton_ops", unusable)
+    monkeypatch.setattr("inference.gpu.ops.triton_ops", unusable)
     with pytest.raises(ModelUnavailable, match=rf"{advice}.* or start with --native-kernels false"):
         choose_ops(EngineConfig(), GPU)
 
