@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from inference.stop import overlap
 from inference.tools.formats import TOKEN, Literals, unlike_text
 from inference.tools.objects import WHITE
+from inference.tools.step_reader import StepReader
 
 WORDS = {"True": "true", "False": "false", "None": "null"}
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -33,28 +35,21 @@ class Place(Enum):
     WORD = auto()  # within a number or a word
 
 
-class LiteralReader:
-    """Reads the arguments of one call; what is sure of their JSON text is given as it comes."""
+class LiteralReader(StepReader[Place]):
+    """Reads the arguments of one call."""
 
     def __init__(self, literals: Literals) -> None:
+        super().__init__(Place.KEY)
         self._setter = literals.setter
         self._quote = "" if literals.quote is None else unlike_text((literals.quote,))
-        self._place = Place.KEY
-        self._held = ""
-        self._begun = False
         self._closing: list[str] = []  # of the values around, the innermost last
         self._is_empty = True  # nothing stands in the innermost, or in the call
         self._delimiter = ""  # of the text that is read
         self._is_key = False
         self._word: list[str] = []  # pieces of the one that is read: none of them is looked through twice
-        self.complete = False
 
-    def read(self, text: str) -> tuple[str, str]:
-        """Return what a piece adds to the object, and what follows the arguments."""
-        added = [] if self._begun else ["{"]
-        self._begun = True
-        self._held += text
-        steps = {
+    def _steps(self) -> Mapping[Place, Callable[[], str | None]]:
+        return {
             Place.KEY: self._key,
             Place.SETTER: self._behind_key,
             Place.VALUE: self._value,
@@ -63,13 +58,6 @@ class LiteralReader:
             Place.QUOTED: self._quoted,
             Place.WORD: self._read_word,
         }
-        while not self.complete:
-            more = steps[self._place]()
-            if more is None:
-                return "".join(added), ""
-            added.append(more)
-        rest, self._held = self._held.replace(TOKEN, ""), ""
-        return "".join(added), rest
 
     def _key(self) -> str | None:
         self._held = self._held.lstrip(WHITE)

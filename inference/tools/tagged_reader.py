@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from inference.stop import overlap
 from inference.tools.formats import TOKEN, Tags, unlike_text
 from inference.tools.objects import WHITE
+from inference.tools.step_reader import StepReader
 from inference.tools.texts import Values
 
 NULL = "null"
@@ -24,10 +26,11 @@ class Place(Enum):
     JSON = auto()
 
 
-class TaggedReader:
-    """Reads the arguments of one call; what is sure of their JSON text is given as it comes."""
+class TaggedReader(StepReader[Place]):
+    """Reads the arguments of one call."""
 
     def __init__(self, tags: Tags, values: Values) -> None:
+        super().__init__(Place.BETWEEN)
         self._before, self._middle, self._after, self._kind_end = map(
             unlike_text, (tags.before, tags.middle, tags.after, tags.kind_end)
         )
@@ -35,19 +38,11 @@ class TaggedReader:
         self._tags = tags
         self._line = "\n" if tags.line else ""
         self._values = values
-        self._place = Place.BETWEEN
-        self._held = ""
-        self._begun = False
         self._arguments = 0
         self._in_string = self._escaped = False  # of a value in JSON
-        self.complete = False
 
-    def read(self, text: str) -> tuple[str, str]:
-        """Return what a piece adds to the object, and what follows the arguments."""
-        added = [] if self._begun else ["{"]
-        self._begun = True
-        self._held += text
-        steps = {
+    def _steps(self) -> Mapping[Place, Callable[[], str | None]]:
+        return {
             Place.BETWEEN: self._between,
             Place.NAME: self._name,
             Place.KIND: self._kind,
@@ -55,13 +50,6 @@ class TaggedReader:
             Place.NULL_OR_TEXT: self._null_or_text,
             Place.JSON: self._json,
         }
-        while not self.complete:
-            more = steps[self._place]()
-            if more is None:
-                return "".join(added), ""
-            added.append(more)
-        rest, self._held = self._held.replace(TOKEN, ""), ""
-        return "".join(added), rest
 
     def _between(self) -> str | None:
         """Go on to a name, or end: what isn't a tag is behind the arguments."""
